@@ -1,0 +1,40 @@
+"""Builds the Cython ground floor. All other metadata are in pyproject.toml."""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+CORE = Path("src/pgoutput_fast/_core")
+# PGOUTPUT_FAST_CFLAGS adds to these, for instance -fsanitize=address,undefined.
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+FLAGS += os.environ.get("PGOUTPUT_FAST_CFLAGS", "").split()
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+}
+
+setup(
+    ext_modules=cythonize(
+        [
+            Extension(
+                f"pgoutput_fast._core.{source.stem}",
+                [str(source)],
+                language="c++",
+                include_dirs=[str(CORE)],
+                extra_compile_args=FLAGS,
+                extra_link_args=os.environ.get("PGOUTPUT_FAST_LDFLAGS", "").split(),
+                depends=[str(header) for header in sorted(CORE.glob("*.hpp"))],
+            )
+            for source in sorted(CORE.glob("*.pyx"))
+        ],
+        include_path=["src"],
+        compiler_directives=DIRECTIVES,
+        nthreads=int(os.environ.get("PGOUTPUT_FAST_BUILD_JOBS", "0")),
+    )
+)

@@ -1,0 +1,32 @@
+"""PostgreSQL's logical replication bytes as typed columns.
+
+`decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged` split
+the work so that it can be done anywhere and in any order. `pgoutput_fast.spark` is the face for PySpark,
+`pgoutput_fast.encode` the inverse. Importing this package imports neither PySpark nor psycopg2.
+"""
+
+from pgoutput_fast.catalog import Catalog, Column, Relation
+from pgoutput_fast.decoded import Decoded, RelationBatch
+from pgoutput_fast.decoder import Decoder, decode, decode_tagged, tag
+from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.state import StreamState
+
+__all__ = [
+    "TAGGED_SCHEMA",
+    "Catalog",
+    "Column",
+    "DecodeError",
+    "Decoded",
+    "Decoder",
+    "Options",
+    "Relation",
+    "RelationBatch",
+    "StreamState",
+    "decode",
+    "decode_tagged",
+    "tag",
+]
+
+__version__ = "0.1.0"

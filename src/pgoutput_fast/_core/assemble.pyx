@@ -1,0 +1,55 @@
+"""Stage 5, assemble: buffers -> Arrow, through PyCapsules of the Arrow C data interface. Nothing is copied."""
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from libc.stdlib cimport calloc, free
+
+from pgoutput_fast._core.column cimport ArrowArray, Column, give_column
+
+import pyarrow as pa
+
+
+cdef void _release_capsule(object capsule) noexcept:
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
+    # A consumer that took the array has cleared `release`.
+    if array.release != NULL:
+        array.release(array)
+    free(array)
+
+
+cdef ArrowArray* new_array() except NULL:
+    """A zeroed ArrowArray on the heap, which `batch_of` gives to its capsule."""
+    cdef ArrowArray* array = <ArrowArray*> calloc(1, sizeof(ArrowArray))
+    if array == NULL:
+        raise MemoryError()
+    return array
+
+
+cdef class _Exported:
+    """Anything that pyarrow (or another Arrow library) can import: a schema and the array it describes."""
+    cdef object schema
+    cdef object capsule
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.schema.__arrow_c_schema__(), self.capsule
+
+
+cdef _Exported _export(ArrowArray* array, object schema):
+    cdef _Exported exported = _Exported.__new__(_Exported)
+    exported.schema = schema
+    exported.capsule = PyCapsule_New(array, "arrow_array", _release_capsule)
+    return exported
+
+
+cdef object batch_of(ArrowArray* array, object schema):
+    """A pa.RecordBatch of a struct array whose children are the schema's fields. Takes the array over."""
+    return pa.record_batch(_export(array, schema))
+
+
+cdef object array_of(Column* column, object arrow_type):
+    """A pa.Array of what one column holds; the column is empty afterwards."""
+    cdef ArrowArray* array = new_array()
+    try:
+        give_column(column[0], array)
+    except BaseException:
+        free(array)
+        raise
+    return pa.array(_export(array, arrow_type))

@@ -1,0 +1,133 @@
+// A growing, 64-byte aligned, malloc-owned piece of memory: what Arrow arrays are made of.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace pgo {
+
+constexpr size_t ALIGNMENT = 64;
+// Copies may store whole vectors past the logical end, so every buffer has this much room behind it.
+constexpr size_t SLACK = 64;
+
+class Buffer {
+public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    Buffer(Buffer&& other) noexcept { swap(other); }
+    Buffer& operator=(Buffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~Buffer() { std::free(raw_); }
+
+    uint8_t* data() noexcept { return data_; }
+    const uint8_t* data() const noexcept { return data_; }
+    size_t size() const noexcept { return size_; }
+    size_t capacity() const noexcept { return capacity_; }
+    void set_size(size_t n) noexcept { size_ = n; }
+
+    // Room for `extra` more bytes; returns where they start. Does not move the size.
+    uint8_t* reserve(size_t extra) {
+        if (size_ + extra > capacity_) grow(size_ + extra);
+        return data_ + size_;
+    }
+    uint8_t* append_uninitialized(size_t n) {
+        uint8_t* at = reserve(n);
+        size_ += n;
+        return at;
+    }
+    void append(const void* from, size_t n) {
+        if (n) std::memcpy(append_uninitialized(n), from, n);
+        else reserve(0);
+    }
+    // A buffer of `n` zero bytes; large ones cost nothing until somebody reads them.
+    void assign_zero(size_t n) {
+        std::free(raw_);
+        raw_ = std::calloc(1, n + ALIGNMENT + SLACK);
+        if (!raw_) throw std::bad_alloc();
+        data_ = align(raw_);
+        size_ = capacity_ = n;
+    }
+    // Gives the memory away: the receiver frees `raw`.
+    void* release(const void** data) noexcept {
+        void* raw = raw_;
+        *data = data_;
+        raw_ = nullptr;
+        data_ = nullptr;
+        size_ = capacity_ = 0;
+        return raw;
+    }
+
+private:
+    static uint8_t* align(void* p) noexcept {
+        return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(p) + ALIGNMENT - 1) & ~(ALIGNMENT - 1));
+    }
+    void swap(Buffer& other) noexcept {
+        std::swap(raw_, other.raw_);
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        std::swap(capacity_, other.capacity_);
+    }
+    void grow(size_t needed) {
+        size_t wanted = capacity_ + capacity_ / 2;
+        if (wanted < needed) wanted = needed;
+        wanted = (wanted + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
+        void* raw = std::malloc(wanted + ALIGNMENT + SLACK);
+        if (!raw) throw std::bad_alloc();
+        uint8_t* data = align(raw);
+        if (size_) std::memcpy(data, data_, size_);
+        std::free(raw_);
+        raw_ = raw;
+        data_ = data;
+        capacity_ = wanted;
+    }
+
+    void* raw_ = nullptr;
+    uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+    size_t capacity_ = 0;
+};
+
+// Bits in Arrow's order, written from a byte per row. `bits` is how many are there already.
+inline void append_bits(Buffer& buffer, size_t bits, const uint8_t* bytes, size_t n) {
+    size_t total = (bits + n + 7) / 8;
+    if (total > buffer.size()) buffer.append_uninitialized(total - buffer.size());
+    uint8_t* out = buffer.data();
+    size_t i = 0;
+    if (bits & 7) {
+        uint8_t& first = out[bits >> 3];
+        first &= static_cast<uint8_t>((1u << (bits & 7)) - 1);
+        for (; i < n && ((bits + i) & 7); ++i) first |= static_cast<uint8_t>((bytes[i] & 1u) << ((bits + i) & 7));
+    }
+    for (; i + 8 <= n; i += 8) {
+        uint64_t v;
+        std::memcpy(&v, bytes + i, 8);
+        // Gathers the lowest bit of each of eight bytes: the multiplication moves bit 8k to bit 56 + k.
+        out[(bits + i) >> 3] = static_cast<uint8_t>(((v & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56);
+    }
+    if (i < n) {
+        uint8_t last = 0;
+        size_t at = (bits + i) >> 3;
+        for (; i < n; ++i) last |= static_cast<uint8_t>((bytes[i] & 1u) << ((bits + i) & 7));
+        out[at] = last;
+    }
+}
+
+inline void append_ones(Buffer& buffer, size_t bits, size_t n) {
+    size_t total = (bits + n + 7) / 8;
+    if (total > buffer.size()) buffer.append_uninitialized(total - buffer.size());
+    if (!n) return;
+    uint8_t* out = buffer.data();
+    if (bits & 7) {
+        uint8_t low = static_cast<uint8_t>((1u << (bits & 7)) - 1);
+        out[bits >> 3] = static_cast<uint8_t>((out[bits >> 3] & low) | ~low);
+    }
+    size_t from = (bits + 7) / 8;
+    if (total > from) std::memset(out + from, 0xff, total - from);
+}
+
+}  // namespace pgo

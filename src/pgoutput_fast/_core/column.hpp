@@ -1,0 +1,180 @@
+// One output column: what was decided about it once, and the Arrow buffers it fills.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "buffer.hpp"
+#include "reasons.hpp"
+#include "wire.hpp"
+
+namespace pgo {
+
+enum class Layout : uint8_t { BITS, FIXED, BYTES, LIST };
+
+// The bytes that a block's cells point into. Nothing at or behind `end` may be read.
+struct Source {
+    const uint8_t* base;
+    const uint8_t* end;
+};
+
+// A cell that could not be taken as it is. `inside` is set where only an element is concerned.
+struct Issue {
+    uint32_t row;
+    Reason reason;
+    bool inside;
+};
+using Issues = std::vector<Issue>;
+
+inline bool is_malformed(Reason reason) noexcept { return reason != OK && reason < FIRST_UNREPRESENTABLE; }
+inline bool is_unrepresentable(Reason reason) noexcept {
+    return reason >= FIRST_UNREPRESENTABLE && reason < FIRST_NOTED;
+}
+
+struct Column;
+// Appends exactly `n` values; missing cells and those with an issue get zero, an empty value or an empty list.
+using Convert = void (*)(Column&, Source, const Cell*, size_t n, Issues&);
+
+// How far a column had come: enough to take a block back.
+struct Mark {
+    size_t rows = 0, nulls = 0, data = 0, offsets = 0;
+    bool has_validity = false;
+};
+
+struct Column {
+    // Decided once per relation version.
+    Layout layout = Layout::FIXED;
+    uint32_t width = 0;  // bytes of a FIXED value
+    Convert text = nullptr;
+    Convert binary = nullptr;
+    int precision = 0, scale = 0;
+    uint32_t element_oid = 0;  // 0: any
+    std::unique_ptr<Column> child;
+
+    // Filled block by block. LIST keeps its elements in `child`.
+    size_t rows = 0;
+    size_t nulls = 0;
+    Buffer validity;  // nothing in it as long as there is no null
+    Buffer offsets;   // BYTES and LIST: int32, rows + 1
+    Buffer data;
+
+    // Facts about the cells at hand, and room to work in.
+    bool missing = false;
+    size_t total = 0;
+    std::vector<Cell> cells;
+    std::vector<uint8_t> arena;
+    std::vector<uint8_t> valid;
+    Issues child_issues;
+
+    Mark mark() const noexcept { return {rows, nulls, data.size(), offsets.size(), validity.size() != 0}; }
+
+    void rewind(const Mark& m) noexcept {
+        rows = m.rows;
+        nulls = m.nulls;
+        data.set_size(m.data);
+        offsets.set_size(m.offsets);
+        validity.set_size(m.has_validity ? (m.rows + 7) / 8 : 0);
+        if (child) child->rewind_rows(list_end());
+    }
+
+    int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
+
+    // Where the next n + 1 offsets go: the first of them is there already (or made here).
+    int32_t* reserve_offsets(size_t n) {
+        if (offsets.size() == 0) {
+            int32_t zero = 0;
+            offsets.append(&zero, sizeof zero);
+        }
+        uint8_t* at = offsets.append_uninitialized(n * sizeof(int32_t));
+        return reinterpret_cast<int32_t*>(at) - 1;
+    }
+
+    template <class T>
+    T* reserve_values(size_t n) {
+        return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
+    }
+
+    // Says which of the n rows just appended are there (a byte each, 0 or 1), or that all are.
+    void append_validity(const uint8_t* there, size_t n) {
+        if (there) {
+            size_t present = 0;
+            for (size_t i = 0; i < n; ++i) present += there[i];
+            if (present != n) {
+                if (validity.size() == 0) append_ones(validity, 0, rows);
+                append_bits(validity, rows, there, n);
+                nulls += n - present;
+                rows += n;
+                return;
+            }
+        }
+        if (validity.size() != 0) append_ones(validity, rows, n);
+        rows += n;
+    }
+
+    size_t bytes() const noexcept {
+        return data.size() + offsets.size() + validity.size() + (child ? child->bytes() : 0);
+    }
+    size_t largest_data() const noexcept {
+        size_t here = layout == Layout::BYTES ? data.size() : 0;
+        size_t below = child ? (child->rows > child->largest_data() ? child->rows : child->largest_data()) : 0;
+        return here > below ? here : below;
+    }
+
+private:
+    size_t list_end() const noexcept {
+        if (layout != Layout::LIST || offsets.size() == 0) return 0;
+        return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
+    }
+    // Back to the first n rows, whatever came after.
+    void rewind_rows(size_t n) noexcept {
+        if (n == rows) return;
+        size_t valid_bits = 0;
+        if (validity.size()) {
+            for (size_t i = 0; i < n; ++i) valid_bits += validity.data()[i >> 3] >> (i & 7) & 1;
+            validity.set_size((n + 7) / 8);
+            nulls = n - valid_bits;
+        }
+        rows = n;
+        if (layout == Layout::FIXED) data.set_size(n * width);
+        else if (layout == Layout::BITS) data.set_size((n + 7) / 8);
+        else {
+            offsets.set_size((n + 1) * sizeof(int32_t));
+            if (layout == Layout::BYTES) data.set_size(static_cast<size_t>(int_offsets()[n]));
+            else child->rewind_rows(list_end());
+        }
+    }
+};
+
+// Whether cells are missing, and how many bytes the others have.
+inline void gather_facts(Column& column, const Cell* cells, size_t n) noexcept {
+    int32_t sign = 0;
+    size_t total = 0;
+    for (size_t i = 0; i < n; ++i) {
+        int32_t length = cells[i].length;
+        sign |= length;
+        total += static_cast<uint32_t>(length < 0 ? 0 : length);
+    }
+    column.missing = sign < 0;
+    column.total = total;
+}
+
+// Converts n cells of one format and settles which rows are null. Issues carry rows relative to `cells`.
+inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (n == 0) return;
+    gather_facts(column, cells, n);
+    const bool missing = column.missing;
+    size_t before = issues.size();
+    convert(column, source, cells, n, issues);
+    if (!missing && issues.size() == before) {
+        column.append_validity(nullptr, n);
+        return;
+    }
+    column.valid.resize(n);
+    uint8_t* valid = column.valid.data();
+    for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;
+    for (size_t k = before; k < issues.size(); ++k)
+        if (!issues[k].inside && issues[k].reason < FIRST_NOTED) valid[issues[k].row] = 0;
+    column.append_validity(valid, n);
+}
+
+}  // namespace pgo

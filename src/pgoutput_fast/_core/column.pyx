@@ -1,0 +1,58 @@
+"""Columns made from types.py's decisions; and stage 4, convert, on its own."""
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.assemble cimport array_of
+from pgoutput_fast._core.wire cimport CELL_NULL, Cell
+
+
+cdef Column* make_column(object column_type) except NULL:
+    """A column for a types.ColumnType. The caller deletes it."""
+    cdef bytes name = column_type.kernel.encode()
+    cdef const Kernel* kernel = find_kernel(name)
+    if kernel == NULL:
+        raise KeyError(f"no converter named {column_type.kernel}")
+    cdef Column* column = new Column()
+    column.layout = kernel.layout
+    column.width = kernel.width
+    column.text = kernel.text
+    column.binary = kernel.binary
+    column.precision = column_type.precision
+    column.scale = column_type.scale
+    column.element_oid = column_type.element_oid
+    if column_type.child is not None:
+        try:
+            column.child.reset(make_column(column_type.child))
+        except BaseException:
+            del column
+            raise
+    return column
+
+
+def convert(column_type, values, bint binary):
+    """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
+
+    `values` are the cells' bytes, None for null. For tests and benchmarks of this stage.
+    """
+    cdef Column* column = make_column(column_type)
+    # The readers may look back from a value as far as a message's header reaches.
+    cdef bytes joined = b"\0" * 16 + b"".join(v for v in values if v is not None)
+    cdef vector[Cell] cells
+    cdef Cell cell
+    cdef uint32_t at = 16
+    cdef Issues issues
+    cdef Source source
+    for value in values:
+        cell.offset = at
+        cell.length = CELL_NULL if value is None else <int32_t> len(value)
+        if value is not None:
+            at += <uint32_t> len(value)
+        cells.push_back(cell)
+    source.base = <const uint8_t*> <const char*> joined
+    source.end = source.base + len(joined)
+    try:
+        convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
+        array = array_of(column, column_type.arrow)
+    finally:
+        del column
+    return array, [(issues[i].row, <int> issues[i].reason, bool(issues[i].inside)) for i in range(<int> issues.size())]

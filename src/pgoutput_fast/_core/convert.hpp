@@ -1,0 +1,274 @@
+// One converter per (type, format). A column chooses its two once; inside them nothing asks for the type again.
+// Each has a loop for blocks without missing cells; trouble is only counted there and located in a second pass.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "binary_numeric.hpp"
+#include "binary_values.hpp"
+#include "column.hpp"
+#include "hex.hpp"
+#include "text_numbers.hpp"
+#include "text_times.hpp"
+#include "utf8.hpp"
+
+namespace pgo {
+
+// ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
+
+template <class T, class Read>
+inline void read_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, T* out, Read read) {
+    if (!column.missing) {
+        unsigned trouble = 0;
+        for (size_t i = 0; i < n; ++i)
+            trouble |= read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
+        if (!trouble) return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        Reason reason = OK;
+        if (cells[i].length >= 0)
+            reason = read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
+        if (cells[i].length < 0 || reason) out[i] = T{};
+        if (reason) issues.push_back({static_cast<uint32_t>(i), reason, false});
+    }
+}
+
+template <class T, class Read>
+inline void convert_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Read read) {
+    read_fixed<T>(column, source, cells, n, issues, column.reserve_values<T>(n), read);
+}
+
+template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
+void from_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<T>(column, source, cells, n, issues,
+                     [](const uint8_t* p, uint32_t length, T* out, const Column&) { return Parse(p, length, out); });
+}
+
+template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
+void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<T>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, T* out, const Column&) {
+        return length == width ? Read(p, out) : BAD_LENGTH;
+    });
+}
+
+inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    uint32_t value = 0;
+    Reason reason = parse_integer_backed<uint32_t>(p, n, &value);
+    *out = value;
+    return reason;
+}
+
+inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<int128>(column, source, cells, n, issues,
+                          [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
+                              return parse_decimal(p, length, c.precision, c.scale, out);
+                          });
+}
+inline void decimal_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<int128>(column, source, cells, n, issues,
+                          [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
+                              return read_decimal(p, length, c.precision, c.scale, out);
+                          });
+}
+
+// numeric as float64 (by option): through its text, so that both formats round alike.
+inline void numeric_float8_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    Buffer printed;
+    convert_fixed<double>(column, source, cells, n, issues,
+                          [&printed](const uint8_t* p, uint32_t length, double* out, const Column&) {
+                              printed.set_size(0);
+                              if (Reason reason = print_numeric(p, length, printed)) return reason;
+                              return parse_float<double>(printed.data(), static_cast<uint32_t>(printed.size()), out);
+                          });
+}
+
+struct Uuid {
+    uint8_t bytes[UUID_BYTES];
+};
+inline void uuid_text_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+        if (length != UUID_TEXT) return BAD_LENGTH;
+        return parse_uuid(p, out->bytes) ? OK : BAD_TEXT;
+    });
+}
+inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+        if (length != UUID_BYTES) return BAD_LENGTH;
+        std::memcpy(out->bytes, p, UUID_BYTES);
+        return OK;
+    });
+}
+
+// ---- bool: read as bytes, kept as bits --------------------------------------------------------------------------
+
+template <class Read>
+inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Read read) {
+    column.valid.resize(n);
+    read_fixed<uint8_t>(column, source, cells, n, issues, column.valid.data(), read);
+    append_bits(column.data, column.rows, column.valid.data(), n);
+}
+inline void bool_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_bool(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+        if (length != 1) return BAD_TEXT;
+        *out = *p == 't';
+        return *p == 't' || *p == 'f' ? OK : BAD_TEXT;
+    });
+}
+inline void bool_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_bool(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+        return length == 1 ? read_bool(p, out) : BAD_LENGTH;
+    });
+}
+
+// ---- variable width ---------------------------------------------------------------------------------------------
+
+// Copies the cells one behind the other, `skip` bytes short of their beginnings.
+// Sixteen bytes are moved at once where the source has them; the output always has room for them.
+inline void gather_bytes(Column& column, Source source, const Cell* cells, size_t n, uint32_t skip) {
+    int32_t* offsets = column.reserve_offsets(n);
+    uint8_t* const start = column.data.reserve(column.total);
+    uint8_t* out = start;
+    const int32_t base = static_cast<int32_t>(column.data.size());
+    for (size_t i = 0; i < n; ++i) {
+        int32_t length = cells[i].length;
+        if (length >= 0) {
+            const uint8_t* from = source.base + cells[i].offset + skip;
+            size_t size = static_cast<uint32_t>(length) - skip;
+            if (size <= 16 && source.end - from >= 16) std::memcpy(out, from, 16);
+            else std::memcpy(out, from, size);
+            out += size;
+        }
+        offsets[i + 1] = base + static_cast<int32_t>(out - start);
+    }
+    column.data.set_size(column.data.size() + static_cast<size_t>(out - start));
+}
+
+// Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
+// and what it appended is taken back where it reports an issue.
+template <class Write>
+inline void write_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Write write) {
+    size_t row = column.offsets.size() / sizeof(int32_t);
+    column.reserve_offsets(n);
+    column.data.reserve(column.total);
+    if (row == 0) row = 1;
+    for (size_t i = 0; i < n; ++i) {
+        if (cells[i].length >= 0) {
+            size_t before = column.data.size();
+            Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.data);
+            if (reason) {
+                issues.push_back({static_cast<uint32_t>(i), reason, false});
+                column.data.set_size(before);
+            }
+        }
+        column.int_offsets()[row + i] = static_cast<int32_t>(column.data.size());
+    }
+}
+
+// Text that must be UTF-8: gathered first, looked at as one run, and only if that is not all ASCII cell by cell.
+template <uint32_t skip>
+inline void gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    size_t data_before = column.data.size(), offsets_before = column.offsets.size();
+    gather_bytes(column, source, cells, n, skip);
+    if (is_ascii(column.data.data() + data_before, column.data.size() - data_before)) return;
+    bool all = true;
+    for (size_t i = 0; i < n && all; ++i)
+        all = cells[i].length < 0 ||
+              is_utf8(source.base + cells[i].offset + skip, static_cast<uint32_t>(cells[i].length) - skip);
+    if (all) return;
+    column.data.set_size(data_before);
+    column.offsets.set_size(offsets_before);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (!is_utf8(p + skip, length - skip)) return NOT_UTF8;
+        out.append(p + skip, length - skip);
+        return OK;
+    });
+}
+
+inline void string_any(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    gather_utf8<0>(column, source, cells, n, issues);
+}
+inline void bytea_binary(Column& column, Source source, const Cell* cells, size_t n, Issues&) {
+    gather_bytes(column, source, cells, n, 0);
+}
+
+// jsonb_send puts a version byte before the text.
+inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    unsigned trouble = 0;
+    for (size_t i = 0; i < n; ++i)
+        if (cells[i].length >= 0) trouble |= cells[i].length == 0 || source.base[cells[i].offset] != 1;
+    if (!trouble) {
+        gather_utf8<1>(column, source, cells, n, issues);
+        return;
+    }
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length == 0) return BAD_LENGTH;
+        if (*p != 1) return BAD_VERSION;
+        if (!is_utf8(p + 1, length - 1)) return NOT_UTF8;
+        out.append(p + 1, length - 1);
+        return OK;
+    });
+}
+
+inline void bytea_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.total /= 2;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length < 2 || p[0] != '\\' || p[1] != 'x' || length % 2) return BAD_TEXT;
+        size_t bytes = (length - 2) / 2;
+        return from_hex(p + 2, bytes, out.append_uninitialized(bytes)) ? OK : BAD_TEXT;
+    });
+}
+
+inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        // Digits with at most one point between them, a minus before them; or one of the three words.
+        uint32_t i = length && *p == '-';
+        uint32_t points = 0;
+        bool good = i < length && is_digit(p[i]) && is_digit(p[length - 1]);
+        for (; i < length && good; ++i) {
+            points += p[i] == '.';
+            good = (is_digit(p[i]) || p[i] == '.') && points <= 1;
+        }
+        double ignored;
+        if (!good && (length == 0 || is_digit(p[length - 1]) || parse_float<double>(p, length, &ignored) != OK))
+            return BAD_TEXT;
+        out.append(p, length);
+        return OK;
+    });
+}
+inline void numeric_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues,
+                [](const uint8_t* p, uint32_t length, Buffer& out) { return print_numeric(p, length, out); });
+}
+
+inline void uuid_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    uint8_t ignored[UUID_BYTES];
+    write_bytes(column, source, cells, n, issues, [&ignored](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length != UUID_TEXT) return BAD_LENGTH;
+        if (!parse_uuid(p, ignored)) return BAD_TEXT;
+        out.append(p, UUID_TEXT);
+        return OK;
+    });
+}
+inline void uuid_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.total = n * UUID_TEXT;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length != UUID_BYTES) return BAD_LENGTH;
+        print_uuid(p, out.append_uninitialized(UUID_TEXT));
+        return OK;
+    });
+}
+
+// A binary cell of a type nobody explained: its bytes, so that they can be read later.
+inline void unknown_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.total = 2 * (column.total + n);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        uint8_t* at = out.append_uninitialized(2 + 2 * static_cast<size_t>(length));
+        at[0] = '\\';
+        at[1] = 'x';
+        to_hex(p, length, at + 2);
+        return OK;
+    });
+}
+
+}  // namespace pgo

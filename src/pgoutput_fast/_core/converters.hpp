@@ -1,0 +1,50 @@
+// The list of converters by name: where a name in types.py becomes two function pointers.
+#pragma once
+#include <cstring>
+
+#include "convert.hpp"
+#include "convert_list.hpp"
+
+namespace pgo {
+
+struct Kernel {
+    const char* name;
+    Layout layout;
+    uint32_t width;
+    Convert text;
+    Convert binary;
+};
+
+inline constexpr Kernel KERNELS[] = {
+    {"bool", Layout::BITS, 0, bool_text, bool_binary},
+    {"int2", Layout::FIXED, 2, from_text<int16_t, parse_integer_backed<int16_t>>, from_binary<int16_t, 2, read_int2>},
+    {"int4", Layout::FIXED, 4, from_text<int32_t, parse_integer_backed<int32_t>>, from_binary<int32_t, 4, read_int4>},
+    {"int8", Layout::FIXED, 8, from_text<int64_t, parse_integer_backed<int64_t>>, from_binary<int64_t, 8, read_int8>},
+    {"oid", Layout::FIXED, 8, from_text<int64_t, parse_oid_backed>, from_binary<int64_t, 4, read_oid>},
+    {"float4", Layout::FIXED, 4, from_text<float, parse_float<float>>, from_binary<float, 4, read_float4>},
+    {"float8", Layout::FIXED, 8, from_text<double, parse_float<double>>, from_binary<double, 8, read_float8>},
+    {"decimal", Layout::FIXED, 16, decimal_text, decimal_binary},
+    {"numeric_string", Layout::BYTES, 0, numeric_string_text, numeric_string_binary},
+    {"numeric_float8", Layout::FIXED, 8, from_text<double, parse_float<double>>, numeric_float8_binary},
+    {"string", Layout::BYTES, 0, string_any, string_any},
+    {"jsonb", Layout::BYTES, 0, string_any, jsonb_binary},
+    {"bytea", Layout::BYTES, 0, bytea_text, bytea_binary},
+    {"uuid_string", Layout::BYTES, 0, uuid_string_text, uuid_string_binary},
+    {"uuid_bytes", Layout::FIXED, 16, uuid_text_to_bytes, uuid_binary_to_bytes},
+    {"date", Layout::FIXED, 4, from_text<int32_t, parse_date>, from_binary<int32_t, 4, read_date>},
+    {"time", Layout::FIXED, 8, from_text<int64_t, parse_time>, from_binary<int64_t, 8, read_time>},
+    {"timestamp", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<false>>,
+     from_binary<int64_t, 8, read_timestamp>},
+    {"timestamptz", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<true>>,
+     from_binary<int64_t, 8, read_timestamp>},
+    {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
+    {"list", Layout::LIST, 0, convert_list<false>, convert_list<true>},
+};
+
+inline const Kernel* find_kernel(const char* name) noexcept {
+    for (const Kernel& kernel : KERNELS)
+        if (std::strcmp(kernel.name, name) == 0) return &kernel;
+    return nullptr;
+}
+
+}  // namespace pgo

@@ -1,0 +1,113 @@
+"""Relation and Type bodies -> their fields. Rare messages, so plain Python objects; every read is bounded."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pgoutput_fast._core.reasons cimport (
+    BAD_COUNT,
+    BAD_FLAGS,
+    BAD_IDENTITY,
+    BAD_STRING,
+    DUPLICATE_COLUMN,
+    OK,
+    TRAILING_BYTES,
+    TRUNCATED,
+)
+from pgoutput_fast._core.wire cimport load16, load32
+
+
+class Malformed(Exception):
+    """A body that breaks the protocol: `reason` is a code of reasons.hpp, `offset` counts from the body's start."""
+
+    def __init__(self, int reason, int64_t offset):
+        super().__init__(reason, offset)
+        self.reason = reason
+        self.offset = offset
+
+
+cdef class _Reader:
+    cdef const uint8_t[::1] body
+    cdef int64_t at
+    cdef int64_t size
+
+    def __cinit__(self, const uint8_t[::1] body):
+        self.body = body
+        self.at = 0
+        self.size = body.shape[0]
+
+    cdef int64_t need(self, int64_t n) except -1:
+        if self.size - self.at < n:
+            raise Malformed(TRUNCATED, self.size)
+        self.at += n
+        return self.at - n
+
+    cdef uint8_t byte(self) except? 0xfe:
+        return self.body[self.need(1)]
+
+    cdef uint32_t u32(self) except? 0xfffffffe:
+        cdef int64_t at = self.need(4)
+        return load32(&self.body[at])
+
+    cdef int64_t i16(self) except? -0x10000:
+        cdef int64_t at = self.need(2)
+        cdef int64_t value = load16(&self.body[at])
+        return value - 0x10000 if value >= 0x8000 else value
+
+    cdef str text(self):
+        cdef int64_t start = self.at
+        while self.at < self.size and self.body[self.at] != 0:
+            self.at += 1
+        if self.at == self.size:
+            raise Malformed(TRUNCATED, self.size)
+        self.at += 1
+        try:
+            return bytes(self.body[start:self.at - 1]).decode("utf-8")
+        except UnicodeDecodeError:
+            raise Malformed(BAD_STRING, start) from None
+
+    cdef int finish(self) except -1:
+        if self.at != self.size:
+            raise Malformed(TRAILING_BYTES, self.at)
+        return 0
+
+
+def parse_relation(const uint8_t[::1] body):
+    """(oid, namespace, name, replica identity, [(name, type oid, typmod, key)]) of a Relation body without tag and xid."""
+    cdef _Reader r = _Reader(body)
+    cdef uint32_t oid = r.u32()
+    namespace = r.text() or "pg_catalog"
+    name = r.text()
+    cdef int64_t at = r.at
+    cdef uint8_t identity = r.byte()
+    if identity not in (c'd', c'n', c'f', c'i'):
+        raise Malformed(BAD_IDENTITY, at)
+    at = r.at
+    cdef int64_t count = r.i16()
+    # A column takes ten bytes at least.
+    if count < 0 or count * 10 > r.size - r.at:
+        raise Malformed(BAD_COUNT if count < 0 else TRUNCATED, at if count < 0 else r.size)
+    columns = []
+    names = set()
+    cdef uint8_t flags
+    for _ in range(count):
+        at = r.at
+        flags = r.byte()
+        if flags > 1:
+            raise Malformed(BAD_FLAGS, at)
+        at = r.at
+        column = r.text()
+        if column in names:
+            raise Malformed(DUPLICATE_COLUMN, at)
+        names.add(column)
+        type_oid = r.u32()
+        columns.append((column, type_oid, <int32_t> r.u32(), flags == 1))
+    r.finish()
+    return oid, namespace, name, chr(identity), columns
+
+
+def parse_type(const uint8_t[::1] body):
+    """(oid, namespace, name) of a Type body without tag and xid."""
+    cdef _Reader r = _Reader(body)
+    oid = r.u32()
+    namespace = r.text() or "pg_catalog"
+    name = r.text()
+    r.finish()
+    return oid, namespace, name

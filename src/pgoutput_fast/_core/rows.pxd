@@ -1,0 +1,85 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
+from pgoutput_fast._core.scan cimport Window
+from pgoutput_fast._core.slice cimport Block
+from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.wire cimport Cell
+
+
+cdef extern from *:
+    """
+    // A cell named in `_unchanged` or `_unrepresentable`.
+    struct NamedCell {
+        uint32_t row;
+        int32_t column;
+    };
+    """
+    cdef struct NamedCell:
+        uint32_t row
+        int32_t column
+
+
+cdef enum Progress:
+    ROWS_DONE = 0
+    ROWS_FULL = 1     # the batch is as large as it may become
+    ROWS_FAILED = 2   # see Trouble
+
+
+cdef struct Trouble:
+    uint32_t message
+    uint8_t reason
+    int64_t byte_offset
+    int32_t column
+    int32_t sent
+
+
+cdef class Scratch:
+    """Room for one block of cells, shared by all relations."""
+    cdef vector[Cell] cells
+    cdef vector[uint32_t] row_message
+    cdef vector[uint8_t] row_change
+    cdef vector[uint8_t] flags
+    cdef vector[Mark] marks
+    cdef Issues issues
+    cdef vector[uint32_t] issue_ends     # per column: where its issues end
+    cdef Trouble trouble
+
+
+cdef class RelationRows:
+    """Rows of one relation version: its columns, and the batch that is being filled."""
+    cdef readonly object relation
+    cdef readonly object schema
+    cdef int32_t slot
+    cdef int32_t count                   # of the relation's columns
+    cdef vector[Column*] columns
+    cdef vector[int64_t] type_oids
+    cdef list column_names
+    cdef Column* meta[7]
+    cdef Buffer changes
+    cdef vector[NamedCell] unchanged
+    cdef vector[NamedCell] unrepresentable
+    cdef int64_t rows
+    cdef list batches
+    cdef int64_t batch_rows
+    cdef int64_t batch_bytes
+    cdef bint refuse_unrepresentable
+    cdef bint quarantine
+
+    cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
+                       Scratch scratch) except -1 nogil
+    cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
+    cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil
+    cdef int64_t bytes(self) noexcept nogil
+    cdef int64_t _largest(self) noexcept nogil
+    cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil
+    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
+                            Scratch scratch) except -1 nogil
+    cdef int _note_issues(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
+    cdef int _note_unchanged(self, Block* block) except -1 nogil
+    cdef int _settle_nulls(self, Column& column, int64_t* values, int64_t n) except -1 nogil
+    cdef int finish_batch(self) except -1
+    cdef int _give_change_types(self, ArrowArray* out) except -1
+    cdef int _give_key_only(self, ArrowArray* out) except -1
+    cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out) except -1

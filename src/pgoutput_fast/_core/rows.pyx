@@ -1,0 +1,478 @@
+"""Stages 3 to 5 for one relation version: blocks of its messages -> cells -> column buffers -> record batches."""
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+from libcpp.algorithm cimport sort
+
+from pgoutput_fast._core.assemble cimport batch_of, new_array
+from pgoutput_fast._core.column cimport (
+    BYTES,
+    FIXED,
+    LIST,
+    ArrayOwner,
+    ArrowArray,
+    Buffer,
+    Column,
+    Convert,
+    Issue,
+    Source,
+    append_bits,
+    convert_cells,
+    give_column,
+    give_nulls,
+    is_malformed,
+    is_unrepresentable,
+    make_column,
+    start_array,
+)
+from pgoutput_fast._core.reasons cimport FIRST_NOTED, OK, Reason
+from pgoutput_fast._core.scan cimport Window
+from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_message
+from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
+from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
+
+import pyarrow as pa
+
+from pgoutput_fast.types import column_type_of
+
+# Rows of a block: its cells and what they become stay in L2.
+cdef int64_t BLOCK_ROWS = 1024
+cdef int64_t BLOCK_BYTES = 1 << 22
+# Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters, any other cell as
+# twice its bytes and two.
+cdef int64_t OFFSET_LIMIT = 0x7fffffff
+cdef int64_t LONGEST_NUMERIC = 147_460
+
+# Values of `_change_type`, in the order of slice.pxd's codes.
+CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
+
+cdef const char* CHANGE_NAMES[5]
+CHANGE_NAMES[0] = "insert"
+CHANGE_NAMES[1] = "update_preimage"
+CHANGE_NAMES[2] = "update_postimage"
+CHANGE_NAMES[3] = "delete"
+CHANGE_NAMES[4] = "truncate"
+cdef int32_t[5] CHANGE_LENGTHS = [6, 15, 16, 6, 8]
+
+# Metadata columns that are int64 inside; the order is that of the contract, with _change_type before and
+# _key_only, _unchanged, _unrepresentable behind them.
+cdef enum:
+    SEQ = 0
+    LSN = 1
+    TXN = 2
+    XID = 3
+    SUBXID = 4
+    COMMIT_LSN = 5
+    COMMIT_TIMESTAMP = 6
+
+cdef enum:
+    META_COLUMNS = 11
+
+
+cdef bint _before(const NamedCell& a, const NamedCell& b) noexcept nogil:
+    return a.row < b.row or (a.row == b.row and a.column < b.column)
+
+
+@cython.final
+cdef class Scratch:
+    pass
+
+
+@cython.final
+cdef class RelationRows:
+    def __cinit__(self, relation, schema, column_types, options):
+        cdef int k
+        self.relation = relation
+        self.schema = schema
+        self.batches = []
+        self.column_names = [column.name.encode() for column in relation.columns]
+        self.count = <int32_t> len(relation.columns)
+        self.rows = 0
+        self.batch_rows = options.batch_rows
+        self.batch_bytes = options.batch_bytes
+        self.refuse_unrepresentable = options.unrepresentable == "raise"
+        self.quarantine = options.on_error == "quarantine"
+        for column in relation.columns:
+            self.type_oids.push_back(column.type_oid)
+        for column_type in column_types:
+            self.columns.push_back(make_column(column_type))
+        for k in range(7):
+            self.meta[k] = new Column()
+            self.meta[k].layout = FIXED
+            self.meta[k].width = 8
+
+    def __dealloc__(self):
+        cdef size_t k
+        for k in range(self.columns.size()):
+            del self.columns[k]
+        for k in range(7):
+            del self.meta[k]
+
+    cdef int64_t bytes(self) noexcept nogil:
+        cdef size_t k
+        cdef size_t total = <size_t> self.rows * 80
+        for k in range(self.columns.size()):
+            total += self.columns[k].bytes()
+        return <int64_t> total
+
+    cdef int64_t _largest(self) noexcept nogil:
+        cdef size_t k
+        cdef size_t largest = 0
+        for k in range(self.columns.size()):
+            largest = max(largest, self.columns[k].largest_data())
+        return <int64_t> largest
+
+    # ---- blocks --------------------------------------------------------------------------------------------------
+
+    cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
+                       Scratch scratch) except -1 nogil:
+        """Decodes messages from at[0] on until all are done, the batch is full or one is malformed and to be raised."""
+        cdef Block block
+        cdef int64_t k, first, room, worst
+        cdef int32_t columns = self.count
+        while at[0] < count:
+            room = self.batch_rows - self.rows
+            if room < 2 or self.bytes() >= self.batch_bytes:
+                return ROWS_FULL
+            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]))
+            if <int64_t> scratch.row_message.size() < block.stride:
+                scratch.row_message.resize(BLOCK_ROWS)
+                scratch.row_change.resize(BLOCK_ROWS)
+                scratch.flags.resize(BLOCK_ROWS)
+            if <int64_t> scratch.cells.size() < block.stride * columns + 1:
+                scratch.cells.resize(block.stride * columns + 1)
+            block.cells = scratch.cells.data()
+            block.row_message = scratch.row_message.data()
+            block.row_change = scratch.row_change.data()
+            first = at[0]
+            while True:
+                block.rows = 0
+                block.bytes = 0
+                block.formats = 0
+                block.unchanged = False
+                k = first
+                while k < count and block.rows + 2 <= block.stride and block.bytes < BLOCK_BYTES:
+                    if tagger.taken[messages[k]] and not slice_message(w, messages[k], columns, &block):
+                        scratch.trouble.message = block.message
+                        scratch.trouble.reason = block.reason
+                        scratch.trouble.byte_offset = block.byte_offset
+                        scratch.trouble.column = block.column
+                        scratch.trouble.sent = block.sent
+                        if not self.quarantine:
+                            return ROWS_FAILED
+                        self._reject_message(tagger, w, scratch)
+                    k += 1
+                worst = max(2 * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
+                if self.rows and self._largest() + worst > OFFSET_LIMIT:
+                    return ROWS_FULL
+                if self.convert_block(tagger, w, &block, scratch):
+                    break
+                if not self.quarantine:
+                    return ROWS_FAILED
+                # A message of the block was malformed and is rejected now: the block once more without it.
+            at[0] = k
+        return ROWS_DONE
+
+    cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil:
+        cdef Trouble* t = &scratch.trouble
+        tagger.taken[t.message] = 0
+        tagger.reject(w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count, t.sent)
+
+    cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
+        """Appends the block's rows to the columns; or, if a value is malformed, leaves them as they were."""
+        cdef int32_t c
+        cdef size_t k, first
+        cdef const Cell* cells
+        cdef Source source
+        cdef Issue* issue
+        cdef int64_t worst = -1
+        cdef size_t n = <size_t> block.rows
+        source.base = w.base
+        source.end = w.end
+        scratch.issues.clear()
+        scratch.issue_ends.clear()
+        scratch.marks.clear()
+        for c in range(self.count):
+            scratch.marks.push_back(self.columns[c].mark())
+        for c in range(self.count):
+            cells = block.cells + c * block.stride
+            if block.formats != (TEXT_CELLS | BINARY_CELLS):
+                convert_cells(self.columns[c][0],
+                              self.columns[c].binary if block.formats == BINARY_CELLS else self.columns[c].text,
+                              source, cells, n, scratch.issues)
+            else:
+                self._convert_mixed(c, source, cells, n, scratch)
+            scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
+        if scratch.issues.size():
+            # The malformed value that comes first in the stream is the one to report.
+            first = 0
+            for c in range(self.count):
+                for k in range(first, scratch.issue_ends[c]):
+                    issue = &scratch.issues[k]
+                    if is_malformed(issue.reason) or self.refuse_unrepresentable:
+                        if worst < 0 or block.row_message[issue.row] < scratch.trouble.message:
+                            worst = issue.row
+                            scratch.trouble.message = block.row_message[issue.row]
+                            scratch.trouble.reason = issue.reason
+                            scratch.trouble.column = c
+                            scratch.trouble.sent = -1
+                            scratch.trouble.byte_offset = (block.cells[c * block.stride + issue.row].offset
+                                                           - <int64_t> w.start[scratch.trouble.message])
+                first = scratch.issue_ends[c]
+            if worst >= 0:
+                for c in range(self.count):
+                    self.columns[c].rewind(scratch.marks[c])
+                if self.quarantine:
+                    self._reject_message(tagger, w, scratch)
+                return False
+            self._note_issues(tagger, w, block, scratch)
+        if block.unchanged:
+            self._note_unchanged(block)
+        self.append_meta(tagger, block)
+        self.rows += block.rows
+        return True
+
+    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n, Scratch scratch) except -1 nogil:
+        """A block with both formats: each stretch of one format by itself. A cell's format stands before its length."""
+        cdef size_t i = 0, start = 0, before, k
+        cdef uint8_t format = 0, here
+        while start < n:
+            format = 0
+            i = start
+            while i < n:
+                if cells[i].length >= 0:
+                    here = source.base[cells[i].offset - 5]
+                    if format == 0:
+                        format = here
+                    elif format != here:
+                        break
+                i += 1
+            before = scratch.issues.size()
+            convert_cells(self.columns[c][0], self.columns[c].binary if format == c'b' else self.columns[c].text,
+                          source, cells + start, i - start, scratch.issues)
+            for k in range(before, scratch.issues.size()):
+                scratch.issues[k].row += <uint32_t> start
+            start = i
+        return 0
+
+    cdef int _note_issues(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
+        """Values that have no Arrow form: named in their row, kept in the rejects."""
+        cdef int32_t c
+        cdef size_t k, first = 0
+        cdef Issue* issue
+        cdef NamedCell named
+        cdef RejectRecord r
+        cdef const Cell* cell
+        cdef uint32_t message
+        for c in range(self.count):
+            for k in range(first, scratch.issue_ends[c]):
+                issue = &scratch.issues[k]
+                if is_unrepresentable(issue.reason):
+                    named.row = <uint32_t> self.rows + issue.row
+                    named.column = c
+                    self.unrepresentable.push_back(named)
+                cell = block.cells + c * block.stride + issue.row
+                message = block.row_message[issue.row]
+                r.seq = tagger.seq_of(message)
+                r.lsn = tagger.lsns[message] if tagger.lsns != NULL and tagger.lsns[message] != 0 else NONE64
+                r.byte_offset = cell.offset - <int64_t> w.start[message]
+                r.type_oid = self.type_oids[c]
+                r.slot = self.slot
+                r.column = c
+                r.change_type = block.row_change[issue.row] & 7
+                r.format = w.base[cell.offset - 5]
+                r.reason = issue.reason
+                r.raw = tagger.records.keep(w.base + cell.offset, <size_t> cell.length)
+                tagger.records.rejects.push_back(r)
+            first = scratch.issue_ends[c]
+        return 0
+
+    cdef int _note_unchanged(self, Block* block) except -1 nogil:
+        cdef int32_t c
+        cdef int64_t i
+        cdef NamedCell named
+        for c in range(self.count):
+            for i in range(block.rows):
+                if block.cells[c * block.stride + i].length == CELL_UNCHANGED:
+                    named.row = <uint32_t> (self.rows + i)
+                    named.column = c
+                    self.unchanged.push_back(named)
+        return 0
+
+    cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil:
+        cdef int64_t n = block.rows
+        cdef int64_t* out[7]
+        cdef int64_t i
+        cdef int k
+        cdef uint32_t message
+        cdef const Run* run
+        for k in range(7):
+            out[k] = <int64_t*> self.meta[k].data.append_uninitialized(<size_t> n * 8)
+        for i in range(n):
+            message = block.row_message[i]
+            run = &tagger.runs[tagger.run_of[message]]
+            out[SEQ][i] = tagger.seqs[message] if tagger.seqs != NULL else tagger.base_seq + message
+            out[TXN][i] = run.txn
+            out[XID][i] = run.xid
+            out[SUBXID][i] = run.subxid
+            out[COMMIT_LSN][i] = run.commit_lsn
+            out[COMMIT_TIMESTAMP][i] = run.commit_timestamp
+        if tagger.lsns != NULL:
+            for i in range(n):
+                message = block.row_message[i]
+                out[LSN][i] = tagger.lsns[message] if tagger.lsns[message] != 0 else NONE64
+        else:
+            for i in range(n):
+                out[LSN][i] = NONE64
+        for k in range(7):
+            self._settle_nulls(self.meta[k][0], out[k], n)
+        self.changes.append(block.row_change, <size_t> n)
+        return 0
+
+    cdef int _settle_nulls(self, Column& column, int64_t* values, int64_t n) except -1 nogil:
+        """NONE64 among values just written means null; under a null lies zero."""
+        cdef int64_t i
+        cdef bint any_null = False
+        cdef uint8_t* there
+        for i in range(n):
+            any_null |= values[i] == NONE64
+        if not any_null:
+            column.append_validity(NULL, <size_t> n)
+            return 0
+        column.valid.resize(<size_t> n)
+        there = column.valid.data()
+        for i in range(n):
+            there[i] = values[i] != NONE64
+            if not there[i]:
+                values[i] = 0
+        column.append_validity(there, <size_t> n)
+        return 0
+
+    # ---- batches -------------------------------------------------------------------------------------------------
+
+    cdef int finish_batch(self) except -1:
+        """Closes the batch at hand, if there is any row in it, and appends it to `batches`."""
+        cdef ArrowArray* array
+        cdef ArrayOwner* owner
+        cdef int k
+        cdef size_t c
+        if self.rows == 0:
+            return 0
+        array = new_array()
+        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.count)
+        self._give_change_types(&owner.children[0])
+        for k in range(7):
+            if <int64_t> self.meta[k].nulls == self.rows:
+                give_nulls(self.meta[k][0], <size_t> self.rows, &owner.children[1 + k])
+                self.meta[k].rewind(Mark())
+            else:
+                give_column(self.meta[k][0], &owner.children[1 + k])
+        self._give_key_only(&owner.children[8])
+        self._give_names(self.unchanged, &owner.children[9])
+        self._give_names(self.unrepresentable, &owner.children[10])
+        for c in range(self.columns.size()):
+            give_column(self.columns[c][0], &owner.children[META_COLUMNS + c])
+        self.changes.set_size(0)
+        self.unchanged.clear()
+        self.unrepresentable.clear()
+        self.rows = 0
+        self.batches.append(batch_of(array, self.schema))
+        return 0
+
+    cdef int _give_change_types(self, ArrowArray* out) except -1:
+        cdef Column column
+        cdef int64_t i
+        cdef int64_t total = 0
+        cdef const uint8_t* change = self.changes.data()
+        cdef int32_t* offsets
+        cdef uint8_t* data
+        cdef int32_t at = 0
+        cdef int code
+        column.layout = BYTES
+        for i in range(self.rows):
+            total += CHANGE_LENGTHS[change[i] & 7]
+        offsets = column.reserve_offsets(<size_t> self.rows)
+        data = column.data.append_uninitialized(<size_t> total)
+        with nogil:
+            for i in range(self.rows):
+                code = change[i] & 7
+                # Sixteen bytes at once: no name is longer, and the buffer has room behind its end.
+                memcpy(data + at, CHANGE_NAMES[code], <size_t> CHANGE_LENGTHS[code])
+                at += CHANGE_LENGTHS[code]
+                offsets[i + 1] = at
+        column.rows = <size_t> self.rows
+        give_column(column, out)
+        return 0
+
+    cdef int _give_key_only(self, ArrowArray* out) except -1:
+        cdef Column column
+        cdef int64_t i
+        cdef uint8_t* change = self.changes.data()
+        for i in range(self.rows):
+            change[i] = (change[i] & KEY_ONLY) != 0
+        append_bits(column.data, 0, change, <size_t> self.rows)
+        column.rows = <size_t> self.rows
+        give_column(column, out)
+        return 0
+
+    cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out) except -1:
+        """A list<string> with the names of the cells noted for each row; null for a row without any."""
+        cdef Column column
+        cdef Column* child = new Column()
+        cdef int32_t* offsets
+        cdef size_t k = 0
+        cdef int64_t row
+        cdef bytes name
+        cdef vector[uint8_t] there
+        column.layout = LIST
+        column.child.reset(child)
+        child.layout = BYTES
+        if named.size() == 0:
+            give_nulls(column, <size_t> self.rows, out)
+            return 0
+        sort(named.begin(), named.end(), _before)
+        offsets = column.reserve_offsets(<size_t> self.rows)
+        there.assign(<size_t> self.rows, 0)
+        child.reserve_offsets(0)
+        for row in range(self.rows):
+            while k < named.size() and named[k].row == row:
+                if k == 0 or named[k - 1].row != row or named[k - 1].column != named[k].column:
+                    name = self.column_names[named[k].column]
+                    child.data.append(<const char*> name, len(name))
+                    child.reserve_offsets(1)[1] = <int32_t> child.data.size()
+                    child.rows += 1
+                there[row] = 1
+                k += 1
+            offsets[row + 1] = <int32_t> child.rows
+        column.append_validity(there.data(), <size_t> self.rows)
+        give_column(column, out)
+        return 0
+
+    def discard(self):
+        """Forgets the open batch and the finished ones."""
+        cdef size_t c
+        for c in range(self.columns.size()):
+            self.columns[c].rewind(Mark())
+        for c in range(7):
+            self.meta[c].rewind(Mark())
+        self.changes.set_size(0)
+        self.unchanged.clear()
+        self.unrepresentable.clear()
+        self.rows = 0
+        self.batches = []
+
+    def take_batches(self):
+        """The finished batches, the open one included; they are the caller's now."""
+        self.finish_batch()
+        batches = self.batches
+        self.batches = []
+        return batches
+
+
+def make_rows(relation, options):
+    """A RelationRows for a relation version. ValueError if a column bears the name of a metadata column."""
+    from pgoutput_fast.schema import relation_schema
+
+    column_types = [column_type_of(column, options) for column in relation.columns]
+    return RelationRows(relation, relation_schema(relation, column_types, options), column_types, options)

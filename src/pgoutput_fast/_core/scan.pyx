@@ -1,0 +1,186 @@
+"""Stage 1, scan: message headers -> kind, relation, positions. Reads a few bytes per message, copies none.
+
+The only thing carried from message to message is whether a stream block is open: between Stream Start and Stream Stop
+the messages R Y I U D T M have an xid before their body. Any boundary message settles it anew.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+
+from pgoutput_fast._core.wire cimport load32
+
+import pyarrow as pa
+
+# MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
+cdef int64_t MAX_PAYLOAD = 0x3fffffff
+
+cdef uint8_t CLASSES[256]
+
+
+cdef void _fill_classes() noexcept:
+    cdef int tag
+    for tag in range(256):
+        CLASSES[tag] = 0
+    for tag in b"IUD":
+        CLASSES[tag] = CHANGE | PREFIXED
+    for tag in b"RYTM":
+        CLASSES[tag] = PREFIXED
+    for tag in b"BCSEcAbPpKr":
+        CLASSES[tag] = BOUNDARY
+    CLASSES[c'O'] = UNPREFIXED
+
+
+_fill_classes()
+
+
+cdef uint8_t message_class(uint8_t tag) noexcept nogil:
+    return CLASSES[tag]
+
+
+cdef class Payloads:
+    def __cinit__(self, array):
+        cdef bint large = pa.types.is_large_binary(array.type)
+        if not large and not pa.types.is_binary(array.type):
+            raise TypeError(f"payloads must be a binary or large_binary Arrow array, not {array.type}")
+        # A few shape checks of Arrow's own, so that the first and last offset lie within the data.
+        array.validate()
+        self.owner = array
+        self.count = len(array)
+        self.offsets32 = NULL
+        self.offsets64 = NULL
+        self.data = NULL
+        self.data_size = 0
+        _, offsets, data = array.buffers()
+        if self.count == 0 or offsets is None:
+            self.count = 0
+            return
+        cdef uintptr_t address = offsets.address
+        if large:
+            self.offsets64 = (<const int64_t*> address) + <int64_t> array.offset
+        else:
+            self.offsets32 = (<const int32_t*> address) + <int64_t> array.offset
+        if data is not None:
+            address = data.address
+            self.data = <const uint8_t*> address
+            self.data_size = data.size
+
+
+cdef class Window:
+    def __cinit__(self):
+        self.count = 0
+        self.first = 0
+
+    cdef void reserve(self, int64_t count) except *:
+        """Room for `count` messages; what was there is gone."""
+        if <int64_t> self._kind.size() < count:
+            self._kind.resize(count)
+            self._flags.resize(count)
+            self._relation.resize(count)
+            self._subxid.resize(count)
+            self._start.resize(count)
+            self._length.resize(count)
+        self.kind = self._kind.data()
+        self.flags = self._flags.data()
+        self.relation = self._relation.data()
+        self.subxid = self._subxid.data()
+        self.start = self._start.data()
+        self.length = self._length.data()
+
+
+cdef inline int64_t _offset(const int32_t* offsets32, const int64_t* offsets64, int64_t i) noexcept nogil:
+    return offsets32[i] if offsets32 != NULL else offsets64[i]
+
+
+cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offsets32, const int64_t* offsets64,
+                   int64_t count, int64_t most_bytes, bint* in_stream, Window w) noexcept nogil:
+    """Scans messages 0..count until `most_bytes` are in the window. Returns how many, or -1 for offsets that run back."""
+    cdef int64_t begin = _offset(offsets32, offsets64, 0)
+    cdef int64_t window_begin = begin
+    cdef int64_t end, i, length
+    cdef uint8_t kind, cls, flags
+    cdef uint8_t streaming = IN_STREAM if in_stream[0] else 0
+    cdef const uint8_t* p
+    cdef int header
+    w.base = data + window_begin
+    w.end = data + data_size
+    for i in range(count):
+        end = _offset(offsets32, offsets64, i + 1)
+        length = end - begin
+        if length < 0 or begin < 0 or end > data_size:
+            return -1
+        if i > 0 and end - window_begin > most_bytes:
+            in_stream[0] = streaming != 0
+            return i
+        p = data + begin
+        w.start[i] = <uint32_t> (begin - window_begin)
+        w.relation[i] = 0
+        w.subxid[i] = 0
+        begin = end
+        if length == 0 or length > MAX_PAYLOAD:
+            w.kind[i] = 0 if length == 0 else p[0]
+            w.length[i] = 0 if length == 0 else <uint32_t> MAX_PAYLOAD + 1
+            w.flags[i] = MALFORMED | streaming
+            continue
+        w.length[i] = <uint32_t> length
+        kind = p[0]
+        cls = CLASSES[kind]
+        flags = streaming
+        if cls & PREFIXED:
+            header = 5 if streaming else 1
+            if cls & CHANGE:
+                if length < header + 5:
+                    flags |= MALFORMED
+                else:
+                    w.relation[i] = load32(p + header)
+            if streaming:
+                if length >= 5:
+                    w.subxid[i] = load32(p + 1)
+                else:
+                    flags |= MALFORMED
+        elif cls & BOUNDARY:
+            streaming = IN_STREAM if kind == c'S' else 0
+        w.kind[i] = kind
+        w.flags[i] = flags
+    in_stream[0] = streaming != 0
+    return count
+
+
+cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages, int64_t most_bytes, bint* in_stream,
+                         Window window) except -1:
+    """Fills `window` with messages from `first` on and returns how many it took (at least one, if there is one).
+
+    `in_stream` says whether a stream block is open before the first message, and afterwards whether one is behind the
+    last.
+    """
+    cdef int64_t count = min(payloads.count - first, most_messages)
+    window.reserve(count)
+    window.first = first
+    window.count = 0
+    if count <= 0:
+        return 0
+    cdef const int32_t* offsets32 = payloads.offsets32 + first if payloads.offsets32 != NULL else NULL
+    cdef const int64_t* offsets64 = payloads.offsets64 + first if payloads.offsets64 != NULL else NULL
+    cdef int64_t taken
+    with nogil:
+        taken = _scan(payloads.data, payloads.data_size, offsets32, offsets64, count, most_bytes, in_stream, window)
+    if taken < 0:
+        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+    window.count = taken
+    return taken
+
+
+def scan(array, bint in_stream=False):
+    """Headers of all messages of one Arrow binary array, as lists (for tests and benchmarks of this stage).
+
+    Returns a dict with `kind`, `in_stream`, `malformed`, `relation` and `subxid`, a value per message; relation and
+    subxid are 0 where a message has none.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef Window w = Window()
+    scan_window(payloads, 0, payloads.count, (<int64_t> 1) << 31, &in_stream, w)
+    cdef int64_t i
+    return {
+        "kind": bytes([w.kind[i] for i in range(w.count)]),
+        "in_stream": [bool(w.flags[i] & IN_STREAM) for i in range(w.count)],
+        "malformed": [bool(w.flags[i] & MALFORMED) for i in range(w.count)],
+        "relation": [w.relation[i] for i in range(w.count)],
+        "subxid": [w.subxid[i] for i in range(w.count)],
+    }

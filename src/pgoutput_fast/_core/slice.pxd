@@ -1,0 +1,38 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pgoutput_fast._core.scan cimport Window
+from pgoutput_fast._core.wire cimport Cell
+
+# What a row is; the order is that of CHANGE_TYPES. KEY_ONLY is added where the tuple was tagged K.
+cdef enum:
+    INSERT = 0
+    UPDATE_PREIMAGE = 1
+    UPDATE_POSTIMAGE = 2
+    DELETE = 3
+    TRUNCATE = 4
+    KEY_ONLY = 8
+
+# Formats that a block's cells came in: bits of Block.formats.
+cdef enum:
+    TEXT_CELLS = 1
+    BINARY_CELLS = 2
+
+
+cdef struct Block:
+    Cell* cells              # of column c: cells[c * stride .. c * stride + rows)
+    int64_t stride
+    uint32_t* row_message    # per row: ordinal of its message in the window
+    uint8_t* row_change      # per row: what it is
+    int64_t rows
+    int64_t bytes            # of the messages
+    uint8_t formats
+    bint unchanged           # some cell was not sent and nothing answers it
+    # Where a tuple went wrong.
+    uint8_t reason
+    uint32_t message
+    int64_t byte_offset
+    int32_t column
+    int32_t sent
+
+
+cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil

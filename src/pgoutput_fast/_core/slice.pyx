@@ -1,0 +1,134 @@
+"""Stage 3, slice: the tuples of one relation version -> a table of cells (where each value lies, how long it is).
+
+Column by column, so that a converter reads its cells one behind the other. No value is looked at.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pgoutput_fast._core.reasons cimport (
+    BAD_CELL_COUNT,
+    BAD_CELL_KIND,
+    BAD_CELL_LENGTH,
+    BAD_TUPLE_TAG,
+    OK,
+    TRAILING_BYTES,
+    TRUNCATED,
+)
+from pgoutput_fast._core.scan cimport IN_STREAM, Window
+from pgoutput_fast._core.wire cimport CELL_NULL, CELL_UNCHANGED, Cell, load16, load32
+
+
+cdef inline const uint8_t* _fail(Block* block, uint8_t reason, const uint8_t* at, const uint8_t* message,
+                                 int32_t column) noexcept nogil:
+    block.reason = reason
+    block.byte_offset = at - message
+    block.column = column
+    return NULL
+
+
+cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const uint8_t* base, const uint8_t* message,
+                                  int32_t columns, int64_t row, Block* block, bint* unchanged) noexcept nogil:
+    """Slices the tuple at p into row `row`. Returns where it ends, or NULL with the block's reason set."""
+    cdef int32_t c
+    cdef int64_t length
+    cdef uint8_t kind
+    cdef uint8_t formats = 0
+    cdef Cell* cell = block.cells + row
+    if end - p < 2:
+        return _fail(block, TRUNCATED, end, message, -1)
+    block.sent = load16(p)
+    if block.sent != columns:
+        return _fail(block, BAD_CELL_COUNT, p, message, -1)
+    p += 2
+    for c in range(columns):
+        if p == end:
+            return _fail(block, TRUNCATED, p, message, c)
+        kind = p[0]
+        if kind == c't' or kind == c'b':
+            if end - p < 5:
+                return _fail(block, TRUNCATED, end, message, c)
+            length = <int32_t> load32(p + 1)
+            p += 5
+            if length < 0 or length > end - p:
+                return _fail(block, BAD_CELL_LENGTH if length < 0 else TRUNCATED, p - 4 if length < 0 else end,
+                             message, c)
+            cell.offset = <uint32_t> (p - base)
+            cell.length = <int32_t> length
+            # 't' is 0x74 and 'b' is 0x62: bit 1 is BINARY_CELLS where it is a 'b', bit 2 tells text.
+            formats |= (kind & 2) | ((kind >> 2) & 1)
+            p += length
+        else:
+            cell.offset = <uint32_t> (p - base)
+            if kind == c'n':
+                cell.length = CELL_NULL
+            elif kind == c'u':
+                cell.length = CELL_UNCHANGED
+                unchanged[0] = True
+            else:
+                return _fail(block, BAD_CELL_KIND, p, message, c)
+            p += 1
+        cell += block.stride
+    block.formats |= formats
+    return p
+
+
+cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil:
+    """Appends the one or two rows of a change, or the row of a truncate. False if it is malformed: see the block."""
+    cdef const uint8_t* start = w.base + w.start[message]
+    cdef const uint8_t* end = start + w.length[message]
+    cdef const uint8_t* p = start + (9 if w.flags[message] & IN_STREAM else 5)
+    cdef uint8_t kind = w.kind[message]
+    cdef int64_t row = block.rows
+    cdef uint8_t old = 0
+    cdef bint unsent_old = False, unsent_new = False
+    cdef int32_t c
+    cdef Cell* cell
+    block.message = message
+    if kind == c'T':
+        for c in range(columns):
+            block.cells[c * block.stride + row].length = CELL_NULL
+            block.cells[c * block.stride + row].offset = 0
+        block.row_message[row] = message
+        block.row_change[row] = TRUNCATE
+        block.rows = row + 1
+        return True
+    if kind != c'I' and (p[0] == c'K' or p[0] == c'O'):
+        old = p[0]
+        p = _tuple(p + 1, end, w.base, start, columns, row, block, &unsent_old)
+        if p == NULL:
+            return False
+        block.row_message[row] = message
+        block.row_change[row] = (DELETE if kind == c'D' else UPDATE_PREIMAGE) | (KEY_ONLY if old == c'K' else 0)
+        row += 1
+        if kind == c'U' and p == end:
+            _fail(block, TRUNCATED, p, start, -1)
+            return False
+    if kind != c'D':
+        if p[0] != c'N':
+            _fail(block, BAD_TUPLE_TAG, p, start, -1)
+            return False
+        p = _tuple(p + 1, end, w.base, start, columns, row, block, &unsent_new)
+        if p == NULL:
+            return False
+        block.row_message[row] = message
+        block.row_change[row] = INSERT if kind == c'I' else UPDATE_POSTIMAGE
+        if unsent_new and old:
+            # A value that was not sent because it did not change, but that the old tuple has.
+            unsent_new = False
+            for c in range(columns):
+                cell = block.cells + c * block.stride + row
+                if cell.length == CELL_UNCHANGED:
+                    if (cell - 1).length >= 0:
+                        cell[0] = (cell - 1)[0]
+                    else:
+                        unsent_new = True
+        row += 1
+    elif not old:
+        _fail(block, BAD_TUPLE_TAG, p, start, -1)
+        return False
+    if p != end:
+        _fail(block, TRAILING_BYTES, p, start, -1)
+        return False
+    block.unchanged |= unsent_old or unsent_new
+    block.bytes += end - start
+    block.rows = row
+    return True

@@ -1,0 +1,180 @@
+"""The stream state as plain values, and back: what StreamState pickles and writes as JSON."""
+from cython.operator cimport dereference, preincrement
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libcpp.map cimport map as cmap
+from libcpp.unordered_map cimport unordered_map
+
+from pgoutput_fast._core.stream_state cimport (
+    NONE64,
+    OUTSIDE,
+    PLAIN,
+    PREPARING,
+    SLOT_LOST,
+    STREAMING,
+    Known,
+    RelationMap,
+    ScopedRelation,
+    ScopedType,
+    StreamState,
+    Transaction,
+    TypeMap,
+    TypeName,
+)
+from pgoutput_fast._core.tag cimport Tagger
+
+CONTEXTS = ("outside", "plain", "preparing", "streaming")
+
+
+cdef object _nullable(int64_t value):
+    return None if value == NONE64 else value
+
+
+cdef int64_t _or_none64(value) except? -2:
+    return NONE64 if value is None else <int64_t> value
+
+
+cdef object _version(list versions, int32_t slot):
+    """Version ids use all of int64, more than JSON numbers promise to keep: they are written as strings."""
+    return None if slot < 0 else str(versions[slot].version)
+
+
+cdef dict _export_relations(const RelationMap& known, list versions):
+    cdef unordered_map[uint32_t, Known].const_iterator it = known.cbegin()
+    found = {}
+    while it != known.cend():
+        found[dereference(it).first] = [_version(versions, dereference(it).second.slot), dereference(it).second.seq]
+        preincrement(it)
+    return {str(oid): found[oid] for oid in sorted(found)}
+
+
+cdef dict _export_types(const TypeMap& known):
+    cdef unordered_map[uint32_t, TypeName].const_iterator it = known.cbegin()
+    found = {}
+    while it != known.cend():
+        found[dereference(it).first] = [
+            dereference(it).second.name_space.decode("utf-8"),
+            dereference(it).second.name.decode("utf-8"),
+            dereference(it).second.seq,
+        ]
+        preincrement(it)
+    return {str(oid): found[oid] for oid in sorted(found)}
+
+
+cdef dict _export_transaction(Transaction& t, list versions):
+    return {
+        "txn": _nullable(t.txn),
+        "xid": t.xid,
+        "commit_lsn": _nullable(t.commit_lsn),
+        "commit_timestamp": _nullable(t.commit_timestamp),
+        "gid": t.gid.decode("utf-8"),
+        "prepare_end_lsn": _nullable(t.prepare_end_lsn),
+        "prepare_timestamp": _nullable(t.prepare_timestamp),
+        "origin": t.origin.decode("utf-8") if t.has_origin else None,
+        "origin_lsn": _nullable(t.origin_lsn),
+        "relations": [
+            [t.relations[i].oid, t.relations[i].subxid, _version(versions, t.relations[i].known.slot),
+             t.relations[i].known.seq]
+            for i in range(<int> t.relations.size())
+        ],
+        "types": [
+            [t.types[i].oid, t.types[i].subxid, t.types[i].type.name_space.decode("utf-8"),
+             t.types[i].type.name.decode("utf-8"), t.types[i].type.seq]
+            for i in range(<int> t.types.size())
+        ],
+    }
+
+
+def export_state(Tagger tagger):
+    """The state as a dict of JSON values; relation versions by their ids."""
+    cdef StreamState* s = &tagger.state
+    cdef cmap[uint32_t, Transaction].iterator it = s.streamed.begin()
+    streamed = []
+    while it != s.streamed.end():
+        streamed.append(_export_transaction(dereference(it).second, tagger.versions))
+        preincrement(it)
+    return {
+        "next_seq": s.next_seq,
+        "context": CONTEXTS[<int> s.context],
+        "lost": bool(s.lost),
+        "bad_type": bool(s.bad_type),
+        "session_starts": bool(s.session_starts),
+        "current": _export_transaction(s.current, tagger.versions) if s.context != OUTSIDE else None,
+        "streamed": streamed,
+        "prepared": [_export_transaction(s.prepared[i], tagger.versions) for i in range(<int> s.prepared.size())],
+        "relations": _export_relations(s.relations(), tagger.versions),
+        "types": _export_types(s.types()),
+    }
+
+
+cdef int32_t _slot(Tagger tagger, version) except? -9:
+    return SLOT_LOST if version is None else tagger.slots[int(version)]
+
+
+cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except -1:
+    cdef ScopedRelation relation
+    cdef ScopedType scoped
+    t[0] = Transaction()
+    t.txn = _or_none64(values["txn"])
+    t.xid = values["xid"]
+    t.commit_lsn = _or_none64(values["commit_lsn"])
+    t.commit_timestamp = _or_none64(values["commit_timestamp"])
+    t.gid = values["gid"].encode()
+    t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
+    t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
+    t.has_origin = values["origin"] is not None
+    t.origin = (values["origin"] or "").encode()
+    t.origin_lsn = _or_none64(values["origin_lsn"])
+    for oid, subxid, version, seq in values["relations"]:
+        relation.oid = oid
+        relation.subxid = subxid
+        relation.known.slot = _slot(tagger, version)
+        relation.known.seq = seq
+        t.relations.push_back(relation)
+    for oid, subxid, namespace, name, seq in values["types"]:
+        scoped.oid = oid
+        scoped.subxid = subxid
+        scoped.type.name_space = namespace.encode()
+        scoped.type.name = name.encode()
+        scoped.type.seq = seq
+        t.types.push_back(scoped)
+    return 0
+
+
+def import_state(Tagger tagger, dict values):
+    """The inverse of `export_state`; the versions it names must have slots. KeyError or TypeError for other dicts."""
+    cdef StreamState s
+    cdef Known known
+    cdef TypeName named
+    cdef Transaction t
+    s.next_seq = values["next_seq"]
+    s.context = (OUTSIDE, PLAIN, PREPARING, STREAMING)[CONTEXTS.index(values["context"])]
+    s.lost = values["lost"]
+    s.bad_type = values["bad_type"]
+    s.session_starts = values["session_starts"]
+    if values["current"] is not None:
+        _import_transaction(tagger, values["current"], &s.current)
+    for each in values["streamed"]:
+        _import_transaction(tagger, each, &t)
+        s.streamed[t.xid] = t
+    for each in values["prepared"]:
+        _import_transaction(tagger, each, &t)
+        s.prepared.push_back(t)
+    for oid, (version, seq) in values["relations"].items():
+        known.slot = _slot(tagger, version)
+        known.seq = seq
+        s.describe(<uint32_t> int(oid), known)
+    for oid, (namespace, name, seq) in values["types"].items():
+        named.name_space = namespace.encode()
+        named.name = name.encode()
+        named.seq = seq
+        s.name_type(<uint32_t> int(oid), named)
+    if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:
+        raise ValueError("the state says that a stream block is open, but not which")
+    tagger.state = s
+    tagger.forget_lookups()
+    if s.context == PLAIN or s.context == PREPARING:
+        tagger.set_run(s.current.txn, s.current.xid, NONE64, s.current.commit_lsn, s.current.commit_timestamp, False)
+    elif s.context == STREAMING:
+        tagger.set_run(s.streamed[s.current.xid].txn, s.current.xid, NONE64, NONE64, NONE64, True)
+    else:
+        tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

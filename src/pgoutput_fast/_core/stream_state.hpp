@@ -1,0 +1,166 @@
+// What a stream's position means: the open transactions, what was learnt in them, and the records of what happened.
+// Plain data; the rules that move it are in tag.pyx.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace pgo {
+
+// "null" among int64 values; no position, xid or ordinal can be it.
+constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
+
+// Which version a relation oid stands for, and the message that said so. Negative slots: see below.
+struct Known {
+    int32_t slot = 0;
+    int64_t seq = 0;
+};
+constexpr int32_t SLOT_UNKNOWN = -1;  // never described
+constexpr int32_t SLOT_LOST = -2;     // its description could not be read
+
+struct ScopedRelation {
+    uint32_t oid = 0;
+    uint32_t subxid = 0;
+    Known known;
+};
+
+struct TypeName {
+    std::string name_space;
+    std::string name;
+    int64_t seq = 0;
+};
+
+struct ScopedType {
+    uint32_t oid = 0;
+    uint32_t subxid = 0;
+    TypeName type;
+};
+
+// A transaction whose end has not come: streamed in blocks, being sent, or prepared.
+struct Transaction {
+    int64_t txn = NONE64;
+    uint32_t xid = 0;
+    int64_t commit_lsn = NONE64;
+    int64_t commit_timestamp = NONE64;
+    std::string gid;
+    int64_t prepare_end_lsn = NONE64;
+    int64_t prepare_timestamp = NONE64;
+    bool has_origin = false;
+    std::string origin;
+    int64_t origin_lsn = NONE64;
+    std::vector<ScopedRelation> relations;
+    std::vector<ScopedType> types;
+};
+
+enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
+
+using RelationMap = std::unordered_map<uint32_t, Known>;
+using TypeMap = std::unordered_map<uint32_t, TypeName>;
+
+struct StreamState {
+    int64_t next_seq = 0;
+    Context context = OUTSIDE;
+    bool lost = false;             // after a bad boundary, until the next one
+    bool bad_type = false;         // the next Relation rests on a Type that could not be read
+    bool session_starts = false;   // a new session begins with the next message
+    Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
+    std::map<uint32_t, Transaction> streamed;  // by xid
+    std::vector<Transaction> prepared;
+
+    // Copies of a state share the maps until one of them writes: a call that may have to be undone keeps a copy.
+    const RelationMap& relations() const { return *relations_; }
+    const TypeMap& types() const { return *types_; }
+    void describe(uint32_t oid, Known known) { own(relations_)[oid] = known; }
+    void name_type(uint32_t oid, const TypeName& type) { own(types_)[oid] = type; }
+    // Nothing that a Relation said, anywhere, is trusted until it is said again.
+    void lose_relations() {
+        for (auto& entry : own(relations_)) entry.second.slot = SLOT_LOST;
+        for (auto& entry : streamed) entry.second.relations.clear();
+        for (auto& transaction : prepared) transaction.relations.clear();
+    }
+
+private:
+    template <class M>
+    static M& own(std::shared_ptr<M>& map) {
+        if (map.use_count() > 1) map = std::make_shared<M>(*map);
+        return *map;
+    }
+    std::shared_ptr<RelationMap> relations_ = std::make_shared<RelationMap>();
+    std::shared_ptr<TypeMap> types_ = std::make_shared<TypeMap>();
+};
+
+// What is the same for a stretch of messages.
+struct Run {
+    int64_t txn = NONE64;
+    int64_t xid = NONE64;
+    int64_t subxid = NONE64;
+    int64_t commit_lsn = NONE64;
+    int64_t commit_timestamp = NONE64;
+    bool in_stream = false;
+};
+
+// ---- records: one row each of the tables beside the changes. Strings lie in Records::text. ----
+
+struct Slice {
+    int64_t offset = 0;
+    int64_t length = -1;  // -1: null
+};
+
+struct BoundaryRecord {
+    int64_t seq = 0, txn = NONE64, xid = NONE64, subxid = NONE64;
+    int64_t lsn = NONE64, end_lsn = NONE64, timestamp = NONE64, prepare_timestamp = NONE64;
+    int64_t origin_lsn = NONE64;
+    Slice gid, origin;
+    uint8_t kind = 0;
+    int8_t first_segment = -1;
+};
+
+struct OutcomeRecord {
+    int64_t txn = 0, subxid = NONE64, at_seq = 0, commit_lsn = NONE64, commit_timestamp = NONE64;
+    bool committed = false;
+};
+
+struct TruncateRecord {
+    int64_t seq = 0, txn = NONE64;
+    int64_t first = 0, count = 0;  // in Records::oids
+    bool cascade = false, restart_identity = false;
+};
+
+struct MessageRecord {
+    int64_t seq = 0, lsn = NONE64, txn = NONE64, xid = NONE64;
+    Slice prefix, content;
+    bool transactional = false;
+};
+
+struct RejectRecord {
+    int64_t seq = 0, lsn = NONE64, byte_offset = NONE64, type_oid = NONE64;
+    int32_t slot = SLOT_UNKNOWN;  // of the relation version, where it is known
+    int32_t column = -1;
+    uint8_t change_type = 0xff;
+    uint8_t format = 0;  // 't', 'b' or 0 for a whole message
+    uint8_t reason = 0;
+    int32_t described = -1, sent = -1;  // cell counts, where they differ
+    Slice raw;
+};
+
+struct Records {
+    std::vector<BoundaryRecord> boundaries;
+    std::vector<OutcomeRecord> outcomes;
+    std::vector<TruncateRecord> truncates;
+    std::vector<MessageRecord> messages;
+    std::vector<RejectRecord> rejects;
+    std::vector<int64_t> oids;
+    std::string text;
+
+    Slice keep(const uint8_t* p, size_t n) {
+        Slice s{static_cast<int64_t>(text.size()), static_cast<int64_t>(n)};
+        text.append(reinterpret_cast<const char*>(p), n);
+        return s;
+    }
+};
+
+}  // namespace pgo

@@ -1,0 +1,124 @@
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libcpp cimport bool as cbool
+from libcpp.map cimport map as cmap
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+
+cdef extern from "stream_state.hpp" namespace "pgo" nogil:
+    const int64_t NONE64
+    const int32_t SLOT_UNKNOWN
+    const int32_t SLOT_LOST
+
+    cdef cppclass Known:
+        int32_t slot
+        int64_t seq
+
+    cdef cppclass ScopedRelation:
+        uint32_t oid
+        uint32_t subxid
+        Known known
+
+    cdef cppclass TypeName:
+        string name_space
+        string name
+        int64_t seq
+
+    cdef cppclass ScopedType:
+        uint32_t oid
+        uint32_t subxid
+        TypeName type
+
+    cdef cppclass Transaction:
+        Transaction() except +
+        int64_t txn
+        uint32_t xid
+        int64_t commit_lsn
+        int64_t commit_timestamp
+        string gid
+        int64_t prepare_end_lsn
+        int64_t prepare_timestamp
+        cbool has_origin
+        string origin
+        int64_t origin_lsn
+        vector[ScopedRelation] relations
+        vector[ScopedType] types
+
+    ctypedef enum Context "pgo::Context":
+        OUTSIDE "pgo::OUTSIDE"
+        PLAIN "pgo::PLAIN"
+        PREPARING "pgo::PREPARING"
+        STREAMING "pgo::STREAMING"
+
+    ctypedef unordered_map[uint32_t, Known] RelationMap
+    ctypedef unordered_map[uint32_t, TypeName] TypeMap
+
+    cdef cppclass StreamState:
+        StreamState() except +
+        StreamState(const StreamState&) except +
+        int64_t next_seq
+        Context context
+        cbool lost
+        cbool bad_type
+        cbool session_starts
+        Transaction current
+        cmap[uint32_t, Transaction] streamed
+        vector[Transaction] prepared
+        const RelationMap& relations()
+        const TypeMap& types()
+        void describe(uint32_t oid, Known known)
+        void name_type(uint32_t oid, const TypeName& type)
+        void lose_relations()
+
+    cdef cppclass Run:
+        int64_t txn
+        int64_t xid
+        int64_t subxid
+        int64_t commit_lsn
+        int64_t commit_timestamp
+        cbool in_stream
+
+    cdef cppclass Slice:
+        int64_t offset
+        int64_t length
+
+    cdef cppclass BoundaryRecord:
+        int64_t seq, txn, xid, subxid
+        int64_t lsn, end_lsn, timestamp, prepare_timestamp
+        int64_t origin_lsn
+        Slice gid, origin
+        uint8_t kind
+        int8_t first_segment
+
+    cdef cppclass OutcomeRecord:
+        int64_t txn, subxid, at_seq, commit_lsn, commit_timestamp
+        cbool committed
+
+    cdef cppclass TruncateRecord:
+        int64_t seq, txn
+        int64_t first, count
+        cbool cascade, restart_identity
+
+    cdef cppclass MessageRecord:
+        int64_t seq, lsn, txn, xid
+        Slice prefix, content
+        cbool transactional
+
+    cdef cppclass RejectRecord:
+        int64_t seq, lsn, byte_offset, type_oid
+        int32_t slot, column
+        uint8_t change_type, format, reason
+        int32_t described, sent
+        Slice raw
+
+    cdef cppclass Records:
+        Records() except +
+        vector[BoundaryRecord] boundaries
+        vector[OutcomeRecord] outcomes
+        vector[TruncateRecord] truncates
+        vector[MessageRecord] messages
+        vector[RejectRecord] rejects
+        vector[int64_t] oids
+        string text
+        Slice keep(const uint8_t* p, size_t n) except +

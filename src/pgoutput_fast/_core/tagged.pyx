@@ -1,0 +1,264 @@
+"""Tagged payloads: a tagged window -> a batch with TAGGED_SCHEMA, and such a batch -> a window, in any order."""
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
+from pgoutput_fast._core.fields cimport Fields, start_fields
+from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED, UNKNOWN_TAG
+from pgoutput_fast._core.records cimport TableBuilder
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Payloads, Window, message_class, scan_window
+from pgoutput_fast._core.stream_state cimport NONE64, SLOT_UNKNOWN, BoundaryRecord, MessageRecord, Run, TruncateRecord
+from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.wire cimport load32, load64
+
+import pyarrow as pa
+
+from pgoutput_fast._core.describe import Malformed
+from pgoutput_fast.schema import TAGGED_SCHEMA
+
+# Positions of TAGGED_SCHEMA's columns.
+cdef enum:
+    SEQ = 0
+    LSN = 1
+    KIND = 2
+    RELATION = 3
+    VERSION = 4
+    TXN = 5
+    XID = 6
+    SUBXID = 7
+    IN_STREAM_COLUMN = 8
+    COMMIT_LSN = 9
+    COMMIT_TIMESTAMP = 10
+    PAYLOAD = 11
+
+
+cdef int _put(TableBuilder t, Tagger tagger, Window w, int64_t i, int64_t relation, int64_t version) except -1 nogil:
+    cdef const Run* run = &tagger.runs[tagger.run_of[i]]
+    t.put_int(SEQ, tagger.seq_of(i))
+    t.put_int(LSN, tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64)
+    t.put_int(KIND, w.kind[i])
+    t.put_int(RELATION, relation)
+    t.put_int(VERSION, version)
+    t.put_int(TXN, run.txn)
+    t.put_int(XID, run.xid)
+    t.put_int(SUBXID, run.subxid)
+    t.put_bool(IN_STREAM_COLUMN, run.in_stream)
+    t.put_int(COMMIT_LSN, run.commit_lsn)
+    t.put_int(COMMIT_TIMESTAMP, run.commit_timestamp)
+    t.put_bytes(PAYLOAD, w.base + w.start[i], w.length[i])
+    return 0
+
+
+cdef int _put_mark(TableBuilder t, Tagger tagger, int64_t i) except -1 nogil:
+    """A session starts before message i: kind 0, under that message's ordinal."""
+    cdef int k
+    for k in range(PAYLOAD):
+        if k == IN_STREAM_COLUMN:
+            t.put_bool(k, 0)
+        else:
+            t.put_int(k, tagger.seq_of(i) if k == SEQ else 0 if k == KIND else NONE64)
+    t.put_bytes(PAYLOAD, NULL, 0)
+    return 0
+
+
+cdef object tagged_batch(Tagger tagger, Window w):
+    """A row per message of the window, one per relation of a Truncate, one where a session starts.
+
+    Messages that went to the rejects are left out.
+    """
+    cdef TableBuilder t = TableBuilder(TAGGED_SCHEMA)
+    cdef int64_t i, item = 0
+    cdef size_t mark = 0
+    cdef int32_t slot
+    cdef uint8_t kind
+    cdef vector[int64_t] versions
+    cdef vector[int64_t] oids
+    for relation in tagger.versions:
+        versions.push_back(<int64_t> relation.version)
+        oids.push_back(<int64_t> relation.oid)
+    with nogil:
+        for i in range(w.count):
+            if mark < tagger.marks.size() and tagger.marks[mark] == i:
+                _put_mark(t, tagger, i)
+                mark += 1
+            if item < tagger.items and tagger.item_message[item] == i:
+                while item < tagger.items and tagger.item_message[item] == i:
+                    slot = tagger.item_slot[item]
+                    _put(t, tagger, w, i, oids[slot], versions[slot])
+                    item += 1
+                continue
+            if not tagger.taken[i]:
+                continue
+            slot = tagger.described[i]
+            if slot != SLOT_UNKNOWN:
+                _put(t, tagger, w, i, oids[slot], versions[slot])
+            else:
+                _put(t, tagger, w, i, NONE64, NONE64)
+    return t.finish()
+
+
+cdef const int64_t* _values(object column) except NULL:
+    cdef uintptr_t address = column.buffers()[1].address
+    return (<const int64_t*> address) + <int64_t> column.offset
+
+
+cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
+    """A batch with TAGGED_SCHEMA -> a window with its items, runs and records, as tagging would have left it.
+
+    Nothing is assumed of the rows' order or completeness.
+    """
+    cdef int64_t i, count = batch.num_rows
+    cdef bint in_stream = False
+    cdef uint8_t cls
+    if batch.schema.names != TAGGED_SCHEMA.names:
+        raise TypeError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
+    columns = {}
+    for k, field in enumerate(TAGGED_SCHEMA):
+        column = batch.column(k)
+        if not column.type.equals(field.type):
+            column = column.cast(field.type)
+        if field.name in ("seq", "kind", "in_stream", "payload"):
+            if column.null_count:
+                raise ValueError(f"column {field.name} of tagged payloads cannot be null")
+        elif column.null_count:
+            column = column.cast(pa.int64()).fill_null(NONE64)
+        columns[field.name] = column
+    cdef Payloads payloads = Payloads(columns["payload"])
+    tagger.items = 0
+    w.count = 0
+    if count == 0:
+        return 0
+    scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
+    kinds = columns["kind"]
+    streams = columns["in_stream"].cast(pa.int8())
+    # Kept by the batch's columns, which outlive the call.
+    tagger.seqs = _values(columns["seq"])
+    lsns = columns["lsn"].cast(pa.int64()).fill_null(0)
+    tagger.lsns = _values(lsns)
+    tagger.base_seq = 0
+    w.base = w.base
+    cdef uintptr_t address = kinds.buffers()[1].address
+    cdef const int8_t* kind = (<const int8_t*> address) + <int64_t> kinds.offset
+    address = streams.buffers()[1].address
+    cdef const int8_t* stream = (<const int8_t*> address) + <int64_t> streams.offset
+    cdef const int64_t* version = _values(columns["version"])
+    cdef const int64_t* txn = _values(columns["txn"])
+    cdef const int64_t* xid = _values(columns["xid"])
+    cdef const int64_t* subxid = _values(columns["subxid"])
+    cdef const int64_t* commit_lsn = _values(columns["commit_lsn"])
+    cdef const int64_t* commit_timestamp = _values(columns["commit_timestamp"])
+    cdef dict slots = tagger.slots
+    cdef set truncates = set()
+    cdef Run run
+    cdef int32_t slot = -1
+    cdef int64_t last_version = NONE64
+    tagger.item_message.resize(<size_t> count)
+    tagger.item_slot.resize(<size_t> count)
+    tagger.run_of.resize(<size_t> count)
+    tagger.taken.assign(<size_t> count, 1)
+    tagger.runs.clear()
+    tagger._loaded = (columns, lsns, payloads)
+    for i in range(count):
+        if (i == 0 or txn[i] != run.txn or xid[i] != run.xid or subxid[i] != run.subxid
+                or commit_lsn[i] != run.commit_lsn or commit_timestamp[i] != run.commit_timestamp
+                or (stream[i] != 0) != run.in_stream):
+            run.txn = txn[i]
+            run.xid = xid[i]
+            run.subxid = subxid[i]
+            run.commit_lsn = commit_lsn[i]
+            run.commit_timestamp = commit_timestamp[i]
+            run.in_stream = stream[i] != 0
+            tagger.runs.push_back(run)
+        tagger.run_of[i] = <uint32_t> tagger.runs.size() - 1
+        w.kind[i] = <uint8_t> kind[i]
+        w.flags[i] = IN_STREAM if stream[i] else 0
+        cls = message_class(w.kind[i])
+        if cls & CHANGE or w.kind[i] == c'T':
+            if w.length[i] < (10 if stream[i] else 6):
+                if tagger.fail(w, i, TRUNCATED, w.length[i]):
+                    raise Malformed(TRUNCATED, w.length[i])
+                continue
+            if version[i] != last_version:
+                last_version = version[i]
+                slot = slots.get(last_version, -1)
+            if slot < 0:
+                if tagger.fail(w, i, RELATION_LOST, 0):
+                    raise Malformed(RELATION_LOST, 0)
+                continue
+            tagger.item_message[tagger.items] = <uint32_t> i
+            tagger.item_slot[tagger.items] = slot
+            tagger.items += 1
+            if w.kind[i] == c'T':
+                _load_truncate(tagger, w, i, &run, truncates)
+        elif cls & BOUNDARY:
+            _load_boundary(tagger, w, i, &run)
+        elif w.kind[i] == c'M':
+            _load_message(tagger, w, i, &run)
+    return 0
+
+
+cdef int _load_truncate(Tagger tagger, Window w, int64_t i, Run* run, set seen) except -1:
+    """The record of a Truncate, once: its rows, one per relation, carry the same message."""
+    cdef TruncateRecord t
+    cdef const uint8_t* p = w.base + w.start[i] + (5 if w.flags[i] & IN_STREAM else 1)
+    cdef int64_t count = <int32_t> load32(p)
+    cdef int64_t k
+    if w.length[i] != (10 if w.flags[i] & IN_STREAM else 6) + 4 * count:
+        if tagger.fail(w, i, TRUNCATED, w.length[i]):
+            raise Malformed(TRUNCATED, w.length[i])
+        return 0
+    t.seq = tagger.seq_of(i)
+    if t.seq in seen:
+        return 0
+    seen.add(t.seq)
+    t.txn = run.txn
+    t.first = <int64_t> tagger.records.oids.size()
+    t.count = count
+    t.cascade = (p[4] & 1) != 0
+    t.restart_identity = (p[4] & 2) != 0
+    for k in range(count):
+        tagger.records.oids.push_back(load32(p + 5 + 4 * k))
+    tagger.records.truncates.push_back(t)
+    return 0
+
+
+cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = -1
+    start_fields(&f, w.base + w.start[i], w.length[i], 1)
+    parse_boundary(&f, w.kind[i], &b, &gid, &gid_length)
+    if f.reason != OK:
+        if tagger.fail(w, i, f.reason, f.reason_offset):
+            raise Malformed(f.reason, f.reason_offset)
+        return 0
+    b.seq = tagger.seq_of(i)
+    b.txn = run.txn
+    b.xid = run.xid
+    if gid != NULL:
+        b.gid = tagger.records.keep(gid, <size_t> gid_length)
+    tagger.records.boundaries.push_back(b)
+    return 0
+
+
+cdef int _load_message(Tagger tagger, Window w, int64_t i, Run* run) except -1:
+    cdef Fields f
+    cdef MessageRecord m
+    cdef const uint8_t* prefix = NULL
+    cdef const uint8_t* content = NULL
+    cdef int64_t prefix_length = 0, content_length = 0
+    start_fields(&f, w.base + w.start[i], w.length[i], 5 if w.flags[i] & IN_STREAM else 1)
+    parse_message(&f, &m, &prefix, &prefix_length, &content, &content_length)
+    if f.reason != OK:
+        if tagger.fail(w, i, f.reason, f.reason_offset):
+            raise Malformed(f.reason, f.reason_offset)
+        return 0
+    m.seq = tagger.seq_of(i)
+    if m.transactional:
+        m.txn = run.txn
+        m.xid = run.xid
+    m.prefix = tagger.records.keep(prefix, <size_t> prefix_length)
+    m.content = tagger.records.keep(content, <size_t> content_length)
+    tagger.records.messages.push_back(m)
+    return 0

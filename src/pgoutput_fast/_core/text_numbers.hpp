@@ -1,0 +1,142 @@
+// Numbers as PostgreSQL prints them. Every parser takes the whole field and nothing but the field.
+//
+// Precondition of the `_backed` readers: at least 16 bytes before the field may be read. A cell in a tuple always has
+// them (message header, cell header), and so has the arena that unescaped array elements lie in.
+#pragma once
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "reasons.hpp"
+#include "wire.hpp"
+
+namespace pgo {
+
+inline bool is_digit(uint8_t c) noexcept { return static_cast<uint8_t>(c - '0') <= 9; }
+
+// The value of up to eight digits that end at `end`; `bad` collects a mark if one is no digit.
+inline uint64_t digits8_backed(const uint8_t* end, unsigned count, uint64_t& bad) noexcept {
+    // Loads the eight bytes that end where the field ends, and blanks those before it (the low ones) as zeros.
+    uint64_t v = load64_raw(end - 8);
+    unsigned shift = (8 - count) * 8;
+    uint64_t keep = shift == 64 ? 0 : ~0ull << shift;
+    v = ((v ^ 0x3030303030303030ull) & keep);
+    bad |= (v + 0x7676767676767676ull) & 0x8080808080808080ull;
+    bad |= v & 0x8080808080808080ull;
+    v = (v * 10) + (v >> 8);
+    return (((v & 0x000000ff000000ffull) * 0x000f424000000064ull) +
+            (((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull)) >> 32;
+}
+
+// An integer of type T within [min, max] of T: optional minus, digits, no blanks, no plus.
+template <class T>
+inline Reason parse_integer_backed(const uint8_t* p, uint32_t n, T* out) noexcept {
+    const uint8_t* end = p + n;
+    bool negative = false;
+    if (std::is_signed_v<T>) {
+        negative = n && *p == '-';
+        n -= negative;
+    }
+    if (n == 0) return BAD_TEXT;
+    uint64_t bad = 0;
+    uint64_t value;
+    if (n <= 8) {
+        value = digits8_backed(end, n, bad);
+    } else if (n <= 16) {
+        value = digits8_backed(end, 8, bad) + 100000000ull * digits8_backed(end - 8, n - 8, bad);
+    } else if (n <= 19) {
+        uint64_t high = 0;
+        for (const uint8_t* q = end - n; q < end - 16; ++q) {
+            bad |= !is_digit(*q);
+            high = high * 10 + static_cast<uint8_t>(*q - '0');
+        }
+        value = digits8_backed(end, 8, bad) + 100000000ull * digits8_backed(end - 8, 8, bad) +
+                10000000000000000ull * high;
+    } else {
+        return BAD_TEXT;
+    }
+    if (bad) return BAD_TEXT;
+    uint64_t limit = static_cast<uint64_t>(std::numeric_limits<T>::max()) + (negative ? 1 : 0);
+    if (value > limit) return OUT_OF_RANGE;
+    *out = static_cast<T>(negative ? 0 - value : value);
+    return OK;
+}
+
+// PostgreSQL's float output: digits, point, exponent; NaN, Infinity and -Infinity spelled just so.
+template <class F>
+inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
+    if (n == 0) return BAD_TEXT;
+    const char* first = reinterpret_cast<const char*>(p);
+    const char* last = first + n;
+    uint8_t lead = *p == '-' && n > 1 ? p[1] : p[0];
+    if (!is_digit(lead)) {
+        if (n == 3 && std::memcmp(p, "NaN", 3) == 0) *out = std::numeric_limits<F>::quiet_NaN();
+        else if (n == 8 && std::memcmp(p, "Infinity", 8) == 0) *out = std::numeric_limits<F>::infinity();
+        else if (n == 9 && std::memcmp(p, "-Infinity", 9) == 0) *out = -std::numeric_limits<F>::infinity();
+        else return BAD_TEXT;
+        return OK;
+    }
+    auto [rest, error] = std::from_chars(first, last, *out);
+    if (rest != last) return BAD_TEXT;
+    if (error == std::errc::result_out_of_range) return BEYOND_RANGE;
+    return error == std::errc() ? OK : BAD_TEXT;
+}
+
+using int128 = __int128;
+using uint128 = unsigned __int128;
+
+inline uint128 power_of_ten(unsigned n) noexcept {
+    uint128 v = 1;
+    while (n--) v *= 10;
+    return v;
+}
+
+// A numeric as an integer of 10^-scale, exactly: fewer fractional digits are padded, more must be zeros.
+// A value that needs more than `precision` digits does not fit.
+inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
+    const uint8_t* end = p + n;
+    bool negative = n && *p == '-';
+    if (negative) ++p;
+    if (p == end) return BAD_TEXT;
+    if (!is_digit(*p)) {
+        size_t left = static_cast<size_t>(end - p);
+        if (!negative && left == 3 && std::memcmp(p, "NaN", 3) == 0) return IS_NAN;
+        if (left == 8 && std::memcmp(p, "Infinity", 8) == 0) return IS_INFINITE;
+        return BAD_TEXT;
+    }
+    uint128 value = 0;
+    int digits = 0;  // significant ones, so that leading zeros cost nothing
+    int fraction = -1;
+    bool overflow = false;
+    for (; p < end; ++p) {
+        uint8_t c = *p;
+        if (c == '.') {
+            if (fraction >= 0) return BAD_TEXT;
+            fraction = 0;
+            if (p + 1 == end) return BAD_TEXT;
+            continue;
+        }
+        if (!is_digit(c)) return BAD_TEXT;
+        if (fraction >= 0) {
+            if (fraction == scale) {
+                if (c != '0') overflow = true;
+                continue;
+            }
+            ++fraction;
+        }
+        if (digits || c != '0') ++digits;
+        if (digits > 38) overflow = true;
+        else value = value * 10 + (c - '0');
+    }
+    for (int f = fraction < 0 ? 0 : fraction; f < scale; ++f) {
+        if (digits) ++digits;
+        if (digits > 38) overflow = true;
+        else value *= 10;
+    }
+    if (overflow || digits > precision) return DOES_NOT_FIT;
+    *out = negative ? -static_cast<int128>(value) : static_cast<int128>(value);
+    return OK;
+}
+
+}  // namespace pgo

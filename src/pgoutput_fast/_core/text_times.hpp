@@ -1,0 +1,155 @@
+// Dates and times as PostgreSQL prints them with DateStyle ISO. Other styles are refused, never guessed.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "reasons.hpp"
+#include "text_numbers.hpp"
+
+namespace pgo {
+
+constexpr int64_t MICROS_PER_SECOND = 1000000;
+constexpr int64_t MICROS_PER_DAY = 86400 * MICROS_PER_SECOND;
+// From PostgreSQL's epoch, 2000-01-01, to Unix's.
+constexpr int64_t EPOCH_DAYS = 10957;
+constexpr int64_t EPOCH_MICROS = EPOCH_DAYS * MICROS_PER_DAY;
+// What PostgreSQL can hold: 4713-11-24 BC (Julian day 0) to 5874897-12-31.
+constexpr int64_t MIN_UNIX_DAY = -2440588;
+constexpr int64_t MAX_UNIX_DAY = 2145042541;
+
+inline bool two_digits(const uint8_t* p, unsigned* out) noexcept {
+    unsigned tens = static_cast<unsigned>(p[0]) - '0', ones = static_cast<unsigned>(p[1]) - '0';
+    *out = tens * 10 + ones;
+    return (tens <= 9) & (ones <= 9);
+}
+
+inline bool is_leap(int64_t y) noexcept { return (y % 4 == 0 && y % 100 != 0) || y % 400 == 0; }
+
+inline unsigned days_in_month(int64_t y, unsigned m) noexcept {
+    static const uint8_t days[13] = {0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    return m == 2 && is_leap(y) ? 29 : days[m];
+}
+
+// Days since 1970-01-01 of a proleptic Gregorian date; years run from March so that the leap day comes last.
+inline int64_t days_from_civil(int64_t y, unsigned m, unsigned d) noexcept {
+    y -= m <= 2;
+    int64_t era = (y >= 0 ? y : y - 399) / 400;
+    unsigned year_of_era = static_cast<unsigned>(y - era * 400);
+    unsigned day_of_year = (153 * (m > 2 ? m - 3 : m + 9) + 2) / 5 + d - 1;
+    unsigned day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    return era * 146097 + static_cast<int64_t>(day_of_era) - 719468;
+}
+
+// Reads [p, end) as far as a date goes and moves p behind it; the year is as written, before any " BC".
+struct CivilDate {
+    int64_t year;
+    unsigned month, day;
+};
+inline bool read_civil_date(const uint8_t*& p, const uint8_t* end, CivilDate* date) noexcept {
+    const uint8_t* start = p;
+    int64_t year = 0;
+    while (p < end && is_digit(*p) && p - start < 8) year = year * 10 + (*p++ - '0');
+    std::ptrdiff_t length = p - start;
+    if (length < 4 || (length > 4 && *start == '0') || year == 0) return false;
+    if (end - p < 6 || p[0] != '-' || p[3] != '-') return false;
+    date->year = year;
+    bool good = two_digits(p + 1, &date->month) & two_digits(p + 4, &date->day);
+    p += 6;
+    return good && date->month - 1 < 12 && date->day >= 1;
+}
+
+// Takes a trailing " BC" off [p, end).
+inline bool take_bc(const uint8_t* p, const uint8_t*& end) noexcept {
+    if (end - p < 3 || end[-1] != 'C' || end[-2] != 'B' || end[-3] != ' ') return false;
+    end -= 3;
+    return true;
+}
+
+// HH:MM:SS[.ffffff] at p; hours up to 24 are the caller's business. Moves p behind it.
+inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) noexcept {
+    unsigned h, m, s;
+    if (end - p < 8 || p[2] != ':' || p[5] != ':') return false;
+    if (!(two_digits(p, &h) & two_digits(p + 3, &m) & two_digits(p + 6, &s))) return false;
+    if (h > 24 || m > 59 || s > 59) return false;
+    p += 8;
+    int64_t value = (static_cast<int64_t>(h) * 3600 + m * 60 + s) * MICROS_PER_SECOND;
+    if (p < end && *p == '.') {
+        static const uint32_t scale[7] = {0, 100000, 10000, 1000, 100, 10, 1};
+        const uint8_t* start = ++p;
+        uint32_t fraction = 0;
+        while (p < end && is_digit(*p) && p - start < 7) fraction = fraction * 10 + (*p++ - '0');
+        std::ptrdiff_t digits = p - start;
+        if (digits < 1 || digits > 6) return false;
+        value += static_cast<int64_t>(fraction) * scale[digits];
+    }
+    if (value > MICROS_PER_DAY) return false;
+    *micros = value;
+    return true;
+}
+
+inline Reason is_infinity_text(const uint8_t* p, uint32_t n) noexcept {
+    if ((n == 8 && std::memcmp(p, "infinity", 8) == 0) || (n == 9 && std::memcmp(p, "-infinity", 9) == 0))
+        return IS_INFINITE;
+    return BAD_TEXT;
+}
+
+inline Reason finish_civil_date(const CivilDate& date, bool bc, int64_t* days) noexcept {
+    int64_t year = bc ? 1 - date.year : date.year;
+    if (date.day > days_in_month(year, date.month)) return BAD_TEXT;
+    *days = days_from_civil(year, date.month, date.day);
+    return *days < MIN_UNIX_DAY || *days > MAX_UNIX_DAY ? OUT_OF_RANGE : OK;
+}
+
+inline Reason parse_date(const uint8_t* p, uint32_t n, int32_t* out) noexcept {
+    const uint8_t* end = p + n;
+    const uint8_t* q = p;
+    CivilDate date;
+    bool bc = take_bc(p, end);
+    if (!read_civil_date(q, end, &date) || q != end) return is_infinity_text(p, n);
+    int64_t days = 0;
+    Reason reason = finish_civil_date(date, bc, &days);
+    *out = static_cast<int32_t>(days);
+    return reason;
+}
+
+inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    const uint8_t* end = p + n;
+    if (!read_clock(p, end, out) || p != end) return BAD_TEXT;
+    return *out == MICROS_PER_DAY ? HOUR_24 : OK;
+}
+
+// Microseconds since 1970; `zoned` asks for an offset such as +00, -03:30 or +00:19:32.
+template <bool zoned>
+inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    const uint8_t* end = p + n;
+    const uint8_t* q = p;
+    CivilDate date;
+    int64_t clock, offset = 0;
+    bool bc = take_bc(p, end);
+    if (!read_civil_date(q, end, &date)) return is_infinity_text(p, n);
+    if (q == end || *q++ != ' ' || !read_clock(q, end, &clock) || clock == MICROS_PER_DAY) return BAD_TEXT;
+    if (zoned) {
+        if (end - q < 3 || (*q != '+' && *q != '-')) return BAD_TEXT;
+        bool west = *q++ == '-';
+        unsigned part;
+        if (!two_digits(q, &part) || part > 15) return BAD_TEXT;
+        offset = part * 3600;
+        q += 2;
+        for (int unit = 60; unit >= 1 && q != end; unit /= 60) {
+            if (end - q < 3 || *q != ':' || !two_digits(q + 1, &part) || part > 59) return BAD_TEXT;
+            offset += static_cast<int64_t>(part) * unit;
+            q += 3;
+        }
+        if (west) offset = -offset;
+    }
+    if (q != end) return BAD_TEXT;
+    int64_t days = 0;
+    Reason reason = finish_civil_date(date, bc, &days);
+    if (reason) return reason;
+    // Years beyond 294247 are legal in PostgreSQL, whose epoch lies thirty years later, and overflow here.
+    int128 micros = static_cast<int128>(days) * MICROS_PER_DAY + clock - offset * MICROS_PER_SECOND;
+    *out = static_cast<int64_t>(micros);
+    return *out == micros ? OK : BEYOND_RANGE;
+}
+
+}  // namespace pgo

@@ -1,0 +1,14 @@
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "wire.hpp" namespace "pgo" nogil:
+    uint16_t load16(const uint8_t* p) noexcept
+    uint32_t load32(const uint8_t* p) noexcept
+    uint64_t load64(const uint8_t* p) noexcept
+
+    cdef struct Cell:
+        uint32_t offset
+        int32_t length
+
+    const int32_t CELL_NULL
+    const int32_t CELL_UNCHANGED

@@ -1,0 +1,206 @@
+"""Relation versions: what the Relation and Type messages of a stream said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
+
+__all__ = ["Catalog", "Column", "Relation"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as a Relation message describes it.
+
+    Attributes:
+        name: its name.
+        type_oid: oid of its type.
+        typmod: the type's modifier (atttypmod), -1 for none.
+        key: whether it belongs to the replica identity.
+        type_namespace, type_name: what a Type message said of `type_oid`; None for built-in types.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    key: bool = False
+    type_namespace: str | None = None
+    type_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One version of a relation: as long as a Relation message is re-sent unchanged, the version stays.
+
+    Attributes:
+        oid: the relation's oid on the server it came from.
+        version: first 8 bytes, big-endian and signed, of the SHA-256 of the message's body without tag and xid.
+        namespace: its schema, `pg_catalog` where the wire leaves it empty.
+        name: its name.
+        replica_identity: `d` (default), `n` (nothing), `f` (full) or `i` (an index).
+        columns: its published columns in order.
+    """
+
+    oid: int
+    version: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[Column, ...]
+
+    @property
+    def qualified_name(self) -> str:
+        """Schema and name, quoted as SQL quotes them."""
+        return quote_qualified_name(self.namespace, self.name)
+
+    def wire_body(self) -> bytes:
+        """The body of the Relation message that describes this version, without tag and xid."""
+        namespace = "" if self.namespace == "pg_catalog" else self.namespace
+        parts = [
+            struct.pack(">I", self.oid),
+            namespace.encode() + b"\0",
+            self.name.encode() + b"\0",
+            self.replica_identity.encode("ascii"),
+            struct.pack(">h", len(self.columns)),
+        ]
+        for column in self.columns:
+            parts.append(struct.pack(">b", column.key) + column.name.encode() + b"\0")
+            parts.append(struct.pack(">Ii", column.type_oid, column.typmod))
+        return b"".join(parts)
+
+    @classmethod
+    def from_wire(
+        cls,
+        body: bytes,
+        fields: tuple[int, str, str, str, list[tuple[str, int, int, bool]]],
+        type_names: Mapping[int, tuple[str, str]],
+    ) -> Relation:
+        """From a Relation body, its parsed fields and what Type messages said of its columns' types."""
+        oid, namespace, name, identity, columns = fields
+        version = int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
+        named = (
+            Column(column, type_oid, typmod, key, *type_names.get(type_oid, (None, None)))
+            for column, type_oid, typmod, key in columns
+        )
+        return cls(oid, version, namespace, name, identity, tuple(named))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "oid": self.oid,
+            "version": str(self.version),  # more digits than a JSON number promises to keep
+            "namespace": self.namespace,
+            "name": self.name,
+            "replica_identity": self.replica_identity,
+            "columns": [
+                [c.name, c.type_oid, c.typmod, c.key, c.type_namespace, c.type_name] for c in self.columns
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Relation:
+        """The inverse of `to_dict`."""
+        return cls(
+            values["oid"],
+            int(values["version"]),
+            values["namespace"],
+            values["name"],
+            values["replica_identity"],
+            tuple(Column(*column) for column in values["columns"]),
+        )
+
+
+class Catalog:
+    """The relation versions of a stream. Small, picklable, and all that a decoder of tagged payloads needs.
+
+    >>> catalog = Catalog([Relation(16401, 7, "public", "orders", "d", (Column("id", 23),))])
+    >>> Catalog.from_json(catalog.to_json()) == catalog
+    True
+    >>> catalog.named("public.orders")[0].oid
+    16401
+    """
+
+    def __init__(self, relations: Iterable[Relation] = ()) -> None:
+        self._by_version: dict[int, Relation] = {relation.version: relation for relation in relations}
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """All versions, in the order in which they were first described."""
+        return tuple(self._by_version.values())
+
+    def __len__(self) -> int:
+        return len(self._by_version)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Catalog) and self._by_version == other._by_version
+
+    __hash__ = None  # type: ignore[assignment]  # equal by content, which can grow
+
+    def __repr__(self) -> str:
+        return f"Catalog({', '.join(dict.fromkeys(r.qualified_name for r in self.relations))})"
+
+    def get(self, version: int) -> Relation | None:
+        """The relation version of that id, None if it is not here."""
+        return self._by_version.get(version)
+
+    def named(self, table: str | int) -> tuple[Relation, ...]:
+        """All versions that bear a qualified name, or that have an oid.
+
+        Raises:
+            KeyError: if there is none; the message names what there is.
+        """
+        if isinstance(table, int):
+            found = tuple(r for r in self.relations if r.oid == table)
+        else:
+            wanted = parse_qualified_name(table)
+            found = tuple(r for r in self.relations if (r.namespace, r.name) == wanted)
+        if not found:
+            raise KeyError(no_such_table(table, self.relations))
+        return found
+
+    def merged(self, other: Catalog) -> Catalog:
+        """Both catalogs' versions; where both know one, the other's word counts."""
+        return Catalog([*self.relations, *other.relations])
+
+    def fingerprint(self) -> str:
+        """A digest of everything in it (types' names included, which the version ids leave out)."""
+        ordered = sorted(self.relations, key=lambda relation: relation.version)
+        return hashlib.sha256(json.dumps([r.to_dict() for r in ordered]).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"format": FORMAT, "relations": [relation.to_dict() for relation in self.relations]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Catalog:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if the values are not a catalog of a known format.
+        """
+        if values.get("format") != FORMAT:
+            raise ValueError(f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast")
+        return cls(Relation.from_dict(each) for each in values["relations"])
+
+    def to_json(self) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Catalog:
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+
+def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
+    """What to say when a table is asked for that is not there."""
+    names = sorted({relation.qualified_name for relation in relations})
+    return f"no relation {table!r} here; there is {', '.join(names) if names else 'none'}"

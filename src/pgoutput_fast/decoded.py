@@ -1,0 +1,147 @@
+"""What decoding gives: record batches per relation version, and the tables beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog import Relation, no_such_table
+from pgoutput_fast.names import parse_qualified_name
+from pgoutput_fast.unify import unify_schemas
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pgoutput_fast.options import Options
+
+__all__ = ["Decoded", "RelationBatch"]
+
+
+@dataclass(frozen=True)
+class RelationBatch:
+    """Changes of one relation version.
+
+    Attributes:
+        relation: the version that describes the columns.
+        batch: metadata columns, then the relation's; bounded in rows and bytes, in the order of the messages.
+    """
+
+    relation: Relation
+    batch: pa.RecordBatch
+
+    def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """{column: array}. Fixed-width columns without nulls are views of the batch's memory.
+
+        Nulls become NaN, NaT or None, as pyarrow's `to_numpy` does it.
+        """
+        return {
+            name: column.to_numpy(zero_copy_only=False)
+            for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True)
+        }
+
+
+class Decoded:
+    """The outcome of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
+
+    The tables beside the changes are made when they are first asked for.
+    """
+
+    def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
+        self._changes = list(changes)
+        self._records = records
+        self._options = options
+
+    def __repr__(self) -> str:
+        names = dict.fromkeys(each.relation.qualified_name for each in self._changes)
+        rows = sum(each.batch.num_rows for each in self._changes)
+        return f"<Decoded: {rows} rows of {', '.join(names) or 'no relation'}>"
+
+    @property
+    def changes(self) -> list[RelationBatch]:
+        """A batch per relation version, or several where it is large; versions in first-seen order."""
+        return self._changes
+
+    @property
+    def transactions(self) -> pa.RecordBatch:
+        """A row per boundary message: TRANSACTIONS_SCHEMA."""
+        return self._records.transactions
+
+    @property
+    def outcomes(self) -> pa.RecordBatch:
+        """A row per transaction or subtransaction whose fate became known: OUTCOMES_SCHEMA."""
+        return self._records.outcomes
+
+    @property
+    def truncates(self) -> pa.RecordBatch:
+        """A row per Truncate message: TRUNCATES_SCHEMA."""
+        return self._records.truncates
+
+    @property
+    def messages(self) -> pa.RecordBatch:
+        """A row per logical decoding message: MESSAGES_SCHEMA."""
+        return self._records.messages
+
+    @property
+    def rejects(self) -> pa.RecordBatch:
+        """What could not be decoded, or has no Arrow form: REJECTS_SCHEMA."""
+        return self._records.rejects
+
+    def table(self, table: str | int) -> pa.Table:
+        """All changes of one relation as one table, in apply order.
+
+        Args:
+            table: its qualified name, quoted as SQL quotes it (every version that bore this name when the change was
+                sent), or its oid (all versions of that relation).
+
+        Raises:
+            KeyError: if no change of such a relation is here; the message names what there is.
+            ValueError: if versions differ so that no one table can hold them; `changes` still gives each.
+        """
+        found = [each for each in self._changes if _matches(each.relation, table)]
+        if not found:
+            raise KeyError(no_such_table(table, (each.relation for each in self._changes)))
+        return concat_in_order(found, self._options)
+
+
+def _matches(relation: Relation, table: str | int) -> bool:
+    if isinstance(table, int):
+        return relation.oid == table
+    return (relation.namespace, relation.name) == parse_qualified_name(table)
+
+
+def concat_in_order(batches: Iterable[RelationBatch], options: Options) -> pa.Table:
+    """One table of all batches, their versions unified, ordered as the changes are to be applied."""
+    batches = list(batches)
+    versions = {each.relation.version: each for each in batches}
+    schema = unify_schemas([(each.relation, each.batch.schema) for each in versions.values()])
+    whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
+    prefix = options.metadata_prefix
+    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
+    return _sorted(whole, [*keys, f"{prefix}seq"])
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """The batch with the columns and types of a schema that it was unified into; columns it lacks are null."""
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _sorted(table: pa.Table, keys: list[str]) -> pa.Table:
+    """Ordered by int64 columns; rows with the same keys, such as pre- and postimage, keep their order."""
+    import numpy as np
+
+    values = [table.column(key).combine_chunks().fill_null(-1).to_numpy() for key in keys]
+    if len(values) == 1 and bool(np.all(values[0][1:] >= values[0][:-1])):
+        return table
+    order = np.lexsort(values[::-1])
+    if bool(np.all(order[1:] > order[:-1])):
+        return table
+    return table.take(pa.array(order))

@@ -1,0 +1,185 @@
+"""The public way in: Decoder, decode(), tag() and decode_tagged()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast._core.decode import NativeDecoder
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.decoded import Decoded, RelationBatch
+from pgoutput_fast.options import Options
+from pgoutput_fast.payloads import as_binary_arrays, as_int64
+from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.state import StreamState
+from pgoutput_fast.transactions import CommittedView
+
+__all__ = ["Decoder", "decode", "decode_tagged", "tag"]
+
+
+class Decoder:
+    """Decodes a stream of pgoutput messages, call by call.
+
+    Args:
+        options: how to decode; `Options()` if not given.
+        state: where an earlier decoder stopped; the stream's beginning if not given.
+        catalog: relation versions to know beside those of the state.
+
+    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData frame of
+    a walsender without the frame's header.
+    """
+
+    def __init__(
+        self, options: Options | None = None, state: StreamState | None = None, catalog: Catalog | None = None
+    ) -> None:
+        self.options = options if options is not None else Options()
+        self._native = NativeDecoder(self.options, state, catalog)
+        held = state.held if state is not None else None
+        committed = self.options.transactions == "committed"
+        self._view = CommittedView(self.options, held) if committed else None
+
+    @property
+    def state(self) -> StreamState:
+        """A snapshot from which another decoder, in another process, can go on."""
+        state: StreamState = self._native.state
+        return state if self._view is None else state.with_held(self._view.held)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The relation versions met so far."""
+        catalog: Catalog = self._native.catalog
+        return catalog
+
+    def start_session(self) -> None:
+        """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
+        self._native.start_session()
+
+    def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
+        """Decodes the next messages of the stream.
+
+        Args:
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the order
+                in which they came.
+            lsn: int64 per payload, the frame's start LSN; null or 0 where unknown.
+            seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
+
+        Raises:
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as it was before the call.
+            TypeError, ValueError: for arguments of the wrong type or length.
+        """
+        arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
+        if self._view is not None:
+            return self._view.decode(self._native, arrays, lsns, seqs)
+        changes, records = self._native.decode(arrays, lsns, seqs)
+        return Decoded([RelationBatch(*each) for each in changes], records, self.options)
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
+        """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
+
+        Args:
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if they
+                have them, `lsn` and `seq`.
+        """
+        for batch in batches:
+            yield self.decode(*_columns(batch))
+
+
+def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options | None = None) -> Decoded:
+    """Decodes a stream from its beginning: `Decoder(options).decode(payloads, lsn, seq)`.
+
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    >>> writer = Writer()
+    >>> wal = writer.begin(xid=7, final_lsn=100, commit_timestamp=0)
+    >>> wal += writer.change(orders, "insert", new=["1", "first"])
+    >>> wal += writer.commit(commit_lsn=100, end_lsn=108, commit_timestamp=0)
+    >>> decode(wal).table("public.orders").select(["_change_type", "id", "note"]).to_pylist()
+    [{'_change_type': 'insert', 'id': 1, 'note': 'first'}]
+    """
+    return Decoder(options).decode(payloads, lsn, seq)
+
+
+def tag(
+    payloads: Any, state: StreamState | None = None, lsn: Any = None, seq: Any = None
+) -> tuple[pa.RecordBatch, StreamState]:
+    """Tags payloads: what a decoder must know of each, without decoding any.
+
+    Args:
+        payloads, lsn, seq: as for `Decoder.decode`.
+        state: where the tagging before stopped.
+
+    Returns:
+        A record batch with TAGGED_SCHEMA, a row per message (a Truncate has one per relation), and the state to go on
+        with, whose `catalog` describes the relation versions.
+
+    Raises:
+        DecodeError: for a message that no state machine can take.
+    """
+    native = NativeDecoder(Options(), state)
+    arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)
+    batches, _ = native.tag(arrays, lsns, seqs)
+    table = pa.Table.from_batches(batches, TAGGED_SCHEMA).combine_chunks()
+    held = table.to_batches()
+    if len(held) > 1:
+        raise ValueError("more than 2 GiB of payloads in one call: tag them in several, with the state of the one before")
+    batch = held[0] if held else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+    return batch, native.state
+
+
+def decode_tagged(
+    batch: pa.RecordBatch, catalog: Catalog, options: Options | None = None, outcomes: pa.RecordBatch | None = None
+) -> Decoded:
+    """Decodes tagged payloads: any subset of a stream, in any order.
+
+    Args:
+        batch: rows with TAGGED_SCHEMA.
+        catalog: the relation versions that the rows refer to.
+        options: how to decode. With `transactions="committed"` only rows of transactions that `outcomes` says are
+            committed are decoded.
+        outcomes: the stream's `Decoded.outcomes`; needed in committed mode only.
+
+    Raises:
+        DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
+        ValueError: in committed mode without outcomes.
+    """
+    options = options if options is not None else Options()
+    if isinstance(batch, pa.Table):
+        batch = batch.combine_chunks().to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+    if options.transactions == "committed":
+        if outcomes is None:
+            raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
+        batch = CommittedView.released(batch, outcomes)
+    changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
+    return Decoded([RelationBatch(*each) for each in changes], records, options)
+
+
+def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
+    arrays = as_binary_arrays(payloads)
+    if lsn is None and seq is None:
+        return arrays, None, None
+    count = sum(map(len, arrays))
+    seqs = as_int64(seq, count, "seq")
+    if seqs is not None and count:
+        import pyarrow.compute as pc
+
+        if seqs[0].as_py() < next_seq:
+            raise ValueError(f"seq must go on from {next_seq}, not begin at {seqs[0].as_py()}")
+        if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
+            raise ValueError("seq must be strictly increasing")
+    return arrays, as_int64(lsn, count, "lsn"), seqs
+
+
+def _columns(batch: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        return batch, None, None
+    names = batch.schema.names
+    payload = next((name for name in ("payload", "data") if name in names), None)
+    if payload is None:
+        raise TypeError(f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}")
+    return (
+        batch.column(payload),
+        batch.column("lsn") if "lsn" in names else None,
+        batch.column("seq") if "seq" in names else None,
+    )

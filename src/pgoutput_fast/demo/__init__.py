@@ -1,0 +1,1 @@
+"""Real PostgreSQL servers and a Java for Spark, for the demo and the tests."""

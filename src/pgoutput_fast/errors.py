@@ -1,0 +1,116 @@
+"""DecodeError, and the one place where the ground floor's codes become sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DecodeError", "reason_text"]
+
+
+class DecodeError(ValueError):
+    """A message that cannot be decoded. Never contains a value.
+
+    Attributes:
+        seq: ordinal of the message in the stream.
+        lsn: its frame's LSN, None if not known.
+        byte_offset: where in the message, counted from its tag byte.
+        relation: the relation's qualified name, None if not known.
+        column: the column's name, None if no single column is concerned.
+        reason: what is wrong.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        seq: int | None = None,
+        lsn: int | None = None,
+        byte_offset: int | None = None,
+        relation: str | None = None,
+        column: str | None = None,
+    ) -> None:
+        self.reason = reason
+        self.seq = seq
+        self.lsn = lsn
+        self.byte_offset = byte_offset
+        self.relation = relation
+        self.column = column
+        place = [f"message {seq}"] if seq is not None else []
+        if lsn is not None:
+            place.append(f"LSN {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
+        if relation is not None:
+            place.append(f"relation {relation}")
+        if column is not None:
+            place.append(f"column {column!r}")
+        if byte_offset is not None:
+            place.append(f"byte {byte_offset}")
+        super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self.reason, self.seq, self.lsn, self.byte_offset, self.relation, self.column))
+
+
+def _rebuild(reason: str, *place: Any) -> DecodeError:
+    seq, lsn, byte_offset, relation, column = place
+    return DecodeError(reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column)
+
+
+# By the codes of _core/reasons.hpp. What is in braces is known from the column.
+_REASONS = {
+    1: "the payload is empty",
+    2: "unknown message tag: is this pgoutput, and without the frame around it?",
+    3: "the message ends too early",
+    4: "bytes are left over behind the message's end",
+    5: "the payload is longer than any message the server can send (1 GiB - 1)",
+    6: "a tuple must begin with N, K or O, as its message allows",
+    7: "a cell must be of kind n, u, t or b",
+    8: "a cell's length is negative",
+    9: "the tuple has {sent} cells, its Relation describes {described}",
+    10: "the flags are none that the protocol knows",
+    11: "a name is not valid UTF-8: the session that decodes must have client_encoding=UTF8",
+    12: "a count is negative, zero or beyond the message's end",
+    13: "unknown replica identity",
+    14: "an LSN beyond 63 bits",
+    15: "a timestamp beyond what int64 microseconds since 1970 hold",
+    16: "the Relation names a column twice",
+    17: "a change of a relation that was never described: did the stream begin before this message?",
+    18: "a change of a relation whose last description was lost or malformed; the next valid Relation message ends this",
+    19: "the stream's state is not known after a malformed message; the next transaction boundary ends this",
+    20: "this message belongs into a transaction, and none is open: did the stream begin before this message?",
+    21: "this message cannot come inside an open transaction; if a new session begins here, call start_session()",
+    22: "a stream of this transaction never began: did the capture begin before this message?",
+    23: "this message does not match the one that opened its transaction",
+    24: "the text is not {type} as PostgreSQL prints it{hint}",
+    25: "the value's length is not that of {type}",
+    26: "unknown version of the binary form of {type}",
+    27: "the array's elements are not of the type that the column has",
+    28: "the text or binary form of the array is malformed{hint}",
+    29: "the value is beyond the range of {type}",
+    64: "an infinite value has no {arrow} form",
+    65: "NaN has no {arrow} form",
+    66: "the value is beyond the range of {arrow}",
+    67: "24:00:00 has no {arrow} form",
+    68: "an array of several dimensions has no {arrow} form",
+    69: "the text is not valid UTF-8",
+    70: "the value does not fit {arrow}",
+    128: "the array's lower bound, which is not 1, has no Arrow form and was dropped",
+}
+
+_HINTS = {
+    "date": " (decoding needs DateStyle=ISO)",
+    "timestamp": " (decoding needs DateStyle=ISO)",
+    "timestamptz": " (decoding needs DateStyle=ISO)",
+    "bytea": " (decoding needs bytea_output=hex)",
+}
+
+
+def reason_text(code: int, column_type: Any = None, sent: int = -1, described: int = -1) -> str:
+    """The sentence for a code; `column_type` is the types.ColumnType of the column concerned, if one is."""
+    name = column_type.name if column_type is not None and column_type.name else "its type"
+    return _REASONS[code].format(
+        sent=sent,
+        described=described,
+        type=name,
+        arrow=column_type.arrow if column_type is not None else "Arrow",
+        hint=_HINTS.get(name.removesuffix("[]"), ""),
+    )

@@ -1,0 +1,67 @@
+"""SQL's identifiers: quoted where SQL would quote them, and read back."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name"]
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+_PART = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
+
+# Every key word of PostgreSQL 18 that quote_ident quotes: those that are reserved or cannot be a bare type name.
+_KEYWORDS = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
+    char character check coalesce collate collation column concurrently constraint create cross current_catalog
+    current_date current_role current_schema current_time current_timestamp current_user dec decimal default
+    deferrable desc distinct do else end except exists extract false fetch float for foreign freeze from full grant
+    greatest group grouping having ilike in initially inner inout int integer intersect interval into is isnull join
+    json json_array json_arrayagg json_exists json_object json_objectagg json_query json_scalar json_serialize
+    json_table json_value lateral leading least left like limit localtime localtimestamp merge_action national
+    natural nchar none normalize not notnull null nullif numeric offset on only or order out outer overlaps overlay
+    placing position precision primary real references returning right row select session_user setof similar smallint
+    some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
+    unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement
+    xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable
+    """.split()
+)
+
+
+def quote_identifier(name: str) -> str:
+    """The name as SQL would have it written.
+
+    >>> quote_identifier("orders"), quote_identifier("Order Lines"), quote_identifier("user")
+    ('orders', '"Order Lines"', '"user"')
+    """
+    if _PLAIN.fullmatch(name) and name not in _KEYWORDS:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_qualified_name(namespace: str, name: str) -> str:
+    """Schema and relation, each quoted where needed, with a point between."""
+    return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
+
+
+def parse_qualified_name(text: str) -> tuple[str, str] | None:
+    """(schema, relation) of a qualified name; unquoted parts are folded to lower case as SQL does. None if it is none.
+
+    >>> parse_qualified_name('public."Order Lines"'), parse_qualified_name("Public.Orders")
+    (('public', 'Order Lines'), ('public', 'orders'))
+    """
+    parts: list[str] = []
+    at = 0
+    while True:
+        match = _PART.match(text, at)
+        if match is None:
+            return None
+        quoted, plain = match.groups()
+        parts.append(plain.lower() if quoted is None else quoted.replace('""', '"'))
+        at = match.end()
+        if at == len(text):
+            break
+        if text[at] != ".":
+            return None
+        at += 1
+    return (parts[0], parts[1]) if len(parts) == 2 else None

@@ -1,0 +1,75 @@
+"""What a decoder may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to decode. Immutable; the same options serve any number of decoders and pickle to any executor.
+
+    Args:
+        transactions: `"as_sent"` gives every change when it comes, `"committed"` only those of transactions that
+            committed, when they do.
+        on_error: `"raise"` raises `DecodeError` at a malformed message and takes the call back; `"quarantine"` puts the
+            message into `rejects` and goes on.
+        unrepresentable: what to do with a legal value that its Arrow type cannot hold. `"null"` makes it null, names it
+            in `_unrepresentable` and keeps it in `rejects`; `"raise"` raises `DecodeError`.
+        numeric: type of numerics without a precision, or with one beyond 38 digits: `"string"` as PostgreSQL prints
+            them, `"float64"`, or a `pyarrow.decimal128`.
+        uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over them).
+        strings: `"string"` for text columns.
+        metadata_prefix: what the names of the metadata columns begin with.
+        threads: how many threads may decode. 1 is the calling one alone.
+        batch_rows: most rows of a record batch (at least 2).
+        batch_bytes: a record batch is closed once it holds this many bytes.
+
+    Raises:
+        ValueError: for a value that is none of these.
+
+    >>> Options(numeric="float64").numeric
+    'float64'
+    """
+
+    transactions: Literal["as_sent", "committed"] = "as_sent"
+    on_error: Literal["raise", "quarantine"] = "raise"
+    unrepresentable: Literal["null", "raise"] = "null"
+    numeric: str | pa.Decimal128Type = "string"
+    uuid: Literal["string", "fixed_size_binary", "arrow.uuid"] = "string"
+    strings: Literal["string"] = "string"
+    metadata_prefix: str = "_"
+    threads: int = 1
+    batch_rows: int = 65_536
+    batch_bytes: int = 1 << 28
+
+    def __post_init__(self) -> None:
+        _one_of("transactions", self.transactions, "as_sent", "committed")
+        _one_of("on_error", self.on_error, "raise", "quarantine")
+        _one_of("unrepresentable", self.unrepresentable, "null", "raise")
+        if not isinstance(self.numeric, pa.Decimal128Type):
+            _one_of("numeric", self.numeric, "string", "float64")
+        elif not 0 <= self.numeric.scale <= self.numeric.precision:
+            raise ValueError("numeric must be a decimal128 whose scale lies between 0 and its precision")
+        _one_of("uuid", self.uuid, "string", "fixed_size_binary", "arrow.uuid")
+        _one_of("strings", self.strings, "string")
+        if not isinstance(self.metadata_prefix, str):
+            raise ValueError("metadata_prefix must be a str")
+        _at_least("threads", self.threads, 1)
+        _at_least("batch_rows", self.batch_rows, 2)
+        _at_least("batch_bytes", self.batch_bytes, 1)
+
+
+def _one_of(name: str, value: Any, *allowed: str) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an int of at least {least}, not {value!r}")

@@ -1,0 +1,85 @@
+"""Whatever a caller passes as payloads -> Arrow binary arrays that the ground floor can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["as_binary_arrays", "as_int64"]
+
+_EXPECTED = (
+    "payloads must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, or "
+    "an iterable of bytes"
+)
+
+
+def as_binary_arrays(payloads: Any) -> list[pa.Array]:
+    """Binary or large binary arrays with the payloads in order. Arrow arrays are not copied (views are).
+
+    Raises:
+        TypeError: for nulls and for anything that is not bytes; the message says what to pass.
+    """
+    if isinstance(payloads, pa.ChunkedArray):
+        return [_checked(chunk) for chunk in payloads.chunks] if payloads.num_chunks else [_checked_type(payloads)]
+    if isinstance(payloads, pa.Array):
+        return [_checked(payloads)]
+    if isinstance(payloads, str | bytes | bytearray | memoryview | dict | pa.RecordBatch | pa.Table):
+        raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
+    if not isinstance(payloads, Iterable):
+        raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
+    items = payloads if isinstance(payloads, list) else list(payloads)
+    for kind in set(map(type, items)):
+        if kind is type(None):
+            raise TypeError(f"{_EXPECTED}; there is None among them")
+        if not issubclass(kind, bytes | bytearray | memoryview):
+            raise TypeError(f"{_EXPECTED}; there is a {kind.__name__} among them")
+    try:
+        return [pa.array(items, pa.binary())]
+    except (pa.ArrowCapacityError, pa.ArrowInvalid):
+        return [pa.array(items, pa.large_binary())]
+
+
+def _checked_type(payloads: pa.ChunkedArray) -> pa.Array:
+    return _checked(pa.array([], payloads.type))
+
+
+def _checked(array: pa.Array) -> pa.Array:
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        raise TypeError(
+            f"{_EXPECTED}; not {array.type}. Text such as '\\x42...' comes from SQL output: read the data column as "
+            "bytes, for instance with COPY (FORMAT binary) or as psycopg2's memoryview"
+        )
+    if getattr(pa.types, "is_binary_view", lambda _: False)(array.type):
+        array = array.cast(pa.large_binary())
+    if not pa.types.is_binary(array.type) and not pa.types.is_large_binary(array.type):
+        raise TypeError(f"{_EXPECTED}; not {array.type}")
+    if array.null_count:
+        raise TypeError(f"{_EXPECTED}; {array.null_count} of {len(array)} are null")
+    return array
+
+
+def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
+    """An int64 array of `count` values; nulls become 0. None stays None.
+
+    Raises:
+        TypeError: for values that are no integers.
+        ValueError: for another number of them than there are payloads.
+    """
+    if values is None:
+        return None
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        values = pa.array(values, pa.int64())
+    if not pa.types.is_integer(values.type) and not pa.types.is_null(values.type):
+        raise TypeError(f"{what} must be integers, not {values.type}")
+    values = values.cast(pa.int64())
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if len(values) != count:
+        raise ValueError(f"{what} must have a value per payload: {count} payloads, {len(values)} values")
+    if values.null_count:
+        values = values.fill_null(0)
+    return values

@@ -1,0 +1,168 @@
+"""Arrow schemas: of a relation version's changes, of tagged payloads and of the tables beside the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pgoutput_fast.catalog import Relation
+    from pgoutput_fast.options import Options
+    from pgoutput_fast.types import ColumnType
+
+__all__ = [
+    "MESSAGES_SCHEMA",
+    "METADATA_COLUMNS",
+    "OUTCOMES_SCHEMA",
+    "REJECTS_SCHEMA",
+    "TAGGED_SCHEMA",
+    "TRANSACTIONS_SCHEMA",
+    "TRUNCATES_SCHEMA",
+    "metadata_fields",
+    "relation_schema",
+]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# The metadata columns of a change, without the prefix. Their order is that of the ground floor's rows.pyx.
+METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("change_type", pa.string()),
+    ("seq", pa.int64()),
+    ("lsn", pa.int64()),
+    ("txn", pa.int64()),
+    ("xid", pa.int64()),
+    ("subxid", pa.int64()),
+    ("commit_lsn", pa.int64()),
+    ("commit_timestamp", _TIME),
+    ("key_only", pa.bool_()),
+    ("unchanged", pa.list_(pa.string())),
+    ("unrepresentable", pa.list_(pa.string())),
+)
+
+TAGGED_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("kind", pa.int8()),
+        ("relation", pa.int64()),
+        ("version", pa.int64()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("subxid", pa.int64()),
+        ("in_stream", pa.bool_()),
+        ("commit_lsn", pa.int64()),
+        ("commit_timestamp", _TIME),
+        ("payload", pa.binary()),
+    ]
+)
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("kind", pa.string()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("subxid", pa.int64()),
+        ("lsn", pa.int64()),
+        ("end_lsn", pa.int64()),
+        ("timestamp", _TIME),
+        ("prepare_timestamp", _TIME),
+        ("gid", pa.string()),
+        ("origin", pa.string()),
+        ("origin_lsn", pa.int64()),
+        ("first_segment", pa.bool_()),
+    ]
+)
+
+OUTCOMES_SCHEMA = pa.schema(
+    [
+        ("txn", pa.int64()),
+        ("subxid", pa.int64()),
+        ("outcome", pa.string()),
+        ("at_seq", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("commit_timestamp", _TIME),
+    ]
+)
+
+TRUNCATES_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("txn", pa.int64()),
+        ("relations", pa.list_(pa.int64())),
+        ("cascade", pa.bool_()),
+        ("restart_identity", pa.bool_()),
+    ]
+)
+
+MESSAGES_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("transactional", pa.bool_()),
+        ("prefix", pa.string()),
+        ("content", pa.binary()),
+    ]
+)
+
+REJECTS_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("relation", pa.string()),
+        ("column", pa.string()),
+        ("change_type", pa.string()),
+        ("format", pa.string()),
+        ("type_oid", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),
+    ]
+)
+
+
+def metadata_fields(prefix: str) -> list[pa.Field]:
+    """The metadata columns under their names with `prefix`."""
+    return [pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS]
+
+
+def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
+    """The schema of a relation version's changes: metadata columns, then its own under their names.
+
+    Field metadata name the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`, `pg.unknown`), schema
+    metadata the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`, `pg.replica_identity`, `pg.version`).
+
+    Raises:
+        ValueError: if a column bears the name of a metadata column.
+    """
+    fields = metadata_fields(options.metadata_prefix)
+    taken = {field.name for field in fields}
+    for column, column_type in zip(relation.columns, column_types, strict=True):
+        if column.name in taken:
+            raise ValueError(
+                f"column {column.name!r} of {relation.qualified_name} bears the name of a metadata column: choose "
+                f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"
+            )
+        metadata = {
+            "pg.type_oid": str(column.type_oid),
+            "pg.type": column_type.name,
+            "pg.typmod": str(column.typmod),
+            "pg.key": "true" if column.key else "false",
+        }
+        if column_type.unknown:
+            metadata["pg.unknown"] = "true"
+        fields.append(pa.field(column.name, column_type.arrow, metadata=metadata))
+    return pa.schema(
+        fields,
+        metadata={
+            "pg.relation_oid": str(relation.oid),
+            "pg.namespace": relation.namespace,
+            "pg.relation": relation.name,
+            "pg.replica_identity": relation.replica_identity,
+            "pg.version": str(relation.version),
+        },
+    )

@@ -1,0 +1,150 @@
+"""The one table from PostgreSQL types to Arrow types; every face asks here.
+
+A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has the code for text and for binary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pgoutput_fast.catalog import Column
+    from pgoutput_fast.options import Options
+
+__all__ = ["FIRST_USER_OID", "ColumnType", "column_type_of"]
+
+# FirstGenbkiObjectId: below it every oid means the same on every server.
+FIRST_USER_OID = 10_000
+
+MAX_DECIMAL_PRECISION = 38
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """What a column becomes.
+
+    Attributes:
+        arrow: its Arrow type.
+        kernel: the converter's name.
+        precision, scale: of a decimal.
+        element_oid: of an array whose elements' type is known; 0 accepts any.
+        child: the elements' type.
+        unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
+        name: the type's name as far as it is known, with its schema unless that is pg_catalog.
+    """
+
+    arrow: pa.DataType
+    kernel: str
+    precision: int = 0
+    scale: int = 0
+    element_oid: int = 0
+    child: ColumnType | None = None
+    unknown: bool = False
+    name: str = field(default="", compare=False)
+
+
+# oid -> (name, array's oid, converter, Arrow type); numeric and uuid depend on more and are decided below.
+_BUILT_IN: dict[int, tuple[str, int, str, pa.DataType]] = {
+    16: ("bool", 1000, "bool", pa.bool_()),
+    17: ("bytea", 1001, "bytea", pa.binary()),
+    19: ("name", 1003, "string", pa.string()),
+    20: ("int8", 1016, "int8", pa.int64()),
+    21: ("int2", 1005, "int2", pa.int16()),
+    23: ("int4", 1007, "int4", pa.int32()),
+    25: ("text", 1009, "string", pa.string()),
+    26: ("oid", 1028, "oid", pa.int64()),
+    114: ("json", 199, "string", pa.string()),
+    700: ("float4", 1021, "float4", pa.float32()),
+    701: ("float8", 1022, "float8", pa.float64()),
+    1042: ("bpchar", 1014, "string", pa.string()),
+    1043: ("varchar", 1015, "string", pa.string()),
+    1082: ("date", 1182, "date", pa.date32()),
+    1083: ("time", 1183, "time", pa.time64("us")),
+    1114: ("timestamp", 1115, "timestamp", pa.timestamp("us")),
+    1184: ("timestamptz", 1185, "timestamptz", pa.timestamp("us", tz="UTC")),
+    1700: ("numeric", 1231, "numeric", pa.string()),
+    2950: ("uuid", 2951, "uuid", pa.string()),
+    3802: ("jsonb", 3807, "jsonb", pa.string()),
+}
+_ELEMENT_OF = {array: oid for oid, (_, array, _, _) in _BUILT_IN.items()}
+_OID_OF_NAME = {entry[0]: oid for oid, entry in _BUILT_IN.items()}
+_OID_OF_NAME |= {f"_{entry[0]}": entry[1] for entry in _BUILT_IN.values()}
+
+# Extension types whose binary form is their text.
+_TEXT_EXTENSIONS = frozenset({"citext"})
+
+
+def numeric_modifier(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of a numeric's typmod, None without one. The scale is an 11-bit signed number."""
+    if typmod < 4:
+        return None
+    packed = typmod - 4
+    scale = packed & 0x7FF
+    return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
+
+
+def column_type_of(column: Column, options: Options) -> ColumnType:
+    """The type of a relation's column: by its oid where that is built in, else by what a Type message said of it."""
+    return _type_of(column.type_oid, column.typmod, column.type_namespace, column.type_name, options)
+
+
+def _type_of(oid: int, typmod: int, namespace: str | None, name: str | None, options: Options) -> ColumnType:
+    if oid in _BUILT_IN:
+        return _scalar(oid, typmod, options)
+    if oid in _ELEMENT_OF:
+        return _list(_scalar(_ELEMENT_OF[oid], typmod, options), _ELEMENT_OF[oid])
+    if name is None or namespace is None:
+        return _unknown("")
+    if namespace == "pg_catalog":
+        # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
+        base = _OID_OF_NAME.get(name)
+        return _unknown(name) if base is None else _type_of(base, typmod, None, None, options)
+    if name.startswith("_") and len(name) > 1:
+        return _list(_type_of(0, typmod, namespace, name[1:], options), 0)
+    qualified = f"{namespace}.{name}"
+    if name in _TEXT_EXTENSIONS:
+        return ColumnType(pa.string(), "string", name=qualified)
+    return _unknown(qualified)
+
+
+def _unknown(name: str) -> ColumnType:
+    return ColumnType(pa.string(), "unknown", unknown=True, name=name)
+
+
+def _list(element: ColumnType, element_oid: int) -> ColumnType:
+    return ColumnType(
+        pa.list_(element.arrow),
+        "list",
+        element_oid=element_oid,
+        child=element,
+        unknown=element.unknown,
+        name=f"{element.name}[]",
+    )
+
+
+def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
+    name, _, kernel, arrow = _BUILT_IN[oid]
+    if kernel == "numeric":
+        return _numeric(typmod, options)
+    if kernel == "uuid":
+        if options.uuid == "string":
+            return ColumnType(pa.string(), "uuid_string", name=name)
+        return ColumnType(pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
+    return ColumnType(arrow, kernel, name=name)
+
+
+def _numeric(typmod: int, options: Options) -> ColumnType:
+    modifier = numeric_modifier(typmod)
+    if modifier is not None:
+        precision, scale = modifier
+        if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+            return ColumnType(pa.decimal128(precision, scale), "decimal", precision, scale, name="numeric")
+    if options.numeric == "string":
+        return ColumnType(pa.string(), "numeric_string", name="numeric")
+    if options.numeric == "float64":
+        return ColumnType(pa.float64(), "numeric_float8", name="numeric")
+    assert isinstance(options.numeric, pa.Decimal128Type)  # by Options
+    return ColumnType(options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric")

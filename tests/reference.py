@@ -1,0 +1,678 @@
+"""A slow, obvious decoder of pgoutput messages: the independent oracle for the fast one.
+
+`decode` takes whole payloads in arrival order and returns lists of dicts. Dates are days, times and
+timestamps are microseconds since 1970. Nothing here shares code with the package under test.
+
+A message is handled in one step, `Decoder.handle`, which either raises `MalformedError` before it changed
+anything or takes full effect. What a message that had to be set aside makes doubtful is written down in
+`Decoder.lost_track_after`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reference_types import Cell, MalformedError, PgType, Reader, Value, convert, read_images, resolve
+
+Row = dict[str, Any]
+
+BOUNDARIES = "BCbPKrSEcAp"
+INSIDE_A_BLOCK = "RYIUDTMOE"
+PREFIXED = "RYIUDTM"  # carry an xid inside a stream block, and only there
+
+
+class ReferenceError(ValueError):
+    """The input cannot be decoded; says where, never what the value was."""
+
+    def __init__(
+        self,
+        seq: int,
+        reason: str,
+        relation: str | None = None,
+        column: str | None = None,
+        byte_offset: int | None = None,
+    ):
+        super().__init__(f"message {seq}, relation {relation}, column {column}, byte {byte_offset}: {reason}")
+        self.seq, self.reason = seq, reason
+        self.relation, self.column, self.byte_offset = relation, column, byte_offset
+
+
+@dataclass
+class Decoded:
+    rows: list[Row] = field(default_factory=list)
+    transactions: list[Row] = field(default_factory=list)
+    outcomes: list[Row] = field(default_factory=list)
+    truncates: list[Row] = field(default_factory=list)
+    messages: list[Row] = field(default_factory=list)
+    rejects: list[Row] = field(default_factory=list)
+
+
+def decode(
+    payloads: Sequence[bytes],
+    lsn: Sequence[int | None] | None = None,
+    *,
+    on_error: str = "raise",
+    unrepresentable: str = "null",
+    transactions: str = "as_sent",
+    numeric: str = "string",
+    sessions: Collection[int] = (),
+) -> Decoded:
+    """Decodes everything. `sessions` holds the index of each message that starts a new decoding session."""
+    for given, known in (
+        (on_error, ("raise", "quarantine")),
+        (unrepresentable, ("null", "raise")),
+        (transactions, ("as_sent", "committed")),
+        (numeric, ("string",)),
+    ):
+        if given not in known:
+            raise NotImplementedError(given)
+    decoder = Decoder(on_error == "quarantine", unrepresentable == "raise", transactions == "committed")
+    for seq, payload in enumerate(payloads):
+        if seq in sessions:
+            decoder.start_session(seq)
+        decoder.feed(Frame(seq, (lsn[seq] or None) if lsn else None, payload))
+    return decoder.out
+
+
+@dataclass(frozen=True)
+class Frame:
+    seq: int
+    lsn: int | None
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type_oid: int
+    type: PgType
+
+
+@dataclass(frozen=True)
+class Relation:
+    oid: int
+    namespace: str
+    name: str
+    version: int
+    columns: tuple[Column, ...]
+
+    @property
+    def quoted(self) -> str:
+        return f"{quote(self.namespace)}.{quote(self.name)}"
+
+
+def quote(name: str) -> str:
+    """A name as SQL would quote it, reserved words aside."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Said:
+    """What an R or a Y said of an oid. `content` is a Relation, or the (namespace, name) of a type, or None
+    if the message was bad. With `doubt`, changes of the relation cannot be decoded."""
+
+    tag: str
+    oid: int
+    seq: int
+    subxid: int | None
+    content: Any
+    doubt: str | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """Something to put out now or, in committed mode, when its transaction commits. `subxid` is None for what
+    does not go with its subtransaction."""
+
+    frame: Frame
+    subxid: int | None
+    emit: Callable[[], None]
+
+
+@dataclass(eq=False)
+class Transaction:
+    key: int  # seq of its B, b or first S
+    tag: str  # B, b or S
+    xid: int
+    gid: str | None = None
+    commit_lsn: int | None = None
+    commit_timestamp: int | None = None
+    prepare_timestamp: int | None = None
+    origin: str | None = None
+    origin_lsn: int | None = None
+    said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
+    held: list[Held] = field(default_factory=list)
+
+
+class Decoder:
+    def __init__(self, quarantine: bool, raise_unrepresentable: bool, committed: bool):
+        self.quarantine = quarantine
+        self.raise_unrepresentable = raise_unrepresentable
+        self.committed = committed
+        self.out = Decoded()
+        # where the stream stands: in a plain transaction (B or b), in a block of a streamed one, or between
+        self.plain: Transaction | None = None
+        self.block: Transaction | None = None
+        self.streams: dict[int, Transaction] = {}  # open streamed transactions by xid
+        self.prepared: dict[int, Transaction] = {}
+        self.said: dict[tuple[str, int], Said] = {}  # outside stream blocks, or in committed streams
+        # doubts, all of them consequences of messages that were set aside
+        self.lost = False  # since a bad boundary, until the next good one
+        self.forgot_relations_at = -1  # what was said before this seq no longer counts
+        self.bad_type = False  # the next R builds on a Y that could not be read
+
+    # --- the frame around one message -----------------------------------------------------------------------
+
+    def feed(self, frame: Frame) -> None:
+        tag = frame.payload[:1].decode("latin-1")
+        if self.lost and tag in tuple("RYIUDTMO"):
+            self.reject(frame, MalformedError("follows a bad boundary message"))
+            return
+        try:
+            self.handle(frame, tag)
+        except MalformedError as problem:
+            self.reject(frame, problem)
+            self.lost_track_after(frame, tag)
+        else:
+            if tag in BOUNDARIES:
+                self.lost = False
+
+    def reject(self, frame: Frame, problem: MalformedError) -> None:
+        """The whole message is set aside, or raised."""
+        if not self.quarantine:
+            raise ReferenceError(frame.seq, problem.reason, problem.relation, problem.column, problem.offset)
+        self.out.rejects.append(
+            {
+                "seq": frame.seq, "lsn": frame.lsn, "relation": problem.relation, "column": problem.column,
+                "change_type": None, "format": None, "type_oid": None, "byte_offset": problem.offset,
+                "reason": problem.reason, "raw": frame.payload,
+            }
+        )  # fmt: skip
+
+    def lost_track_after(self, frame: Frame, tag: str) -> None:
+        if tag in tuple("IUDTMO"):
+            return
+        if tag == "Y":
+            self.bad_type = True
+        elif tag == "R":
+            self.bad_type = False
+            reader = Reader(frame.payload, 1)
+            try:
+                subxid = reader.u32() if self.block else None
+                self.remember(Said("R", reader.u32(), frame.seq, subxid, None, "its Relation message is bad"))
+            except MalformedError:  # then it may have been about any relation
+                self.forgot_relations_at = frame.seq
+        else:  # a bad boundary, or who knows what
+            if self.plain:
+                for held in self.plain.held:
+                    self.reject(
+                        held.frame, MalformedError("its transaction was lost to a bad boundary message")
+                    )
+            self.plain = self.block = None
+            self.lost = True
+            self.forgot_relations_at = frame.seq
+
+    def start_session(self, seq: int) -> None:
+        """A new session knows nothing of what was open; what is prepared stays."""
+        void = list(self.streams.values()) + ([self.plain] if self.plain else [])
+        for txn in sorted(void, key=lambda txn: txn.key):
+            self.outcome(txn, "aborted", seq)
+        self.streams.clear()
+        self.plain = self.block = None
+        self.lost = self.bad_type = False
+
+    def handle(self, frame: Frame, tag: str) -> None:
+        handlers: dict[str, Callable[[Frame, Reader], None]] = {
+            "B": self.begin, "C": self.commit, "b": self.begin_prepare, "P": self.prepare,
+            "K": self.commit_prepared, "r": self.rollback_prepared, "S": self.stream_start,
+            "E": self.stream_stop,
+            "c": self.stream_commit, "A": self.stream_abort, "p": self.stream_prepare, "O": self.origin,
+            "R": self.relation, "Y": self.type, "I": self.change, "U": self.change, "D": self.change,
+            "T": self.truncate, "M": self.message,
+        }  # fmt: skip
+        if tag not in handlers:
+            raise MalformedError("unknown message" if tag else "empty message")
+        if self.block and tag not in INSIDE_A_BLOCK:
+            raise MalformedError("not allowed inside a stream block")
+        handlers[tag](frame, Reader(frame.payload, 1))
+
+    # --- boundaries of transactions -------------------------------------------------------------------------
+
+    def begin(self, frame: Frame, reader: Reader) -> None:
+        lsn, timestamp, xid = reader.lsn(), reader.timestamp(), reader.u32()
+        reader.end()
+        self.require_between_transactions()
+        self.void_older(xid, frame)
+        self.plain = Transaction(frame.seq, "B", xid, commit_lsn=lsn, commit_timestamp=timestamp)
+        self.boundary(frame, "begin", self.plain, xid, lsn=lsn, timestamp=timestamp)
+
+    def commit(self, frame: Frame, reader: Reader) -> None:
+        reader.zero_flags()
+        lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
+        reader.end()
+        txn = self.close_plain("B")
+        if txn and txn.commit_lsn != lsn:
+            raise MalformedError("commit of another transaction")
+        self.plain = None
+        self.boundary(
+            frame, "commit", txn, txn.xid if txn else None, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
+            ends=True,
+        )  # fmt: skip
+        if txn:
+            self.outcome(txn, "committed", frame.seq, lsn, timestamp)
+            self.release(txn)
+
+    def begin_prepare(self, frame: Frame, reader: Reader) -> None:
+        lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
+        xid, gid = reader.u32(), reader.string()
+        reader.end()
+        self.require_between_transactions()
+        self.void_older(xid, frame)
+        self.plain = Transaction(frame.seq, "b", xid, gid, prepare_timestamp=timestamp)
+        self.boundary(
+            frame, "begin_prepare", self.plain, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
+            prepare_timestamp=timestamp, gid=gid,
+        )  # fmt: skip
+
+    def prepare(self, frame: Frame, reader: Reader) -> None:
+        lsn, end_lsn, timestamp, xid, gid = self.read_prepare(reader)
+        txn = self.close_plain("b")
+        if txn and (txn.xid, txn.gid) != (xid, gid):
+            raise MalformedError("prepare of another transaction")
+        self.plain = None
+        if txn:
+            self.prepared[xid] = txn
+        self.boundary(
+            frame, "prepare", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
+            prepare_timestamp=timestamp, gid=gid, ends=True,
+        )  # fmt: skip
+
+    def stream_prepare(self, frame: Frame, reader: Reader) -> None:
+        lsn, end_lsn, timestamp, xid, gid = self.read_prepare(reader)
+        self.require_between_transactions()
+        txn = self.open_stream(xid)
+        del self.streams[xid]
+        txn.gid, txn.prepare_timestamp = gid, timestamp
+        self.prepared[xid] = txn
+        self.boundary(
+            frame, "stream_prepare", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
+            prepare_timestamp=timestamp, gid=gid, ends=True,
+        )  # fmt: skip
+
+    def commit_prepared(self, frame: Frame, reader: Reader) -> None:
+        reader.zero_flags()
+        lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
+        xid, gid = reader.u32(), reader.string()
+        reader.end()
+        self.require_between_transactions()
+        txn = self.take_prepared(xid, gid)
+        self.boundary(
+            frame, "commit_prepared", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
+            prepare_timestamp=txn.prepare_timestamp if txn else None, gid=gid,
+        )  # fmt: skip
+        if txn:
+            txn.commit_lsn, txn.commit_timestamp = lsn, timestamp
+            self.promote(txn)
+            self.outcome(txn, "committed", frame.seq, lsn, timestamp)
+            self.release(txn)
+
+    def rollback_prepared(self, frame: Frame, reader: Reader) -> None:
+        reader.zero_flags()
+        prepare_end_lsn, end_lsn = reader.lsn(), reader.lsn()
+        prepare_timestamp, timestamp = reader.timestamp(), reader.timestamp()
+        xid, gid = reader.u32(), reader.string()
+        reader.end()
+        self.require_between_transactions()
+        txn = self.take_prepared(xid, gid)
+        self.boundary(
+            frame, "rollback_prepared", txn, xid, lsn=prepare_end_lsn, end_lsn=end_lsn, timestamp=timestamp,
+            prepare_timestamp=prepare_timestamp, gid=gid,
+        )  # fmt: skip
+        if txn:
+            self.outcome(txn, "aborted", frame.seq)
+
+    def stream_start(self, frame: Frame, reader: Reader) -> None:
+        xid, first = reader.u32(), reader.zero_or_one()
+        reader.end()
+        self.require_between_transactions()
+        if first:
+            self.void_older(xid, frame)
+            self.streams[xid] = Transaction(frame.seq, "S", xid)
+        self.block = self.open_stream(xid)
+        self.boundary(frame, "stream_start", self.block, xid, first_segment=bool(first))
+
+    def stream_stop(self, frame: Frame, reader: Reader) -> None:
+        reader.end()
+        if not self.block and not self.lost:
+            raise MalformedError("no stream block to stop")
+        txn, self.block = self.block, None
+        self.boundary(frame, "stream_stop", txn, txn.xid if txn else None)
+
+    def stream_commit(self, frame: Frame, reader: Reader) -> None:
+        xid = reader.u32()
+        reader.zero_flags()
+        lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
+        reader.end()
+        self.require_between_transactions()
+        txn = self.open_stream(xid)
+        del self.streams[xid]
+        txn.commit_lsn, txn.commit_timestamp = lsn, timestamp
+        self.boundary(
+            frame, "stream_commit", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp, ends=True
+        )
+        self.promote(txn)
+        self.outcome(txn, "committed", frame.seq, lsn, timestamp)
+        self.release(txn)
+
+    def stream_abort(self, frame: Frame, reader: Reader) -> None:
+        xid, subxid = reader.u32(), reader.u32()
+        lsn = timestamp = None
+        if reader.position != len(frame.payload):
+            lsn, timestamp = reader.lsn(), reader.timestamp()
+        reader.end()
+        self.require_between_transactions()
+        whole, txn = xid == subxid, self.streams.get(xid)
+        self.boundary(
+            frame, "stream_abort", txn, xid, subxid=subxid, lsn=lsn or None, timestamp=timestamp, ends=whole
+        )
+        if txn and whole:
+            del self.streams[xid]
+            self.outcome(txn, "aborted", frame.seq)
+        elif txn:
+            txn.said = [said for said in txn.said if said.subxid != subxid]
+            txn.held = [held for held in txn.held if held.subxid != subxid]
+            self.outcome(txn, "aborted", frame.seq, subxid=subxid)
+
+    def read_prepare(self, reader: Reader) -> tuple[int, int, int, int, str]:
+        reader.zero_flags()
+        lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
+        xid, gid = reader.u32(), reader.string()
+        reader.end()
+        return lsn, end_lsn, timestamp, xid, gid
+
+    def require_between_transactions(self) -> None:
+        if self.plain:
+            raise MalformedError("not allowed inside a transaction")
+
+    def close_plain(self, tag: str) -> Transaction | None:
+        """The open transaction that began with `tag`; None is all right only after a loss."""
+        if self.lost or (self.plain and self.plain.tag == tag):
+            return self.plain
+        raise MalformedError("ends a transaction that is not open")
+
+    def open_stream(self, xid: int) -> Transaction:
+        if xid not in self.streams:
+            raise MalformedError("of a streamed transaction that is not open")
+        return self.streams[xid]
+
+    def take_prepared(self, xid: int, gid: str) -> Transaction | None:
+        if xid in self.prepared and self.prepared[xid].gid == gid:
+            return self.prepared.pop(xid)
+        return None
+
+    def void_older(self, xid: int, frame: Frame) -> None:
+        """A transaction that starts with a known xid shows that the older one of that xid is void."""
+        for known in (self.streams, self.prepared):
+            if xid in known:
+                self.outcome(known.pop(xid), "aborted", frame.seq)
+
+    def promote(self, txn: Transaction) -> None:
+        for said in txn.said:
+            plain = self.said.get((said.tag, said.oid))
+            if plain is None or plain.seq < said.seq:
+                self.said[said.tag, said.oid] = said
+
+    def release(self, txn: Transaction) -> None:
+        held, txn.held = txn.held, []
+        for one in held:
+            self.emit(one)
+
+    def boundary(
+        self, frame: Frame, kind: str, txn: Transaction | None, xid: int | None, *, ends: bool = False,
+        **given: Any,
+    ) -> None:  # fmt: skip
+        row: Row = {
+            "seq": frame.seq, "kind": kind, "txn": txn.key if txn else None, "xid": xid, "subxid": None,
+            "lsn": None, "end_lsn": None, "timestamp": None, "prepare_timestamp": None, "gid": None,
+            "origin": None, "origin_lsn": None, "first_segment": None,
+        }  # fmt: skip
+        if ends and txn:
+            row.update(origin=txn.origin, origin_lsn=txn.origin_lsn)
+        self.out.transactions.append(row | given)
+
+    def outcome(
+        self, txn: Transaction, outcome: str, seq: int, lsn: int | None = None, timestamp: int | None = None,
+        subxid: int | None = None,
+    ) -> None:  # fmt: skip
+        self.out.outcomes.append(
+            {
+                "txn": txn.key, "subxid": subxid, "outcome": outcome, "at_seq": seq, "commit_lsn": lsn,
+                "commit_timestamp": timestamp,
+            }
+        )  # fmt: skip
+
+    # --- what comes inside them -----------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        txn = self.block or self.plain
+        if not txn:
+            raise MalformedError("outside any transaction")
+        return txn
+
+    def prefix(self, reader: Reader) -> int | None:
+        return reader.u32() if self.block else None
+
+    def origin(self, frame: Frame, reader: Reader) -> None:
+        lsn, name = reader.lsn(), reader.string()
+        reader.end()
+        txn = self.transaction()
+        txn.origin, txn.origin_lsn = name, lsn
+
+    def message(self, frame: Frame, reader: Reader) -> None:
+        self.prefix(reader)
+        transactional = reader.zero_or_one() == 1
+        lsn, prefix = reader.lsn(), reader.string()
+        content = reader.take(reader.i32())
+        reader.end()
+        txn = self.transaction() if transactional else None
+        row = {
+            "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,
+            "transactional": transactional, "prefix": prefix, "content": content,
+        }  # fmt: skip
+        self.deliver(txn, Held(frame, None, lambda: self.out.messages.append(row)))
+
+    def type(self, frame: Frame, reader: Reader) -> None:
+        subxid, oid = self.prefix(reader), reader.u32()
+        namespace, name = reader.string() or "pg_catalog", reader.string()
+        reader.end()
+        self.remember(Said("Y", oid, frame.seq, subxid, (namespace, name)))
+
+    def relation(self, frame: Frame, reader: Reader) -> None:
+        subxid = self.prefix(reader)
+        version = hashlib.sha256(frame.payload[reader.position :]).digest()[:8]
+        oid, namespace, name = reader.u32(), reader.string() or "pg_catalog", reader.string()
+        if reader.char() not in "dnfi":
+            raise MalformedError("unknown replica identity", reader.position - 1)
+        count = reader.i16()
+        if count < 0:
+            raise MalformedError("negative number of columns", reader.position - 2)
+        columns: list[Column] = []
+        for _ in range(count):
+            reader.zero_or_one()
+            column, type_oid, typmod = reader.string(), reader.u32(), reader.i32()
+            explained = self.look_up("Y", type_oid)
+            columns.append(
+                Column(column, type_oid, resolve(type_oid, typmod, explained.content if explained else None))
+            )
+        reader.end()
+        if len({column.name for column in columns}) < count:
+            raise MalformedError("two columns of the same name")
+        relation = Relation(oid, namespace, name, int.from_bytes(version, "big", signed=True), tuple(columns))
+        doubt = "a Type message before its Relation message is bad" if self.bad_type else None
+        self.bad_type = False
+        self.remember(Said("R", oid, frame.seq, subxid, relation, doubt))
+
+    def remember(self, said: Said) -> None:
+        """Inside a stream block for its transaction alone, elsewhere for all."""
+        if self.block:
+            self.block.said.append(said)
+        else:
+            self.said[said.tag, said.oid] = said
+
+    def look_up(self, tag: str, oid: int) -> Said | None:
+        for said in reversed(self.block.said if self.block else []):
+            if (said.tag, said.oid) == (tag, oid):
+                return said
+        return self.said.get((tag, oid))
+
+    def known_relation(self, oid: int, offset: int) -> Relation:
+        said = self.look_up("R", oid)
+        if said is None:
+            raise MalformedError("of a relation never described", offset)
+        name = said.content.quoted if said.content else None
+        if said.doubt:
+            raise MalformedError(said.doubt, offset, name)
+        if said.seq < self.forgot_relations_at:
+            raise MalformedError(
+                "its relation was not described again since messages were lost", offset, name
+            )
+        relation: Relation = said.content
+        return relation
+
+    def truncate(self, frame: Frame, reader: Reader) -> None:
+        txn = self.transaction()
+        subxid = self.prefix(reader)
+        count, flags = reader.i32(), reader.u8()
+        if count <= 0 or flags > 3:
+            raise MalformedError("relation count or flags of a truncate", reader.position - 5)
+        relations = []
+        for _ in range(count):
+            offset = reader.position
+            relations.append(self.known_relation(reader.u32(), offset))
+        reader.end()
+
+        def emit() -> None:
+            self.out.truncates.append(
+                {
+                    "seq": frame.seq, "txn": txn.key, "relations": [relation.oid for relation in relations],
+                    "cascade": bool(flags & 1), "restart_identity": bool(flags & 2),
+                }
+            )  # fmt: skip
+            for relation in relations:
+                nothing = {column.name: None for column in relation.columns}
+                self.out.rows.append(row_of(frame, txn, subxid, relation, "truncate", False, nothing, [], []))
+
+        self.deliver(txn, Held(frame, subxid, emit))
+
+    def change(self, frame: Frame, reader: Reader) -> None:
+        txn = self.transaction()
+        subxid = self.prefix(reader)
+        offset = reader.position
+        relation = self.known_relation(reader.u32(), offset)
+        start = reader.position
+
+        def emit() -> None:
+            self.decode_change(frame, txn, subxid, relation, start)
+
+        self.deliver(txn, Held(frame, subxid, emit))
+
+    # --- output ---------------------------------------------------------------------------------------------
+
+    def deliver(self, txn: Transaction | None, held: Held) -> None:
+        if txn and self.committed:
+            txn.held.append(held)
+        else:
+            self.emit(held)
+
+    def emit(self, held: Held) -> None:
+        """A change is looked into only now: in committed mode a rolled-back one may be anything."""
+        try:
+            held.emit()
+        except MalformedError as problem:
+            self.reject(held.frame, problem)
+
+    def decode_change(
+        self, frame: Frame, txn: Transaction, subxid: int | None, relation: Relation, start: int
+    ) -> None:
+        rows, rejects = [], []
+        try:
+            for change_type, key_only, cells in read_images(frame.payload, start, len(relation.columns)):
+                values: dict[str, Any] = {}
+                unchanged, unrepresentable = [], []
+                for column, cell in zip(relation.columns, cells, strict=True):
+                    value = cell_value(relation, column, cell)
+                    values[column.name] = value.value
+                    if cell.kind == "u":
+                        unchanged.append(column.name)
+                    if value.unrepresentable:
+                        unrepresentable.append(column.name)
+                    if value.problem:
+                        rejects.append(cell_reject(frame, relation, column, change_type, cell, value.problem))
+                rows.append(
+                    row_of(
+                        frame,
+                        txn,
+                        subxid,
+                        relation,
+                        change_type,
+                        key_only,
+                        values,
+                        unchanged,
+                        unrepresentable,
+                    )
+                )
+        except MalformedError as problem:
+            problem.relation = relation.quoted
+            raise
+        if rejects and self.raise_unrepresentable:
+            first = rejects[0]
+            raise ReferenceError(
+                frame.seq, first["reason"], first["relation"], first["column"], first["byte_offset"]
+            )
+        self.out.rows += rows
+        self.out.rejects += rejects
+
+
+def cell_value(relation: Relation, column: Column, cell: Cell) -> Value:
+    if cell.kind in "nu":
+        return Value(None)
+    try:
+        return convert(column.type, cell.kind == "b", cell.raw)
+    except MalformedError as problem:
+        raise MalformedError(problem.reason, cell.offset, relation.quoted, column.name) from None
+
+
+def cell_reject(
+    frame: Frame, relation: Relation, column: Column, change_type: str, cell: Cell, reason: str
+) -> Row:
+    return {
+        "seq": frame.seq, "lsn": frame.lsn, "relation": relation.quoted, "column": column.name,
+        "change_type": change_type, "format": "binary" if cell.kind == "b" else "text",
+        "type_oid": column.type_oid, "byte_offset": cell.offset, "reason": reason, "raw": cell.raw,
+    }  # fmt: skip
+
+
+def row_of(
+    frame: Frame, txn: Transaction, subxid: int | None, relation: Relation, change_type: str, key_only: bool,
+    columns: dict[str, Any], unchanged: list[str], unrepresentable: list[str],
+) -> Row:  # fmt: skip
+    return {
+        "relation": (relation.oid, relation.namespace, relation.name),
+        "version": relation.version,
+        "columns": columns,
+        "_change_type": change_type,
+        "_seq": frame.seq,
+        "_lsn": frame.lsn,
+        "_txn": txn.key,
+        "_xid": txn.xid,
+        "_subxid": subxid,
+        "_commit_lsn": txn.commit_lsn,
+        "_commit_timestamp": txn.commit_timestamp,
+        "_key_only": key_only,
+        "_unchanged": unchanged or None,
+        "_unrepresentable": unrepresentable or None,
+    }
