@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,7 +14,9 @@ from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
-from pgoutput_fast.transactions import CommittedView
+
+if TYPE_CHECKING:
+    from pgoutput_fast.transactions import CommittedView
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
 
@@ -37,8 +39,7 @@ class Decoder:
         self.options = options if options is not None else Options()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
-        committed = self.options.transactions == "committed"
-        self._view = CommittedView(self.options, held) if committed else None
+        self._view = _committed_view()(self.options, held) if self.options.transactions == "committed" else None
 
     @property
     def state(self) -> StreamState:
@@ -150,9 +151,16 @@ def decode_tagged(
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
-        batch = CommittedView.released(batch, outcomes)
+        batch = _committed_view().released(batch, outcomes)
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
+
+
+def _committed_view() -> type[CommittedView]:
+    # Imported when it is needed: it needs pyarrow.compute, which takes longer to import than all of this package.
+    from pgoutput_fast.transactions import CommittedView
+
+    return CommittedView
 
 
 def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:

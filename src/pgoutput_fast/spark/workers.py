@@ -1,0 +1,38 @@
+"""Checks that Spark's Python workers can import this package."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+
+from pyspark.sql import DataFrame
+
+__all__ = ["check_workers"]
+
+_log = logging.getLogger(__name__)
+
+
+def check_workers(frame: DataFrame) -> None:
+    """Makes sure that a local Spark runs its workers with this Python.
+
+    A local Spark whose PYSPARK_PYTHON was never set would take whatever `python3` is first on PATH; it is told to take
+    this one. On a cluster the executors' Python is the cluster's business.
+
+    Raises:
+        RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
+    """
+    context = frame.sparkSession.sparkContext
+    if not context.master.startswith("local"):
+        return
+    chosen = shutil.which(context.pythonExec)
+    if chosen is not None and os.path.abspath(chosen) == os.path.abspath(sys.executable):
+        return
+    if "PYSPARK_PYTHON" in os.environ or context.getConf().get("spark.pyspark.python"):
+        raise RuntimeError(
+            f"Spark's Python workers would run {context.pythonExec}, but pgoutput_fast is running in {sys.executable}: "
+            "set PYSPARK_PYTHON to the latter before the session starts"
+        )
+    _log.info("PYSPARK_PYTHON is not set: Spark's Python workers will run %s", sys.executable)
+    context.pythonExec = sys.executable

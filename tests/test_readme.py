@@ -1,0 +1,39 @@
+"""The README's first screen is a real decode of real bytes: run it, and see that it prints what the page says."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_readme_example_prints_what_it_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"```python\n(import pgoutput_fast.*?)```", text, re.DOTALL)
+    printed = re.search(r"```\n(insert.*?)```", text, re.DOTALL)
+    assert code is not None
+    assert printed is not None
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code[1], "README.md", "exec"), {})
+    assert out.getvalue() == printed[1]
+
+
+def test_pages_that_the_readme_names_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["catalog", "decoder", "encode", "encode_values", "names", "options", "state", "unify"]
+)
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"pgoutput_fast.{module}"))
+    assert result.failed == 0
+    assert result.attempted > 0
