@@ -121,7 +121,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             if column.null_count:
                 raise ValueError(f"column {field.name} of tagged payloads cannot be null")
         elif column.null_count:
-            column = column.cast(pa.int64()).fill_null(NONE64)
+            column = column.cast(pa.int64()).fill_null(0 if field.name == "lsn" else NONE64)
         columns[field.name] = column
     cdef Payloads payloads = Payloads(columns["payload"])
     tagger.items = 0
@@ -133,10 +133,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     streams = columns["in_stream"].cast(pa.int8())
     # Kept by the batch's columns, which outlive the call.
     tagger.seqs = _values(columns["seq"])
-    lsns = columns["lsn"].cast(pa.int64()).fill_null(0)
-    tagger.lsns = _values(lsns)
+    tagger.lsns = _values(columns["lsn"])
     tagger.base_seq = 0
-    w.base = w.base
     cdef uintptr_t address = kinds.buffers()[1].address
     cdef const int8_t* kind = (<const int8_t*> address) + <int64_t> kinds.offset
     address = streams.buffers()[1].address
@@ -157,7 +155,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     tagger.run_of.resize(<size_t> count)
     tagger.taken.assign(<size_t> count, 1)
     tagger.runs.clear()
-    tagger._loaded = (columns, lsns, payloads)
+    tagger._loaded = (columns, payloads)
     for i in range(count):
         if (i == 0 or txn[i] != run.txn or xid[i] != run.xid or subxid[i] != run.subxid
                 or commit_lsn[i] != run.commit_lsn or commit_timestamp[i] != run.commit_timestamp

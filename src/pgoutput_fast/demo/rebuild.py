@@ -47,7 +47,9 @@ def rebuild(changes: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tu
     return rows
 
 
-def server_rows(connection: Any, table: str, columns: pa.Schema, key: Sequence[str]) -> dict[tuple[Any, ...], Row]:
+def server_rows(
+    connection: Any, table: str, columns: pa.Schema, key: Sequence[str]
+) -> dict[tuple[Any, ...], Row]:
     """The same of the server itself.
 
     A column that was decoded to a string is asked for as text, any other as psycopg2's own value.

@@ -23,14 +23,14 @@ CREATE TABLE products (
 CREATE TABLE orders (
     id bigint PRIMARY KEY, customer int, status order_status, total price, rating numeric, placed timestamp,
     slot time, tags int[]);
-CREATE TABLE order_lines (order_id bigint, line smallint, sku uuid, quantity int, price real, PRIMARY KEY (order_id, line));
+CREATE TABLE order_lines (
+    order_id bigint, line smallint, sku uuid, quantity int, price real, PRIMARY KEY (order_id, line));
 CREATE TABLE "Audit Log" (at timestamptz, what text, detail json);
 ALTER TABLE "Audit Log" REPLICA IDENTITY FULL;
 ALTER TABLE products ALTER description SET STORAGE EXTERNAL;
 """
 
-# Each table with the columns that tell its rows apart, and how the server is asked for a column's value where its type
-# has another face in Python than in Arrow.
+# Each table with the columns that tell its rows apart.
 TABLES: dict[str, tuple[str, ...]] = {
     "public.customers": ("id",),
     "public.products": ("sku",),
@@ -53,8 +53,8 @@ def prepare(connection: Any) -> None:
 def run(connection: Any, orders: int, advance: Callable[[int], None], seed: int = 20_26) -> None:
     """Runs the shop until `orders` orders were placed; `advance(n)` is called as n more are done.
 
-    Inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and an ALTER TABLE with traffic before and
-    behind it.
+    Inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and an ALTER TABLE with traffic
+    before and behind it.
     """
     chance = random.Random(seed)
     with connection.cursor() as cursor:
@@ -65,7 +65,8 @@ def run(connection: Any, orders: int, advance: Callable[[int], None], seed: int 
 
 def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
     cursor.execute(
-        "INSERT INTO customers SELECT i, 'Customer ' || i, 'c' || i || '@example.org', date '1950-01-01' + i * 7 %% 20000,"
+        "INSERT INTO customers SELECT i, 'Customer ' || i, 'c' || i || '@example.org',"
+        " date '1950-01-01' + i * 7 %% 20000,"
         " i %% 10 = 0, CASE WHEN i %% 3 = 0 THEN NULL ELSE ARRAY['+49 30 ' || i, NULL, '\"mobile\", ' || i] END,"
         " timestamptz '2024-01-01 00:00+00' + i * interval '1 hour 3 seconds 17 microseconds'"
         " FROM generate_series(1, %s) i",
@@ -85,31 +86,51 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         last = placed + count
         cursor.execute(
             "INSERT INTO orders (id, customer, status, total, rating, placed, slot, tags)"
-            " SELECT i, 1 + i %% %s, 'new', (i * 31 %% 500000) / 100.0, CASE WHEN i %% 5 = 0 THEN NULL ELSE i / 7.0 END,"
+            " SELECT i, 1 + i %% %s, 'new', (i * 31 %% 500000) / 100.0,"
+            " CASE WHEN i %% 5 = 0 THEN NULL ELSE i / 7.0 END,"
             " timestamp '2025-01-01' + i * interval '61.000001 seconds', time '08:00' + i * interval '1 second',"
             " ARRAY[i, i * 2, -i] FROM generate_series(%s, %s) i",
             (max(orders // 20, 10), first, last),
         )
         cursor.execute(
-            "INSERT INTO order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9, (i %% 1000) / 8.0"
+            "INSERT INTO order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9,"
+            " (i %% 1000) / 8.0"
             " FROM generate_series(%s, %s) i, generate_series(1, 3) l",
             (first, last),
         )
-        cursor.execute("UPDATE orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s", (first, last))
-        cursor.execute("UPDATE order_lines SET quantity = quantity + 1 WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s", (first, last))
-        cursor.execute("DELETE FROM order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s", (first, last))
+        cursor.execute(
+            "UPDATE orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",
+            (first, last),
+        )
+        cursor.execute(
+            "UPDATE order_lines SET quantity = quantity + 1 WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s",
+            (first, last),
+        )
+        cursor.execute(
+            "DELETE FROM order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s",
+            (first, last),
+        )
         # The long description is TOASTed and not sent again: the rebuilt row must keep it.
-        cursor.execute("UPDATE products SET price = price + 0.01 WHERE md5(sku::text) < %s", (f"{chance.randrange(256):02x}",))
-        cursor.execute('INSERT INTO "Audit Log" SELECT clock_timestamp(), %s || i, json_build_object(\'n\', i) FROM generate_series(1, 5) i', (f"batch {first} ",))
+        cursor.execute(
+            "UPDATE products SET price = price + 0.01 WHERE md5(sku::text) < %s",
+            (f"{chance.randrange(256):02x}",),
+        )
+        cursor.execute(
+            "INSERT INTO \"Audit Log\" SELECT clock_timestamp(), %s || i, json_build_object('n', i)"
+            " FROM generate_series(1, 5) i",
+            (f"batch {first} ",),
+        )
         placed = last
         if placed - count < orders // 2 <= placed:
             # A savepoint that is rolled back leaves no trace; then the schema moves on, in mid-stream.
             cursor.execute("SAVEPOINT s; DELETE FROM orders; ROLLBACK TO SAVEPOINT s")
-            cursor.execute("ALTER TABLE orders ADD COLUMN courier text; ALTER TABLE customers ALTER id TYPE bigint")
+            cursor.execute(
+                "ALTER TABLE orders ADD COLUMN courier text; ALTER TABLE customers ALTER id TYPE bigint"
+            )
             cursor.execute("UPDATE orders SET courier = 'bike ' || id WHERE id % 3 = 0")
             cursor.execute('TRUNCATE "Audit Log"')
         yield count
     cursor.execute("UPDATE orders SET id = -id WHERE id % 100 = 0")  # the key changes
     cursor.execute("DELETE FROM customers WHERE id % 50 = 0")
-    cursor.execute('UPDATE "Audit Log" SET what = upper(what) WHERE what LIKE \'%1\'')
+    cursor.execute("UPDATE \"Audit Log\" SET what = upper(what) WHERE what LIKE '%1'")
     yield 0

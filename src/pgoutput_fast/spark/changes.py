@@ -21,7 +21,7 @@ __all__ = ["changes"]
 def changes(
     wal: DataFrame, table: str | int, *, options: Options | None = None, catalog: Catalog | None = None
 ) -> DataFrame:
-    """All changes of one relation: metadata columns, then its own, a row per tuple. Rows come in no order: sort by `_seq`.
+    """All changes of one relation: metadata columns, then its own, a row per tuple, in no order (sort by `_seq`).
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA), whole or any part of them.

@@ -28,7 +28,8 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
     options = options if options is not None else Options()
     tagged = wal.select(*TAGGED_SCHEMA.names)
     rows = tagged.where(F.col("kind").isin(*b"BCbPKrSEcAp")).mapInArrow(
-        DecodeTransactions(options, spark_arrow_schema(TRANSACTIONS_SCHEMA)), spark_schema(TRANSACTIONS_SCHEMA)
+        DecodeTransactions(options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
+        spark_schema(TRANSACTIONS_SCHEMA),
     )
     # What a transaction was told elsewhere: its origin, and when it was prepared. Both are rare and small.
     origins = (
@@ -39,7 +40,9 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
     )
     by_transaction = Window.partitionBy("txn")
     prepared = F.max(F.when(F.col("kind").isin("prepare", "stream_prepare"), F.col("prepare_timestamp")))
-    ends = F.col("kind").isin(*_ENDS) | ((F.col("kind") == "stream_abort") & (F.col("xid") == F.col("subxid")))
+    ends = F.col("kind").isin(*_ENDS) | (
+        (F.col("kind") == "stream_abort") & (F.col("xid") == F.col("subxid"))
+    )
     return (
         rows.withColumn("prepared", F.when(F.col("txn").isNotNull(), prepared.over(by_transaction)))
         .join(origins, "txn", "left")
@@ -47,7 +50,9 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         .withColumn("origin_lsn", F.when(ends, F.col("from.origin_lsn")))
         .withColumn(
             "prepare_timestamp",
-            F.when(F.col("kind") == "commit_prepared", F.col("prepared")).otherwise(F.col("prepare_timestamp")),
+            F.when(F.col("kind") == "commit_prepared", F.col("prepared")).otherwise(
+                F.col("prepare_timestamp")
+            ),
         )
         .select(*TRANSACTIONS_SCHEMA.names)
     )

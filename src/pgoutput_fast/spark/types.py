@@ -39,6 +39,6 @@ def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Spark's own schema for `spark_arrow_schema(schema)`: timestamps with a zone are TIMESTAMP, others TIMESTAMP_NTZ."""
+    """Spark's schema for `spark_arrow_schema(schema)`: timestamps with a zone are TIMESTAMP, others TIMESTAMP_NTZ."""
     bare = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(schema)])
     return from_arrow_schema(bare, prefer_timestamp_ntz=True)
