@@ -44,5 +44,6 @@ setup(
         include_path=["src"],
         compiler_directives=DIRECTIVES,
         nthreads=int(os.environ.get("PGOUTPUT_FAST_BUILD_JOBS", "0")),
-    )
+    ),
+    options={"build_ext": {"parallel": os.cpu_count()}},
 )

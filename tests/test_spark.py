@@ -179,7 +179,8 @@ CREATE TABLE every_type (
 EVERY_VALUE = """
 INSERT INTO every_type SELECT i, i % 2 = 0, i, i * 10::int8 ^ 12, 4000000000 + i, i / 3.0, sqrt(i), i / 7.0, i / 7.0,
     'text ' || i, 'v' || i, 'c', decode('00ff' || '0a', 'hex'), md5(i::text)::uuid, '{"a": 1}', '{"b": [1, null]}',
-    date '2024-02-29' + i, time '23:59:59.999999', timestamp '2024-02-29 12:00' + i * interval '1.000001 s', timestamptz '1969-12-31 23:00+00',
+    date '2024-02-29' + i, time '23:59:59.999999',
+    timestamp '2024-02-29 12:00' + i * interval '1.000001 s', timestamptz '1969-12-31 23:00+00',
     ARRAY[i, NULL], ARRAY['x', NULL, 'a"b', 'NULL'], ARRAY[1.25, NULL], ARRAY[date '0001-01-01'], ARRAY[md5('q')::uuid],
     ARRAY[timestamp '9999-12-31 23:59:59'], ARRAY[timestamptz '2024-01-01 00:00+00'], ARRAY[time '00:00:01'],
     ARRAY[true, NULL], ARRAY[decode('ff', 'hex')], '10.0.0.1/8'
