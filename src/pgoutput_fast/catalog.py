@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgoutput_fast._core.describe import parse_relation
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 
 __all__ = ["Catalog", "Column", "Relation"]
@@ -56,6 +58,9 @@ class Relation:
     replica_identity: str
     columns: tuple[Column, ...]
 
+    def __hash__(self) -> int:
+        return hash(self.version)
+
     @property
     def qualified_name(self) -> str:
         """Schema and name, quoted as SQL quotes them."""
@@ -75,22 +80,6 @@ class Relation:
             parts.append(struct.pack(">b", column.key) + column.name.encode() + b"\0")
             parts.append(struct.pack(">Ii", column.type_oid, column.typmod))
         return b"".join(parts)
-
-    @classmethod
-    def from_wire(
-        cls,
-        body: bytes,
-        fields: tuple[int, str, str, str, list[tuple[str, int, int, bool]]],
-        type_names: Mapping[int, tuple[str, str]],
-    ) -> Relation:
-        """From a Relation body, its parsed fields and what Type messages said of its columns' types."""
-        oid, namespace, name, identity, columns = fields
-        version = int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
-        named = (
-            Column(column, type_oid, typmod, key, *type_names.get(type_oid, (None, None)))
-            for column, type_oid, typmod, key in columns
-        )
-        return cls(oid, version, namespace, name, identity, tuple(named))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -116,6 +105,35 @@ class Relation:
             values["replica_identity"],
             tuple(Column(*column) for column in values["columns"]),
         )
+
+
+def version_of(body: bytes) -> int:
+    """The version id of a Relation body: the first 8 bytes of its SHA-256, big-endian and signed."""
+    return int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
+
+
+# A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
+described = functools.lru_cache(maxsize=1024)(parse_relation)
+
+
+@functools.lru_cache(maxsize=1024)
+def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...] = ()) -> Relation:
+    """The relation version that a Relation body (without tag and xid) describes.
+
+    Args:
+        body: the bytes.
+        type_names: (oid, (namespace, name)) of what Type messages said of its columns' types.
+
+    Raises:
+        Malformed: if the body breaks the protocol.
+    """
+    oid, namespace, name, identity, columns = described(body)
+    names = dict(type_names)
+    named = (
+        Column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
+        for column, type_oid, typmod, key in columns
+    )
+    return Relation(oid, version_of(body), namespace, name, identity, tuple(named))
 
 
 class Catalog:

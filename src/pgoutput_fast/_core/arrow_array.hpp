@@ -22,7 +22,6 @@ struct ArrowArray {
 
 // What one array owns. Every child owns its own, since a consumer may move children out.
 struct ArrayOwner {
-    void* raw[3] = {nullptr, nullptr, nullptr};
     const void* buffers[3] = {nullptr, nullptr, nullptr};
     std::vector<ArrowArray> children;
     std::vector<ArrowArray*> pointers;
@@ -32,7 +31,7 @@ inline void release_array(ArrowArray* array) noexcept {
     auto* owner = static_cast<ArrayOwner*>(array->private_data);
     for (ArrowArray& child : owner->children)
         if (child.release) child.release(&child);
-    for (void* raw : owner->raw) std::free(raw);
+    for (const void* data : owner->buffers) BlockPool::release(static_cast<uint8_t*>(const_cast<void*>(data)));
     delete owner;
     array->release = nullptr;
 }
@@ -52,16 +51,17 @@ inline ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, i
 inline void give_buffer(ArrayOwner* owner, int at, Buffer& buffer) {
     // Consumers may dereference the buffers of an empty array.
     if (!buffer.data()) buffer.assign_zero(8), buffer.set_size(0);
-    owner->raw[at] = buffer.release(&owner->buffers[at]);
+    owner->buffers[at] = buffer.release();
 }
 
 // Moves what the column holds into `out`; the column is empty afterwards and can be filled again.
 inline void give_column(Column& column, ArrowArray* out) {
     const bool variable = column.layout == Layout::BYTES;
     const bool list = column.layout == Layout::LIST;
+    column.learn_lengths();
     ArrayOwner* owner = start_array(out, static_cast<int64_t>(column.rows), static_cast<int64_t>(column.nulls),
                                     variable ? 3 : 2, list ? 1 : 0);
-    if (column.nulls) owner->raw[0] = column.validity.release(&owner->buffers[0]);
+    if (column.nulls) owner->buffers[0] = column.validity.release();
     column.validity = Buffer();
     if (variable || list) {
         column.reserve_offsets(0);

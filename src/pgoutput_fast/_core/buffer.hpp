@@ -1,16 +1,12 @@
 // A growing, 64-byte aligned, malloc-owned piece of memory: what Arrow arrays are made of.
 #pragma once
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 
-namespace pgo {
+#include "blocks.hpp"
 
-constexpr size_t ALIGNMENT = 64;
-// Copies may store whole vectors past the logical end, so every buffer has this much room behind it.
-constexpr size_t SLACK = 64;
+namespace pgo {
 
 class Buffer {
 public:
@@ -22,7 +18,7 @@ public:
         swap(other);
         return *this;
     }
-    ~Buffer() { std::free(raw_); }
+    ~Buffer() { BlockPool::release(data_); }
 
     uint8_t* data() noexcept { return data_; }
     const uint8_t* data() const noexcept { return data_; }
@@ -46,28 +42,21 @@ public:
     }
     // A buffer of `n` zero bytes; large ones cost nothing until somebody reads them.
     void assign_zero(size_t n) {
-        std::free(raw_);
-        raw_ = std::calloc(1, n + ALIGNMENT + SLACK);
-        if (!raw_) throw std::bad_alloc();
-        data_ = align(raw_);
+        BlockPool::release(data_);
+        data_ = nullptr;
+        data_ = BlockPool::allocate_zero(n);
         size_ = capacity_ = n;
     }
-    // Gives the memory away: the receiver frees `raw`.
-    void* release(const void** data) noexcept {
-        void* raw = raw_;
-        *data = data_;
-        raw_ = nullptr;
+    // Gives the memory away: the receiver calls BlockPool::release.
+    uint8_t* release() noexcept {
+        uint8_t* data = data_;
         data_ = nullptr;
         size_ = capacity_ = 0;
-        return raw;
+        return data;
     }
 
 private:
-    static uint8_t* align(void* p) noexcept {
-        return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(p) + ALIGNMENT - 1) & ~(ALIGNMENT - 1));
-    }
     void swap(Buffer& other) noexcept {
-        std::swap(raw_, other.raw_);
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         std::swap(capacity_, other.capacity_);
@@ -75,18 +64,14 @@ private:
     void grow(size_t needed) {
         size_t wanted = capacity_ + capacity_ / 2;
         if (wanted < needed) wanted = needed;
-        wanted = (wanted + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
-        void* raw = std::malloc(wanted + ALIGNMENT + SLACK);
-        if (!raw) throw std::bad_alloc();
-        uint8_t* data = align(raw);
+        size_t capacity;
+        uint8_t* data = BlockPool::allocate(wanted, &capacity);
         if (size_) std::memcpy(data, data_, size_);
-        std::free(raw_);
-        raw_ = raw;
+        BlockPool::release(data_);
         data_ = data;
-        capacity_ = wanted;
+        capacity_ = capacity;
     }
 
-    void* raw_ = nullptr;
     uint8_t* data_ = nullptr;
     size_t size_ = 0;
     size_t capacity_ = 0;

@@ -58,6 +58,9 @@ struct Column {
     Buffer offsets;   // BYTES and LIST: int32, rows + 1
     Buffer data;
 
+    // How long values were in the batch before: what a new batch's buffers are sized by.
+    double bytes_per_row = 0;
+
     // Facts about the cells at hand, and room to work in.
     bool missing = false;
     size_t total = 0;
@@ -78,6 +81,26 @@ struct Column {
     }
 
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
+
+    // Room for `n` more rows, as far as one can know: growing a buffer means to copy it.
+    void expect(size_t n) {
+        if (layout == Layout::BITS) {
+            data.reserve(n / 8 + 1);
+        } else if (layout == Layout::FIXED) {
+            data.reserve(n * width);
+        } else {
+            offsets.reserve((n + 1) * sizeof(int32_t));
+            size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.02);
+            if (layout == Layout::BYTES) data.reserve(likely);
+            else child->expect(likely);
+        }
+    }
+    // Remembers how long values are; called before the buffers are given away.
+    void learn_lengths() noexcept {
+        if (rows == 0) return;
+        size_t contents = child ? child->rows : data.size();
+        bytes_per_row = static_cast<double>(contents) / static_cast<double>(rows);
+    }
 
     // Where the next n + 1 offsets go: the first of them is there already (or made here).
     int32_t* reserve_offsets(size_t n) {

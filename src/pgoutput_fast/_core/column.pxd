@@ -13,6 +13,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         uint8_t* data()
         size_t size()
         void set_size(size_t n)
+        uint8_t* reserve(size_t extra) except +
         uint8_t* append_uninitialized(size_t n) except +
         void append(const void* p, size_t n) except +
 
@@ -62,6 +63,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         void rewind(const Mark& mark)
         int32_t* reserve_offsets(size_t n) except +
         void append_validity(const uint8_t* there, size_t n) except +
+        void expect(size_t n) except +
         size_t bytes()
         size_t largest_data()
 

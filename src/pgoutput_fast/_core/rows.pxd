@@ -73,6 +73,7 @@ cdef class RelationRows:
     cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil
     cdef int64_t bytes(self) noexcept nogil
     cdef int64_t _largest(self) noexcept nogil
+    cdef int _expect(self, int64_t messages) except -1 nogil
     cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
                             Scratch scratch) except -1 nogil

@@ -32,8 +32,9 @@ from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
 
-import pyarrow as pa
+import functools
 
+from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
 
 # Rows of a block: its cells and what they become stay in L2.
@@ -131,6 +132,7 @@ cdef class RelationRows:
         cdef Block block
         cdef int64_t k, first, room, worst
         cdef int32_t columns = self.count
+        self._expect(count - at[0])
         while at[0] < count:
             room = self.batch_rows - self.rows
             if room < 2 or self.bytes() >= self.batch_bytes:
@@ -173,6 +175,19 @@ cdef class RelationRows:
                 # A message of the block was malformed and is rejected now: the block once more without it.
             at[0] = k
         return ROWS_DONE
+
+    cdef int _expect(self, int64_t messages) except -1 nogil:
+        """Sizes the buffers for that many messages more, within what a batch may hold."""
+        cdef int64_t rows = min(messages, self.batch_rows - self.rows)
+        cdef size_t k
+        if rows < BLOCK_ROWS:
+            return 0
+        for k in range(self.columns.size()):
+            self.columns[k].expect(<size_t> rows)
+        for k in range(7):
+            self.meta[k].expect(<size_t> rows)
+        self.changes.reserve(<size_t> rows)
+        return 0
 
     cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil:
         cdef Trouble* t = &scratch.trouble
@@ -470,9 +485,13 @@ cdef class RelationRows:
         return batches
 
 
+@functools.lru_cache(maxsize=1024)
+def _plan(relation, options):
+    column_types = [column_type_of(column, options) for column in relation.columns]
+    return relation_schema(relation, column_types, options), column_types
+
+
 def make_rows(relation, options):
     """A RelationRows for a relation version. ValueError if a column bears the name of a metadata column."""
-    from pgoutput_fast.schema import relation_schema
-
-    column_types = [column_type_of(column, options) for column in relation.columns]
-    return RelationRows(relation, relation_schema(relation, column_types, options), column_types, options)
+    schema, column_types = _plan(relation, options)
+    return RelationRows(relation, schema, column_types, options)

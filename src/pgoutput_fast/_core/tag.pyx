@@ -61,7 +61,8 @@ from pgoutput_fast._core.stream_state cimport (
 )
 from pgoutput_fast._core.wire cimport load32
 
-from pgoutput_fast._core.describe import Malformed, parse_relation, parse_type
+from pgoutput_fast._core.describe import Malformed, parse_type
+from pgoutput_fast.catalog import described, relation_of
 
 
 @cython.final
@@ -116,14 +117,14 @@ cdef class Tagger:
     def next_seq(self):
         return self.state.next_seq
 
-    def slot_of(self, relation):
-        """The slot of a Relation object, made if its version is new."""
+    def slot_of(self, relation, body=None):
+        """The slot of a Relation object, made if its version is new; `body` is its wire form, if that is at hand."""
         slot = self.slots.get(relation.version)
         if slot is None:
             slot = len(self.versions)
             self.versions.append(relation)
             self.slots[relation.version] = slot
-            self.bodies.push_back(relation.wire_body())
+            self.bodies.push_back(relation.wire_body() if body is None else body)
         return slot
 
     # ---- look-ups and runs -------------------------------------------------------------------------------------
@@ -712,15 +713,13 @@ cdef class Tagger:
     # ---- Relation and Type: with Python objects ------------------------------------------------------------------
 
     cdef void register_relation(self, Window w, int64_t i) except *:
-        from pgoutput_fast.catalog import Relation
-
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef const uint8_t* p = w.base + w.start[i] + header
         cdef bytes body = (<const char*> p)[:w.length[i] - header]
         cdef Known known
         cdef bint distrusted = self.state.bad_type
         try:
-            fields = parse_relation(body)
+            fields = described(body)
         except Malformed as problem:
             if self.fail(w, i, problem.reason, header + <int64_t> problem.offset):
                 self.reason = problem.reason
@@ -730,8 +729,8 @@ cdef class Tagger:
         if distrusted:
             self.lose_relation(fields[0], w.subxid[i], self.seq_of(i))
             return
-        relation = Relation.from_wire(body, fields, self.type_names([c[1] for c in fields[4]]))
-        slot = self.slot_of(relation)
+        relation = relation_of(body, tuple(sorted(self.type_names([c[1] for c in fields[4]]).items())))
+        slot = self.slot_of(relation, body)
         if self.versions[slot] != relation:
             # The same bytes, but a Type since then named a column's type anew.
             self.versions[slot] = relation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast._core.describe import parse_relation, parse_type
-from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast._core.describe import parse_type
+from pgoutput_fast.catalog import Catalog, Relation, relation_of
 
 __all__ = ["read_catalog", "relations"]
 
@@ -43,7 +43,7 @@ def read_catalog(wal: DataFrame) -> Catalog:
             oid, namespace, name = parse_type(bytes(row["body"]))
             names[oid] = (namespace, name)
         else:
-            found.append(Relation.from_wire(bytes(row["body"]), parse_relation(bytes(row["body"])), names))
+            found.append(relation_of(bytes(row["body"]), tuple(names.items())))
     return Catalog(found)
 
 
