@@ -8,6 +8,7 @@
 #include "binary_numeric.hpp"
 #include "binary_values.hpp"
 #include "column.hpp"
+#include "gather.hpp"
 #include "hex.hpp"
 #include "text_numbers.hpp"
 #include "text_times.hpp"
@@ -123,25 +124,13 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 
 // ---- variable width ---------------------------------------------------------------------------------------------
 
-// Copies the cells one behind the other, `skip` bytes short of their beginnings.
-// Sixteen bytes are moved at once where the source has them; the output always has room for them.
-inline void gather_bytes(Column& column, Source source, const Cell* cells, size_t n, uint32_t skip) {
+// Appends the cells one behind the other, `skip` bytes short of their beginnings. True if they can only be ASCII.
+inline bool gather_bytes(Column& column, Source source, const Cell* cells, size_t n, uint32_t skip) {
     int32_t* offsets = column.reserve_offsets(n);
-    uint8_t* const start = column.data.reserve(column.total);
-    uint8_t* out = start;
-    const int32_t base = static_cast<int32_t>(column.data.size());
-    for (size_t i = 0; i < n; ++i) {
-        int32_t length = cells[i].length;
-        if (length >= 0) {
-            const uint8_t* from = source.base + cells[i].offset + skip;
-            size_t size = static_cast<uint32_t>(length) - skip;
-            if (size <= 16 && source.end - from >= 16) std::memcpy(out, from, 16);
-            else std::memcpy(out, from, size);
-            out += size;
-        }
-        offsets[i + 1] = base + static_cast<int32_t>(out - start);
-    }
-    column.data.set_size(column.data.size() + static_cast<size_t>(out - start));
+    uint8_t* out = column.data.reserve(column.total);
+    bool ascii = gather_cells(source.base, source.end, cells, n, skip, out, offsets);
+    column.data.set_size(static_cast<size_t>(offsets[n]));
+    return ascii;
 }
 
 // Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
@@ -169,7 +158,7 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
 template <uint32_t skip>
 inline void gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     size_t data_before = column.data.size(), offsets_before = column.offsets.size();
-    gather_bytes(column, source, cells, n, skip);
+    if (gather_bytes(column, source, cells, n, skip)) return;
     if (is_ascii(column.data.data() + data_before, column.data.size() - data_before)) return;
     bool all = true;
     for (size_t i = 0; i < n && all; ++i)

@@ -5,12 +5,15 @@ the messages R Y I U D T M have an xid before their body. Any boundary message s
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 
-from pgoutput_fast._core.wire cimport load32
+from pgoutput_fast._core.wire cimport load32, prefetch
 
 import pyarrow as pa
 
 # MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
 cdef int64_t MAX_PAYLOAD = 0x3fffffff
+
+# Headers lie too far apart for the processor to guess: this many messages ahead they are asked for.
+cdef int64_t AHEAD = 16
 
 cdef uint8_t CLASSES[256]
 
@@ -109,6 +112,8 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
         if i > 0 and end - window_begin > most_bytes:
             in_stream[0] = streaming != 0
             return i
+        if i + AHEAD < count:
+            prefetch(data + _offset(offsets32, offsets64, i + AHEAD))
         p = data + begin
         w.start[i] = <uint32_t> (begin - window_begin)
         w.relation[i] = 0

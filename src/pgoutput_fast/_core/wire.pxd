@@ -12,3 +12,8 @@ cdef extern from "wire.hpp" namespace "pgo" nogil:
 
     const int32_t CELL_NULL
     const int32_t CELL_UNCHANGED
+
+
+cdef extern from *:
+    # Asks for a cache line before it is needed.
+    void prefetch "__builtin_prefetch"(const void* p) noexcept nogil
