@@ -37,7 +37,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint src
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 
 bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
 	$(BIN)/python -m benchmarks

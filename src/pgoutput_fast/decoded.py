@@ -47,6 +47,18 @@ class Decoded:
     """The outcome of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
 
     The tables beside the changes are made when they are first asked for.
+
+    >>> import pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> decoded = pgo.decode(wal)
+    >>> decoded
+    <Decoded: 1 rows of public.orders>
+    >>> decoded.transactions.column("kind").to_pylist(), decoded.rejects.num_rows
+    (['begin', 'commit'], 0)
+    >>> decoded.changes[0].to_numpy()["id"]
+    array([1], dtype=int32)
     """
 
     def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:

@@ -31,6 +31,15 @@ class Decoder:
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData frame of
     a walsender without the frame's header.
+
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> first = Decoder()
+    >>> _ = first.decode(writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]))
+    >>> then = Decoder(state=StreamState.from_json(first.state.to_json()))  # in another process, perhaps
+    >>> rest = then.decode(writer.change(orders, "delete", key=["1"]) + writer.commit(100, 108, 0))
+    >>> rest.changes[0].batch.select(["_change_type", "_seq", "_txn", "id"]).to_pylist()
+    [{'_change_type': 'delete', '_seq': 3, '_txn': 0, 'id': 1}]
     """
 
     def __init__(
@@ -117,6 +126,15 @@ def tag(
 
     Raises:
         DecodeError: for a message that no state machine can take.
+
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> tagged, state = tag(wal)
+    >>> [chr(kind) for kind in tagged.column("kind").to_pylist()], state.catalog
+    (['B', 'R', 'I', 'C'], Catalog(public.orders))
+    >>> decode_tagged(tagged.slice(2, 1), state.catalog).table("public.orders").column("id").to_pylist()
+    [1]
     """
     native = NativeDecoder(Options(), state)
     arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)

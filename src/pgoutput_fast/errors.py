@@ -17,6 +17,11 @@ class DecodeError(ValueError):
         relation: the relation's qualified name, None if not known.
         column: the column's name, None if no single column is concerned.
         reason: what is wrong.
+
+    >>> import pgoutput_fast as pgo
+    >>> pgo.decode([b"B"])
+    Traceback (most recent call last):
+    pgoutput_fast.errors.DecodeError: message 0, byte 1: the message ends too early
     """
 
     def __init__(

@@ -24,7 +24,7 @@ def check_workers(frame: DataFrame) -> None:
         RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
     """
     context = frame.sparkSession.sparkContext
-    if not context.master.startswith("local"):
+    if not (context.master or "").startswith("local"):
         return
     chosen = shutil.which(context.pythonExec)
     if chosen is not None and os.path.abspath(chosen) == os.path.abspath(sys.executable):
