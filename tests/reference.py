@@ -142,6 +142,7 @@ class Transaction:
     commit_lsn: int | None = None
     commit_timestamp: int | None = None
     prepare_timestamp: int | None = None
+    prepare_end_lsn: int | None = None
     origin: str | None = None
     origin_lsn: int | None = None
     said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
@@ -263,6 +264,7 @@ class Decoder:
             ends=True,
         )  # fmt: skip
         if txn:
+            txn.commit_timestamp = timestamp
             self.outcome(txn, "committed", frame.seq, lsn, timestamp)
             self.release(txn)
 
@@ -285,6 +287,7 @@ class Decoder:
             raise MalformedError("prepare of another transaction")
         self.plain = None
         if txn:
+            txn.prepare_timestamp, txn.prepare_end_lsn = timestamp, end_lsn
             self.prepared[xid] = txn
         self.boundary(
             frame, "prepare", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
@@ -296,7 +299,7 @@ class Decoder:
         self.require_between_transactions()
         txn = self.open_stream(xid)
         del self.streams[xid]
-        txn.gid, txn.prepare_timestamp = gid, timestamp
+        txn.gid, txn.prepare_timestamp, txn.prepare_end_lsn = gid, timestamp, end_lsn
         self.prepared[xid] = txn
         self.boundary(
             frame, "stream_prepare", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
@@ -327,7 +330,7 @@ class Decoder:
         xid, gid = reader.u32(), reader.string()
         reader.end()
         self.require_between_transactions()
-        txn = self.take_prepared(xid, gid)
+        txn = self.take_prepared(xid, gid, prepare_end_lsn)
         self.boundary(
             frame, "rollback_prepared", txn, xid, lsn=prepare_end_lsn, end_lsn=end_lsn, timestamp=timestamp,
             prepare_timestamp=prepare_timestamp, gid=gid,
@@ -409,10 +412,12 @@ class Decoder:
             raise MalformedError("of a streamed transaction that is not open")
         return self.streams[xid]
 
-    def take_prepared(self, xid: int, gid: str) -> Transaction | None:
-        if xid in self.prepared and self.prepared[xid].gid == gid:
-            return self.prepared.pop(xid)
-        return None
+    def take_prepared(self, xid: int, gid: str, end_lsn: int | None = None) -> Transaction | None:
+        """A name can be used again: a rollback says where its prepare ended, too."""
+        txn = self.prepared.get(xid)
+        if txn is None or txn.gid != gid or end_lsn not in (None, txn.prepare_end_lsn):
+            return None
+        return self.prepared.pop(xid)
 
     def void_older(self, xid: int, frame: Frame) -> None:
         """A transaction that starts with a known xid shows that the older one of that xid is void."""

@@ -203,7 +203,9 @@ def resolve(type_oid: int, typmod: int, explained: tuple[str, str] | None = None
     if namespace == "pg_catalog":  # a domain shows itself under the name of its base type
         if name in OID_OF_NAME:
             return PgType(name, typmod)
-        return PgType(element, typmod, is_list=True) if element in OID_OF_NAME else PgType("unknown")
+        if element not in OID_OF_NAME:
+            return PgType("unknown")
+        return PgType(element, typmod, is_list=True, element_oid=OID_OF_NAME[element])
     if element:
         return PgType("citext" if element == "citext" else "unknown", is_list=True)
     return PgType("citext" if name == "citext" else "unknown")
@@ -287,7 +289,7 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     """The elements of what array_out prints; quoting and bounds are ASCII, what is inside is left alone."""
     if not raw.startswith(b"["):
-        if raw.startswith(b"{{"):
+        if raw.startswith(b"{{") and raw.endswith(b"}"):
             raise NoArrowFormError("multi-dimensional array")
         return text_array_body(raw), 1
     match = BOUNDS.match(raw)
@@ -301,7 +303,7 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     if any(lower > upper for lower, upper in bounds) or all(lower == 1 for lower, _ in bounds):
         raise MalformedError("array bounds")
     if len(bounds) > 1:
-        if not body.startswith(b"{{"):
+        if not (body.startswith(b"{{") and body.endswith(b"}")):
             raise MalformedError("array bounds that do not fit the array")
         raise NoArrowFormError("multi-dimensional array")
     elements = text_array_body(body)

@@ -60,6 +60,9 @@ def _rebuild(reason: str, *place: Any) -> DecodeError:
     return DecodeError(reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column)
 
 
+# Codes that Python code gives by itself.
+STATE_LOST = 19
+
 # By the codes of _core/reasons.hpp. What is in braces is known from the column.
 _REASONS = {
     1: "the payload is empty",

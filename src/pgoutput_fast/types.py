@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pgoutput_fast.catalog import Column
     from pgoutput_fast.options import Options
 
-__all__ = ["FIRST_USER_OID", "ColumnType", "column_type_of"]
+__all__ = ["FIRST_USER_OID", "ColumnType", "column_type_of", "is_built_in"]
 
 # FirstGenbkiObjectId: below it every oid means the same on every server.
 FIRST_USER_OID = 10_000
@@ -73,6 +73,12 @@ _ELEMENT_OF = {array: oid for oid, (_, array, _, _) in _BUILT_IN.items()}
 _OID_OF_NAME = {entry[0]: oid for oid, entry in _BUILT_IN.items()}
 _OID_OF_NAME |= {f"_{entry[0]}": entry[1] for entry in _BUILT_IN.values()}
 
+
+def is_built_in(oid: int) -> bool:
+    """Whether the oid alone says what a column becomes; of other types a Type message may tell more."""
+    return oid in _BUILT_IN or oid in _ELEMENT_OF
+
+
 # Extension types whose binary form is their text.
 _TEXT_EXTENSIONS = frozenset({"citext"})
 
@@ -103,7 +109,11 @@ def _type_of(oid: int, typmod: int, namespace: str | None, name: str | None, opt
         base = _OID_OF_NAME.get(name)
         return _unknown(name) if base is None else _type_of(base, typmod, None, None, options)
     if name.startswith("_") and len(name) > 1:
-        return _list(_type_of(0, typmod, namespace, name[1:], options), 0)
+        element = name[1:]
+        if element.startswith("_"):
+            # There are no arrays of arrays: its name begins with _, and what it is nobody said.
+            return _list(_unknown(f"{namespace}.{element}"), 0)
+        return _list(_type_of(0, typmod, namespace, element, options), 0)
     qualified = f"{namespace}.{name}"
     if name in _TEXT_EXTENSIONS:
         return ColumnType(pa.string(), "string", name=qualified)
@@ -140,7 +150,7 @@ def _numeric(typmod: int, options: Options) -> ColumnType:
     modifier = numeric_modifier(typmod)
     if modifier is not None:
         precision, scale = modifier
-        if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+        if 1 <= precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
             return ColumnType(pa.decimal128(precision, scale), "decimal", precision, scale, name="numeric")
     if options.numeric == "string":
         return ColumnType(pa.string(), "numeric_string", name="numeric")

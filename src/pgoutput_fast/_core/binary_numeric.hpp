@@ -1,7 +1,7 @@
 // numeric as numeric_send writes it: count, weight, sign and display scale, then digits of base 10000.
 #pragma once
 #include <cstdint>
-#include <string>
+#include <cstring>
 
 #include "buffer.hpp"
 #include "reasons.hpp"
@@ -26,12 +26,12 @@ inline Reason read_numeric_header(const uint8_t* p, uint32_t n, NumericHeader* h
     h->sign = load16(p + 4);
     h->dscale = load16(p + 6);
     if (n != 8 + 2 * h->count) return BAD_LENGTH;
-    if (h->sign == NUMERIC_NAN) return IS_NAN;
-    if (h->sign == NUMERIC_PLUS_INF || h->sign == NUMERIC_MINUS_INF) return IS_INFINITE;
-    if ((h->sign != 0 && h->sign != NUMERIC_NEGATIVE) || h->dscale > NUMERIC_MAX_DSCALE) return OUT_OF_RANGE;
+    if (h->dscale > NUMERIC_MAX_DSCALE) return OUT_OF_RANGE;
     for (unsigned i = 0; i < h->count; ++i)
         if (load16(p + 8 + 2 * i) > 9999) return OUT_OF_RANGE;
-    return OK;
+    if (h->sign == 0 || h->sign == NUMERIC_NEGATIVE) return OK;
+    if (h->sign == NUMERIC_NAN) return IS_NAN;
+    return h->sign == NUMERIC_PLUS_INF || h->sign == NUMERIC_MINUS_INF ? IS_INFINITE : OUT_OF_RANGE;
 }
 
 // As an integer of 10^-scale, exactly or not at all.
@@ -42,6 +42,9 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
     const uint128 limit = power_of_ten(static_cast<unsigned>(precision));
     for (unsigned i = 0; i < h.count; ++i) {
         unsigned digit = load16(p + 8 + 2 * i);
+        // Decimal digits beyond dscale are not part of the number: numeric_recv and numeric_out cut them, too.
+        int hidden = 4 * (static_cast<int>(i) - h.weight) - static_cast<int>(h.dscale);
+        if (hidden > 0) digit -= hidden >= 4 ? digit : digit % (hidden == 1 ? 10 : hidden == 2 ? 100 : 1000);
         // This digit's lowest decimal place, in units of 10^-scale.
         int place = 4 * (h.weight - static_cast<int>(i)) + scale;
         if (place <= -4) {
@@ -77,12 +80,12 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
     else if (reason) return reason;
     if (reason) return OK;
     size_t integral = h.weight < 0 ? 1 : 4 * (static_cast<size_t>(h.weight) + 1);
-    uint8_t* const start = out.reserve(integral + h.dscale + 8);
-    uint8_t* q = start;
+    uint8_t* start = out.reserve(integral + h.dscale + 8);
+    uint8_t* q = start + 1;  // behind a minus, should there be one
+    unsigned seen = 0;
     auto digit = [&](int i) -> unsigned {
         return i >= 0 && static_cast<unsigned>(i) < h.count ? load16(p + 8 + 2 * i) : 0;
     };
-    if (h.sign == NUMERIC_NEGATIVE) *q++ = '-';
     if (h.weight < 0) {
         *q++ = '0';
     } else {
@@ -93,6 +96,7 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
             for (unsigned k : part) {
                 leading = leading && k == 0;
                 if (!leading) *q++ = static_cast<uint8_t>('0' + k);
+                seen |= k;
             }
         }
         if (leading) *q++ = '0';
@@ -104,9 +108,14 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
             // Digits between the point and the first one on the wire (i < 0) are zeros.
             unsigned d = digit(i);
             const unsigned part[4] = {d / 1000, d / 100 % 10, d / 10 % 10, d % 10};
-            for (unsigned k = 0; k < 4 && left; ++k, --left) *q++ = static_cast<uint8_t>('0' + part[k]);
+            for (unsigned k = 0; k < 4 && left; ++k, --left) {
+                *q++ = static_cast<uint8_t>('0' + part[k]);
+                seen |= part[k];
+            }
         }
     }
+    if (h.sign == NUMERIC_NEGATIVE && seen) *start = '-';
+    else std::memmove(start, start + 1, static_cast<size_t>(--q - start));
     out.set_size(out.size() + static_cast<size_t>(q - start));
     return OK;
 }

@@ -50,7 +50,7 @@ inline Reason read_date(const uint8_t* p, int32_t* out) noexcept {
     if (days == std::numeric_limits<int32_t>::max() || days == std::numeric_limits<int32_t>::min()) return IS_INFINITE;
     int64_t unix_days = static_cast<int64_t>(days) + EPOCH_DAYS;
     *out = static_cast<int32_t>(unix_days);
-    return unix_days < MIN_UNIX_DAY || unix_days > MAX_UNIX_DAY ? OUT_OF_RANGE : OK;
+    return *out == unix_days ? OK : BEYOND_RANGE;
 }
 inline Reason read_time(const uint8_t* p, int64_t* out) noexcept {
     *out = static_cast<int64_t>(load64(p));

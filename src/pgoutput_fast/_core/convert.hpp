@@ -133,6 +133,8 @@ inline bool gather_bytes(Column& column, Source source, const Cell* cells, size_
     return ascii;
 }
 
+constexpr size_t MAX_OFFSET = 0x7fffffff;
+
 // Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
 // and what it appended is taken back where it reports an issue.
 template <class Write>
@@ -145,6 +147,8 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
         if (cells[i].length >= 0) {
             size_t before = column.data.size();
             Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.data);
+            // Offsets are int32. Only absurd numbers inside of arrays can come here: the rows see to the rest.
+            if (reason == OK && column.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
             if (reason) {
                 issues.push_back({static_cast<uint32_t>(i), reason, false});
                 column.data.set_size(before);
@@ -210,17 +214,7 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
 
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
-        // Digits with at most one point between them, a minus before them; or one of the three words.
-        uint32_t i = length && *p == '-';
-        uint32_t points = 0;
-        bool good = i < length && is_digit(p[i]) && is_digit(p[length - 1]);
-        for (; i < length && good; ++i) {
-            points += p[i] == '.';
-            good = (is_digit(p[i]) || p[i] == '.') && points <= 1;
-        }
-        double ignored;
-        if (!good && (length == 0 || is_digit(p[length - 1]) || parse_float<double>(p, length, &ignored) != OK))
-            return BAD_TEXT;
+        if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
         out.append(p, length);
         return OK;
     });

@@ -34,35 +34,47 @@ struct Elements {
 
 enum class Sliced : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
 
-// "[2:4]=" before the brace: 1 dimension that starts elsewhere than at 1.
-inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end) noexcept {
+// An int32 as array_out prints a bound. Moves p behind it.
+inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noexcept {
+    const bool negative = p < end && *p == '-';
+    if (negative) ++p;
+    const uint8_t* digits = p;
+    int64_t value = 0;
+    while (p < end && is_digit(*p) && p - digits < 10) value = value * 10 + (*p++ - '0');
+    if (p == digits || (*digits == '0' && (negative || p - digits > 1))) return false;
+    *out = negative ? -value : value;
+    return *out >= INT32_MIN && *out <= INT32_MAX;
+}
+
+// "[2:4]=" before the brace, printed only where a dimension starts elsewhere than at 1. `length` becomes the number
+// of elements that the bounds of a single dimension promise.
+inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, int64_t* length) noexcept {
     unsigned dimensions = 0;
     bool shifted = false;
     while (p < end && *p == '[') {
+        int64_t lower = 0, upper = 0;
+        if (!read_bound(++p, end, &lower) || p == end || *p != ':') return Sliced::BAD;
+        if (!read_bound(++p, end, &upper) || p == end || *p != ']') return Sliced::BAD;
         ++p;
-        for (int side = 0; side < 2; ++side) {
-            const uint8_t* start = p;
-            if (p < end && *p == '-') ++p;
-            const uint8_t* digits = p;
-            while (p < end && is_digit(*p) && p - digits < 11) ++p;
-            if (p == digits || p == end || *p != (side ? ']' : ':')) return Sliced::BAD;
-            if (side == 0) shifted = shifted || p - start != 1 || *start != '1';
-            ++p;
-        }
-        if (++dimensions > MAX_DIMENSIONS) return Sliced::BAD;
+        if (lower > upper || ++dimensions > MAX_DIMENSIONS) return Sliced::BAD;
+        shifted = shifted || lower != 1;
+        *length = upper - lower + 1;
     }
     if (dimensions == 0) return Sliced::GOOD;
-    if (p == end || *p != '=') return Sliced::BAD;
+    if (p == end || *p != '=' || !shifted) return Sliced::BAD;
     ++p;
-    return dimensions > 1 ? Sliced::MULTI : shifted ? Sliced::SHIFTED : Sliced::GOOD;
+    return dimensions > 1 ? Sliced::MULTI : Sliced::SHIFTED;
 }
 
 // array_out's text. It quotes whatever could be misread, so anything odd outside quotes is malformed.
 inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
-    Sliced bounds = read_text_bounds(p, end);
+    int64_t promised = 0;
+    const Sliced bounds = read_text_bounds(p, end, &promised);
+    const size_t before = elements.cells.size();
     if (bounds == Sliced::BAD) return bounds;
     if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
-    if (bounds == Sliced::MULTI || p[1] == '{') return Sliced::MULTI;
+    if (p[1] == '{') return bounds == Sliced::SHIFTED ? Sliced::BAD : Sliced::MULTI;
+    if (bounds == Sliced::MULTI) return Sliced::BAD;
     ++p;
     if (p + 1 == end) return bounds == Sliced::GOOD ? Sliced::GOOD : Sliced::BAD;
     for (;;) {
@@ -107,7 +119,10 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
             }
         }
         if (p == end) return Sliced::BAD;
-        if (*p == '}') return p + 1 == end ? bounds : Sliced::BAD;
+        if (*p == '}') {
+            const bool kept = bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised;
+            return p + 1 == end && kept ? bounds : Sliced::BAD;
+        }
         if (*p != ',') return Sliced::BAD;
         if (++p == end) return Sliced::BAD;
     }
@@ -124,13 +139,19 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
         *reason = BAD_ELEMENT;
         return Sliced::BAD;
     }
-    if (dimensions == 0) return p == end ? Sliced::GOOD : Sliced::BAD;
     if (static_cast<size_t>(end - p) < 8 * static_cast<size_t>(dimensions)) return Sliced::BAD;
+    bool empty = dimensions == 0;
+    for (unsigned i = 0; i < dimensions; ++i) {
+        if (static_cast<int32_t>(load32(p + 8 * i)) < 0) return Sliced::BAD;
+        empty = empty || load32(p + 8 * i) == 0;
+    }
+    // A cast from int2vector leaves one dimension of no elements.
+    if (empty) return p + 8 * dimensions == end ? Sliced::GOOD : Sliced::BAD;
     if (dimensions > 1) return Sliced::MULTI;
     int64_t count = static_cast<int32_t>(load32(p));
     bool shifted = load32(p + 4) != 1;
     p += 8;
-    if (count < 0 || count > (end - p) / 4) return Sliced::BAD;
+    if (count > (end - p) / 4) return Sliced::BAD;
     for (int64_t i = 0; i < count; ++i) {
         if (end - p < 4) return Sliced::BAD;
         int32_t length = static_cast<int32_t>(load32(p));
@@ -187,9 +208,11 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
     child.child_issues.clear();
     convert_cells(child, binary ? child.binary : child.text, inner, elements.cells.data(), elements.cells.size(),
                   child.child_issues);
-    // An element's issue is its row's; a row has one for all of its elements, the gravest first.
+    // An element's issue is its row's; a row has one for all of its elements, the gravest first, and that one instead
+    // of a note about its bounds.
     const int32_t* const ends = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n;
-    size_t last_row = static_cast<size_t>(-1), last_at = 0;
+    size_t last_row = static_cast<size_t>(-1), last_at = 0, noted = first_issue;
+    const size_t own_issues = issues.size();
     for (const Issue& issue : child.child_issues) {
         int32_t element = base + static_cast<int32_t>(issue.row);
         size_t row = static_cast<size_t>(std::upper_bound(ends, ends + n, element) - ends);
@@ -198,6 +221,12 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             continue;
         }
         last_row = row;
+        while (noted < own_issues && issues[noted].row < row) ++noted;
+        if (noted < own_issues && issues[noted].row == row) {
+            last_at = noted;
+            issues[noted] = {static_cast<uint32_t>(row), issue.reason, true};
+            continue;
+        }
         last_at = issues.size();
         issues.push_back({static_cast<uint32_t>(row), issue.reason, true});
     }

@@ -25,7 +25,7 @@ inline constexpr Kernel KERNELS[] = {
     {"float8", Layout::FIXED, 8, from_text<double, parse_float<double>>, from_binary<double, 8, read_float8>},
     {"decimal", Layout::FIXED, 16, decimal_text, decimal_binary},
     {"numeric_string", Layout::BYTES, 0, numeric_string_text, numeric_string_binary},
-    {"numeric_float8", Layout::FIXED, 8, from_text<double, parse_float<double>>, numeric_float8_binary},
+    {"numeric_float8", Layout::FIXED, 8, from_text<double, parse_numeric_float8>, numeric_float8_binary},
     {"string", Layout::BYTES, 0, string_any, string_any},
     {"jsonb", Layout::BYTES, 0, string_any, jsonb_binary},
     {"bytea", Layout::BYTES, 0, bytea_text, bytea_binary},

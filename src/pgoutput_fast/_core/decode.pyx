@@ -180,6 +180,7 @@ cdef class NativeDecoder:
     cdef _discard(self, list touched):
         cdef RelationRows rows
         for rows in touched:
+            rows.touched = False
             rows.discard()
 
     # ---- a window ------------------------------------------------------------------------------------------------
@@ -229,7 +230,8 @@ cdef class NativeDecoder:
             present.sort(key=lambda k: self.order[self.starts[k - 1] if k else 0])
         for slot in present:
             rows = self._rows_of(slot)
-            if rows not in touched:
+            if not rows.touched:
+                rows.touched = True
                 touched.append(rows)
             begin = self.starts[slot - 1] if slot else 0
             at = 0

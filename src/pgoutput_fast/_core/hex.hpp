@@ -1,4 +1,4 @@
-// Hexadecimal digits, both ways, and the two shapes of a UUID.
+// Hexadecimal digits, both ways and always in lower case, as the server prints them; and the two shapes of a UUID.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@ struct HexTable {
     constexpr HexTable() : value() {
         for (int i = 0; i < 256; ++i) value[i] = 0xff;
         for (int i = 0; i < 10; ++i) value['0' + i] = static_cast<uint8_t>(i);
-        for (int i = 0; i < 6; ++i) value['a' + i] = value['A' + i] = static_cast<uint8_t>(10 + i);
+        for (int i = 0; i < 6; ++i) value['a' + i] = static_cast<uint8_t>(10 + i);
     }
 };
 inline constexpr HexTable HEX{};
@@ -44,11 +44,8 @@ inline void print_uuid(const uint8_t* p, uint8_t* out) noexcept {
     out[8] = out[13] = out[18] = out[23] = '-';
 }
 
-// uuid_out prints lower-case digits and four hyphens, and so must it come.
 inline bool parse_uuid(const uint8_t* p, uint8_t* out) noexcept {
-    uint8_t bad = 0;
-    for (unsigned i = 0; i < UUID_TEXT; ++i) bad |= static_cast<uint8_t>(p[i] - 'A') < 26;
-    bad |= static_cast<uint8_t>((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
+    uint8_t bad = static_cast<uint8_t>((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
     bool good = from_hex(p, 4, out);
     good &= from_hex(p + 9, 2, out + 4);
     good &= from_hex(p + 14, 2, out + 6);

@@ -100,6 +100,9 @@ cdef class TableBuilder:
         cdef uint8_t there = length >= 0
         cdef int32_t* offsets = column.reserve_offsets(1)
         if there:
+            if <int64_t> column.data.size() + length > 0x7fffffff:
+                with gil:
+                    raise OverflowError("more than 2 GiB in one column: pass fewer payloads to a call")
             column.data.append(p, <size_t> length)
         offsets[1] = <int32_t> column.data.size()
         column.append_validity(&there, 1)
@@ -154,6 +157,11 @@ cdef class RecordTables:
 
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil:
         return t.put_bytes(k, self.at(s), s.length)
+
+    @property
+    def forgotten(self):
+        """Keys of plain transactions that a bad boundary cut off."""
+        return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
 
     @property
     def transactions(self):
@@ -308,6 +316,7 @@ cdef RecordTables take_records(Records& records, list versions, object options):
     tables.records.messages.swap(records.messages)
     tables.records.rejects.swap(records.rejects)
     tables.records.oids.swap(records.oids)
+    tables.records.forgotten.swap(records.forgotten)
     tables.records.text.swap(records.text)
     tables.versions = list(versions) if tables.records.rejects.size() else versions
     tables.options = options

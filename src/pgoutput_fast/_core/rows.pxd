@@ -25,6 +25,7 @@ cdef enum Progress:
     ROWS_DONE = 0
     ROWS_FULL = 1     # the batch is as large as it may become
     ROWS_FAILED = 2   # see Trouble
+    ROWS_AGAIN = 3    # some messages were rejected: once more without them
 
 
 cdef struct Trouble:
@@ -40,10 +41,11 @@ cdef class Scratch:
     cdef vector[Cell] cells
     cdef vector[uint32_t] row_message
     cdef vector[uint8_t] row_change
-    cdef vector[uint8_t] flags
     cdef vector[Mark] marks
     cdef Issues issues
     cdef vector[uint32_t] issue_ends     # per column: where its issues end
+    cdef vector[int32_t] refused         # per row: the issue for which it cannot be taken, or -1
+    cdef vector[int32_t] refused_column  # and that issue's column
     cdef Trouble trouble
 
 
@@ -66,10 +68,12 @@ cdef class RelationRows:
     cdef int64_t batch_bytes
     cdef bint refuse_unrepresentable
     cdef bint quarantine
+    cdef bint touched                    # whether the call at hand has rows for it
 
     cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
                        Scratch scratch) except -1 nogil
     cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
+    cdef bint _refuse(self, Tagger tagger, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
     cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil
     cdef int64_t bytes(self) noexcept nogil
     cdef int64_t _largest(self) noexcept nogil

@@ -25,7 +25,6 @@ from pgoutput_fast._core.column cimport (
     make_column,
     start_array,
 )
-from pgoutput_fast._core.reasons cimport FIRST_NOTED, OK, Reason
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_message
 from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
@@ -40,6 +39,8 @@ from pgoutput_fast.types import column_type_of
 # Rows of a block: its cells and what they become stay in L2.
 cdef int64_t BLOCK_ROWS = 1024
 cdef int64_t BLOCK_BYTES = 1 << 22
+# Wide relations have shorter blocks.
+cdef int64_t BLOCK_CELLS = 1 << 17
 # Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters, any other cell as
 # twice its bytes and two.
 cdef int64_t OFFSET_LIMIT = 0x7fffffff
@@ -144,17 +145,17 @@ cdef class RelationRows:
         """Decodes messages from at[0] on until all are done, the batch is full or one is malformed and to be raised."""
         cdef Block block
         cdef int64_t k, first, room, worst
+        cdef int progress
         cdef int32_t columns = self.count
         self._expect(count - at[0])
         while at[0] < count:
             room = self.batch_rows - self.rows
             if room < 2 or self.bytes() >= self.batch_bytes:
                 return ROWS_FULL
-            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]))
+            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (columns + 1))
             if <int64_t> scratch.row_message.size() < block.stride:
                 scratch.row_message.resize(BLOCK_ROWS)
                 scratch.row_change.resize(BLOCK_ROWS)
-                scratch.flags.resize(BLOCK_ROWS)
             if <int64_t> scratch.cells.size() < block.stride * columns + 1:
                 scratch.cells.resize(block.stride * columns + 1)
             block.cells = scratch.cells.data()
@@ -183,11 +184,12 @@ cdef class RelationRows:
                 worst = max(2 * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
                 if self.rows and self._largest() + worst > OFFSET_LIMIT:
                     return ROWS_FULL
-                if self.convert_block(tagger, w, &block, scratch):
+                progress = self.convert_block(tagger, w, &block, scratch)
+                if progress == ROWS_DONE:
                     break
-                if not self.quarantine:
+                if progress == ROWS_FAILED:
                     return ROWS_FAILED
-                # A message of the block was malformed and is rejected now: the block once more without it.
+                # Messages of the block were malformed and are rejected now: the block once more without them.
             at[0] = k
         return ROWS_DONE
 
@@ -210,13 +212,14 @@ cdef class RelationRows:
         tagger.reject(w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count, t.sent)
 
     cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
-        """Appends the block's rows to the columns; or, if a value is malformed, leaves them as they were."""
+        """Appends the block's rows to the columns: ROWS_DONE.
+
+        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN if
+        all messages with malformed values have gone to the rejects.
+        """
         cdef int32_t c
-        cdef size_t k, first
         cdef const Cell* cells
         cdef Source source
-        cdef Issue* issue
-        cdef int64_t worst = -1
         cdef size_t n = <size_t> block.rows
         source.base = w.base
         source.end = w.end
@@ -235,32 +238,58 @@ cdef class RelationRows:
                 self._convert_mixed(c, source, cells, n, scratch)
             scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
         if scratch.issues.size():
-            # The malformed value that comes first in the stream is the one to report.
-            first = 0
-            for c in range(self.count):
-                for k in range(first, scratch.issue_ends[c]):
-                    issue = &scratch.issues[k]
-                    if is_malformed(issue.reason) or self.refuse_unrepresentable:
-                        if worst < 0 or block.row_message[issue.row] < scratch.trouble.message:
-                            worst = issue.row
-                            scratch.trouble.message = block.row_message[issue.row]
-                            scratch.trouble.reason = issue.reason
-                            scratch.trouble.column = c
-                            scratch.trouble.sent = -1
-                            scratch.trouble.byte_offset = (block.cells[c * block.stride + issue.row].offset
-                                                           - <int64_t> w.start[scratch.trouble.message])
-                first = scratch.issue_ends[c]
-            if worst >= 0:
+            if self._refuse(tagger, w, block, scratch, True):
                 for c in range(self.count):
                     self.columns[c].rewind(scratch.marks[c])
-                if self.quarantine:
-                    self._reject_message(tagger, w, scratch)
-                return False
+                return ROWS_AGAIN if self.quarantine else ROWS_FAILED
+            if self.refuse_unrepresentable and self._refuse(tagger, w, block, scratch, False):
+                for c in range(self.count):
+                    self.columns[c].rewind(scratch.marks[c])
+                return ROWS_FAILED
             self._note_issues(tagger, w, block, scratch)
         if block.unchanged:
             self._note_unchanged(block)
         self.append_meta(tagger, block)
         self.rows += block.rows
+        return ROWS_DONE
+
+    cdef bint _refuse(self, Tagger tagger, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
+        """Whether the block has malformed values, or else any that its columns cannot hold.
+
+        The first one in the stream is the scratch's trouble then; under quarantine every message with a malformed value
+        is rejected, each for its first one.
+        """
+        cdef int32_t c
+        cdef int64_t row
+        cdef size_t k, first = 0
+        cdef uint32_t message
+        cdef bint found = False
+        cdef Issue* issue
+        scratch.refused.assign(<size_t> block.rows, -1)
+        scratch.refused_column.resize(<size_t> block.rows)
+        for c in range(self.count):
+            for k in range(first, scratch.issue_ends[c]):
+                issue = &scratch.issues[k]
+                if scratch.refused[issue.row] < 0 and (not malformed or is_malformed(issue.reason)):
+                    scratch.refused[issue.row] = <int32_t> k
+                    scratch.refused_column[issue.row] = c
+                    found = True
+            first = scratch.issue_ends[c]
+        if not found:
+            return False
+        for row in range(block.rows):
+            message = block.row_message[row]
+            if scratch.refused[row] < 0 or not tagger.taken[message]:
+                continue
+            c = scratch.refused_column[row]
+            scratch.trouble.message = message
+            scratch.trouble.reason = scratch.issues[scratch.refused[row]].reason
+            scratch.trouble.column = c
+            scratch.trouble.sent = -1
+            scratch.trouble.byte_offset = block.cells[c * block.stride + row].offset - <int64_t> w.start[message]
+            if not (self.quarantine and malformed):
+                return True
+            self._reject_message(tagger, w, scratch)
         return True
 
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n, Scratch scratch) except -1 nogil:

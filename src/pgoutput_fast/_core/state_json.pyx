@@ -3,6 +3,7 @@ from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.map cimport map as cmap
 from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
 
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
@@ -61,6 +62,8 @@ cdef dict _export_types(const TypeMap& known):
 
 
 cdef dict _export_transaction(Transaction& t, list versions):
+    cdef vector[ScopedRelation] relations = t.all_relations()
+    cdef vector[ScopedType] types = t.all_types()
     return {
         "txn": _nullable(t.txn),
         "xid": t.xid,
@@ -72,14 +75,13 @@ cdef dict _export_transaction(Transaction& t, list versions):
         "origin": t.origin.decode("utf-8") if t.has_origin else None,
         "origin_lsn": _nullable(t.origin_lsn),
         "relations": [
-            [t.relations[i].oid, t.relations[i].subxid, _version(versions, t.relations[i].known.slot),
-             t.relations[i].known.seq]
-            for i in range(<int> t.relations.size())
+            [relations[i].oid, relations[i].subxid, _version(versions, relations[i].known.slot), relations[i].known.seq]
+            for i in range(<int> relations.size())
         ],
         "types": [
-            [t.types[i].oid, t.types[i].subxid, t.types[i].type.name_space.decode("utf-8"),
-             t.types[i].type.name.decode("utf-8"), t.types[i].type.seq]
-            for i in range(<int> t.types.size())
+            [types[i].oid, types[i].subxid, types[i].type.name_space.decode("utf-8"),
+             types[i].type.name.decode("utf-8"), types[i].type.seq]
+            for i in range(<int> types.size())
         ],
     }
 
@@ -107,7 +109,12 @@ def export_state(Tagger tagger):
 
 
 cdef int32_t _slot(Tagger tagger, version) except? -9:
-    return SLOT_LOST if version is None else tagger.slots[int(version)]
+    if version is None:
+        return SLOT_LOST
+    cdef int32_t slot = tagger.slot_of_version(int(version))
+    if slot < 0:
+        raise ValueError(f"the state refers to relation version {version}, which its catalog lacks")
+    return slot
 
 
 cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except -1:
@@ -129,14 +136,14 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
         relation.subxid = subxid
         relation.known.slot = _slot(tagger, version)
         relation.known.seq = seq
-        t.relations.push_back(relation)
+        t.learn(relation)
     for oid, subxid, namespace, name, seq in values["types"]:
         scoped.oid = oid
         scoped.subxid = subxid
         scoped.type.name_space = namespace.encode()
         scoped.type.name = name.encode()
         scoped.type.seq = seq
-        t.types.push_back(scoped)
+        t.learn(scoped)
     return 0
 
 

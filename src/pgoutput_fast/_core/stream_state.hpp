@@ -1,6 +1,7 @@
 // What a stream's position means: the open transactions, what was learnt in them, and the records of what happened.
 // Plain data; the rules that move it are in tag.pyx.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -40,6 +41,21 @@ struct ScopedType {
     TypeName type;
 };
 
+// What Relation and Type messages said inside a streamed transaction: of each oid what each subtransaction said last,
+// in the order in which they said it.
+struct Scope {
+    std::unordered_map<uint32_t, std::vector<ScopedRelation>> relations;
+    std::unordered_map<uint32_t, std::vector<ScopedType>> types;
+};
+
+// Copies of a state share their large parts until one of them writes: a call that may be undone keeps a copy.
+template <class T>
+T& own(std::shared_ptr<T>& shared) {
+    if (!shared) shared = std::make_shared<T>();
+    else if (shared.use_count() > 1) shared = std::make_shared<T>(*shared);
+    return *shared;
+}
+
 // A transaction whose end has not come: streamed in blocks, being sent, or prepared.
 struct Transaction {
     int64_t txn = NONE64;
@@ -52,8 +68,74 @@ struct Transaction {
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
-    std::vector<ScopedRelation> relations;
-    std::vector<ScopedType> types;
+
+    const Known* relation(uint32_t oid) const {
+        if (!scope_) return nullptr;
+        auto found = scope_->relations.find(oid);
+        return found == scope_->relations.end() ? nullptr : &found->second.back().known;
+    }
+    const TypeName* type(uint32_t oid) const {
+        if (!scope_) return nullptr;
+        auto found = scope_->types.find(oid);
+        return found == scope_->types.end() ? nullptr : &found->second.back().type;
+    }
+    void learn(const ScopedRelation& said) { file(own(scope_).relations[said.oid], said); }
+    void learn(const ScopedType& said) { file(own(scope_).types[said.oid], said); }
+    // DDL that is rolled back was never there.
+    void forget(uint32_t subxid) {
+        if (!scope_) return;
+        Scope& scope = own(scope_);
+        drop(scope.relations, subxid);
+        drop(scope.types, subxid);
+    }
+    void lose_relations() {
+        if (!scope_ || scope_->relations.empty()) return;
+        for (auto& entry : own(scope_).relations)
+            for (ScopedRelation& said : entry.second) said.known.slot = SLOT_LOST;
+    }
+    // What holds at its end, a value per oid; or all of it, in the order in which it was said.
+    std::vector<ScopedRelation> last_relations() const { return scope_ ? lasts(scope_->relations) : std::vector<ScopedRelation>(); }
+    std::vector<ScopedType> last_types() const { return scope_ ? lasts(scope_->types) : std::vector<ScopedType>(); }
+    std::vector<ScopedRelation> all_relations() const {
+        std::vector<ScopedRelation> all = scope_ ? flat(scope_->relations) : std::vector<ScopedRelation>();
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.known.seq < b.known.seq; });
+        return all;
+    }
+    std::vector<ScopedType> all_types() const {
+        std::vector<ScopedType> all = scope_ ? flat(scope_->types) : std::vector<ScopedType>();
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type.seq < b.type.seq; });
+        return all;
+    }
+
+private:
+    template <class S>
+    static void file(std::vector<S>& known, const S& said) {
+        known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == said.subxid; }),
+                    known.end());
+        known.push_back(said);
+    }
+    template <class S>
+    static void drop(std::unordered_map<uint32_t, std::vector<S>>& map, uint32_t subxid) {
+        for (auto it = map.begin(); it != map.end();) {
+            auto& known = it->second;
+            known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == subxid; }),
+                        known.end());
+            it = known.empty() ? map.erase(it) : std::next(it);
+        }
+    }
+    template <class S>
+    static std::vector<S> lasts(const std::unordered_map<uint32_t, std::vector<S>>& map) {
+        std::vector<S> found;
+        for (const auto& entry : map) found.push_back(entry.second.back());
+        return found;
+    }
+    template <class S>
+    static std::vector<S> flat(const std::unordered_map<uint32_t, std::vector<S>>& map) {
+        std::vector<S> found;
+        for (const auto& entry : map) found.insert(found.end(), entry.second.begin(), entry.second.end());
+        return found;
+    }
+    std::shared_ptr<Scope> scope_;
 };
 
 enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
@@ -71,7 +153,6 @@ struct StreamState {
     std::map<uint32_t, Transaction> streamed;  // by xid
     std::vector<Transaction> prepared;
 
-    // Copies of a state share the maps until one of them writes: a call that may have to be undone keeps a copy.
     const RelationMap& relations() const { return *relations_; }
     const TypeMap& types() const { return *types_; }
     void describe(uint32_t oid, Known known) { own(relations_)[oid] = known; }
@@ -79,16 +160,30 @@ struct StreamState {
     // Nothing that a Relation said, anywhere, is trusted until it is said again.
     void lose_relations() {
         for (auto& entry : own(relations_)) entry.second.slot = SLOT_LOST;
-        for (auto& entry : streamed) entry.second.relations.clear();
-        for (auto& transaction : prepared) transaction.relations.clear();
+        for (auto& entry : streamed) entry.second.lose_relations();
+        for (auto& transaction : prepared) transaction.lose_relations();
+    }
+    const Known* relation(uint32_t oid) const {
+        auto found = relations_->find(oid);
+        return found == relations_->end() ? nullptr : &found->second;
+    }
+    const TypeName* type(uint32_t oid) const {
+        auto found = types_->find(oid);
+        return found == types_->end() ? nullptr : &found->second;
+    }
+    // What a stream learnt holds for all now, unless something said later, outside of it, is known already.
+    void promote(const Transaction& transaction) {
+        for (const ScopedRelation& said : transaction.last_relations()) {
+            const Known* plain = relation(said.oid);
+            if (!plain || plain->seq < said.known.seq) describe(said.oid, said.known);
+        }
+        for (const ScopedType& said : transaction.last_types()) {
+            const TypeName* plain = type(said.oid);
+            if (!plain || plain->seq < said.type.seq) name_type(said.oid, said.type);
+        }
     }
 
 private:
-    template <class M>
-    static M& own(std::shared_ptr<M>& map) {
-        if (map.use_count() > 1) map = std::make_shared<M>(*map);
-        return *map;
-    }
     std::shared_ptr<RelationMap> relations_ = std::make_shared<RelationMap>();
     std::shared_ptr<TypeMap> types_ = std::make_shared<TypeMap>();
 };
@@ -154,6 +249,7 @@ struct Records {
     std::vector<MessageRecord> messages;
     std::vector<RejectRecord> rejects;
     std::vector<int64_t> oids;
+    std::vector<int64_t> forgotten;  // txn of plain transactions that a bad boundary cut off: their end is not known
     std::string text;
 
     Slice keep(const uint8_t* p, size_t n) {

@@ -42,8 +42,13 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         cbool has_origin
         string origin
         int64_t origin_lsn
-        vector[ScopedRelation] relations
-        vector[ScopedType] types
+        const Known* relation(uint32_t oid)
+        const TypeName* type(uint32_t oid)
+        void learn(const ScopedRelation& said)
+        void learn(const ScopedType& said)
+        void forget(uint32_t subxid)
+        vector[ScopedRelation] all_relations()
+        vector[ScopedType] all_types()
 
     ctypedef enum Context "pgo::Context":
         OUTSIDE "pgo::OUTSIDE"
@@ -70,6 +75,9 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         void describe(uint32_t oid, Known known)
         void name_type(uint32_t oid, const TypeName& type)
         void lose_relations()
+        const Known* relation(uint32_t oid)
+        const TypeName* type(uint32_t oid)
+        void promote(const Transaction& transaction)
 
     cdef cppclass Run:
         int64_t txn
@@ -120,5 +128,6 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         vector[MessageRecord] messages
         vector[RejectRecord] rejects
         vector[int64_t] oids
+        vector[int64_t] forgotten
         string text
         Slice keep(const uint8_t* p, size_t n) except +

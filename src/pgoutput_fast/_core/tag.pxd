@@ -9,7 +9,6 @@ from pgoutput_fast._core.stream_state cimport (
     Known,
     Records,
     Run,
-    ScopedRelation,
     StreamState,
     Transaction,
 )
@@ -28,8 +27,9 @@ cdef class Tagger:
     cdef Run saved_run
     cdef Records records
     cdef readonly list versions          # Relation of each slot
-    cdef dict slots                      # version id -> slot
+    cdef dict slots                      # version id -> its slots, the latest last: Types can name its columns anew
     cdef vector[string] bodies           # wire body of each slot, to know a re-sent Relation by
+    cdef vector[uint8_t] explained       # per slot: whether Types may say more of its columns
     cdef int64_t saved_versions
     cdef bint quarantine
 
@@ -61,6 +61,7 @@ cdef class Tagger:
     cdef void forget_lookups(self) noexcept nogil
     cdef int32_t lookup(self, uint32_t oid) noexcept nogil
     cdef int64_t seq_of(self, int64_t i) noexcept nogil
+    cdef int32_t slot_of_version(self, version) except -2
     cdef void open_run(self) noexcept nogil
     cdef void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn, int64_t commit_timestamp,
                       bint in_stream) noexcept nogil
@@ -69,13 +70,10 @@ cdef class Tagger:
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
     cdef void lose_relations(self) noexcept nogil
     cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil
-    cdef void promote(self, Transaction& transaction) noexcept nogil
     cdef void _learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil
-    cdef void _file(self, Transaction& t, ScopedRelation scoped) noexcept nogil
     cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil
-    cdef void _forget_subtransaction(self, Transaction& t, uint32_t subxid) noexcept nogil
     cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil
     cdef int64_t step(self, Window w, int64_t i) noexcept nogil
     cdef int boundary(self, Window w, int64_t i) noexcept nogil

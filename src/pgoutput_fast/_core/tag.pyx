@@ -1,4 +1,3 @@
-# cython: language_level=3
 """Stage 2, tag: headers + StreamState -> what a decoder must know of each message.
 
 Sequential, but only boundary, Relation and Type messages move the state; a change costs one look-up. The loop runs
@@ -7,6 +6,7 @@ without the GIL and stops only for what is rare: a Relation or Type that is new,
 cimport cython
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cmap
 from libcpp.vector cimport vector
 
@@ -52,6 +52,7 @@ from pgoutput_fast._core.stream_state cimport (
     OutcomeRecord,
     Records,
     RejectRecord,
+    Run,
     ScopedRelation,
     ScopedType,
     StreamState,
@@ -63,6 +64,7 @@ from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import described, relation_of
+from pgoutput_fast.types import is_built_in
 
 
 @cython.final
@@ -102,9 +104,12 @@ cdef class Tagger:
         self.state = dereference(self.saved)
         self.run = self.saved_run
         for relation in self.versions[self.saved_versions:]:
-            del self.slots[relation.version]
+            self.slots[relation.version].pop()
+            if not self.slots[relation.version]:
+                del self.slots[relation.version]
         del self.versions[self.saved_versions:]
         self.bodies.resize(self.saved_versions)
+        self.explained.resize(self.saved_versions)
         self.records = Records()
         self.forget_lookups()
         self.end_call()
@@ -118,14 +123,25 @@ cdef class Tagger:
         return self.state.next_seq
 
     def slot_of(self, relation, body=None):
-        """The slot of a Relation object, made if its version is new; `body` is its wire form, if that is at hand."""
-        slot = self.slots.get(relation.version)
-        if slot is None:
-            slot = len(self.versions)
-            self.versions.append(relation)
-            self.slots[relation.version] = slot
-            self.bodies.push_back(relation.wire_body() if body is None else body)
+        """The slot of a Relation object, made if its version is new or its columns' types were named anew.
+
+        `body` is its wire form, where that is at hand.
+        """
+        slots = self.slots.setdefault(relation.version, [])
+        for slot in slots:
+            if self.versions[slot] == relation:
+                return slot
+        slot = len(self.versions)
+        slots.append(slot)
+        self.versions.append(relation)
+        self.bodies.push_back(relation.wire_body() if body is None else body)
+        self.explained.push_back(any(not is_built_in(column.type_oid) for column in relation.columns))
         return slot
+
+    cdef int32_t slot_of_version(self, version) except -2:
+        """The latest slot of a version id, -1 if it is not known."""
+        slots = self.slots.get(version)
+        return slots[len(slots) - 1] if slots else -1
 
     # ---- look-ups and runs -------------------------------------------------------------------------------------
 
@@ -139,19 +155,12 @@ cdef class Tagger:
         cdef int k = oid & 63
         if self.cached_oid[k] == oid and self.cached_slot[k] != -9:
             return self.cached_slot[k]
-        cdef int32_t slot = SLOT_UNKNOWN
-        cdef int64_t j
-        cdef Transaction* t
-        cdef bint found = False
+        cdef const Known* known = NULL
         if self.state.context == STREAMING:
-            t = &self.state.streamed[self.state.current.xid]
-            for j in range(<int64_t> t.relations.size() - 1, -1, -1):
-                if t.relations[j].oid == oid:
-                    slot = t.relations[j].known.slot
-                    found = True
-                    break
-        if not found and self.state.relations().count(oid):
-            slot = self.state.relations().at(oid).slot
+            known = self.state.streamed[self.state.current.xid].relation(oid)
+        if known == NULL:
+            known = self.state.relation(oid)
+        cdef int32_t slot = SLOT_UNKNOWN if known == NULL else known.slot
         self.cached_oid[k] = oid
         self.cached_slot[k] = slot
         return slot
@@ -209,19 +218,10 @@ cdef class Tagger:
             scoped.oid = oid
             scoped.subxid = subxid
             scoped.known = known
-            self._file(self.state.streamed[self.state.current.xid], scoped)
+            self.state.streamed[self.state.current.xid].learn(scoped)
         else:
             self.state.describe(oid, known)
         self.forget_lookups()
-
-    cdef void _file(self, Transaction& t, ScopedRelation scoped) noexcept nogil:
-        # One entry per (oid, subtransaction), the latest one last: a stream that is told the same again does not grow.
-        cdef size_t k
-        for k in range(t.relations.size()):
-            if t.relations[k].oid == scoped.oid and t.relations[k].subxid == scoped.subxid:
-                t.relations.erase(t.relations.begin() + k)
-                break
-        t.relations.push_back(scoped)
 
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
         """A message that cannot be taken. Under quarantine: rejects it, with what follows from it, and returns False."""
@@ -240,6 +240,8 @@ cdef class Tagger:
             return False
         if cls & BOUNDARY or cls == 0:
             # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
+            if self.state.context == PLAIN or self.state.context == PREPARING:
+                self.records.forgotten.push_back(self.state.current.txn)
             self.state.lost = True
             self.state.context = OUTSIDE
             self.state.current = Transaction()
@@ -270,20 +272,15 @@ cdef class Tagger:
     cdef void begin_session(self, int64_t seq) noexcept nogil:
         """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
         cdef vector[int64_t] voided
-        cdef size_t k, j
-        cdef int64_t lowest
+        cdef size_t k
         cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
         while it != self.state.streamed.end():
             voided.push_back(dereference(it).second.txn)
             preincrement(it)
         if self.state.context == PLAIN or self.state.context == PREPARING:
             voided.push_back(self.state.current.txn)
+        sort(voided.begin(), voided.end())
         for k in range(voided.size()):
-            for j in range(k + 1, voided.size()):
-                if voided[j] < voided[k]:
-                    lowest = voided[j]
-                    voided[j] = voided[k]
-                    voided[k] = lowest
             self.void_transaction(voided[k], seq)
         self.state.streamed.clear()
         self.state.current = Transaction()
@@ -293,23 +290,6 @@ cdef class Tagger:
         self.state.session_starts = False
         self.forget_lookups()
         self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
-
-    cdef void promote(self, Transaction& transaction) noexcept nogil:
-        """What a stream learnt holds for all now, unless something said later, outside of it, is known already."""
-        cdef size_t k
-        cdef ScopedRelation* r
-        cdef ScopedType* t
-        for k in range(transaction.relations.size()):
-            r = &transaction.relations[k]
-            if self.state.relations().count(r.oid) and self.state.relations().at(r.oid).seq > r.known.seq:
-                continue
-            self.state.describe(r.oid, r.known)
-        for k in range(transaction.types.size()):
-            t = &transaction.types[k]
-            if self.state.types().count(t.oid) and self.state.types().at(t.oid).seq > t.type.seq:
-                continue
-            self.state.name_type(t.oid, t.type)
-        self.forget_lookups()
 
     cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid that begins again: what was open or prepared under it is void."""
@@ -423,6 +403,8 @@ cdef class Tagger:
             self.open_run()
             if kind == c'P':
                 if context != OUTSIDE:
+                    self.state.current.prepare_end_lsn = b.end_lsn
+                    self.state.current.prepare_timestamp = b.timestamp
                     self.state.prepared.push_back(self.state.current)
             elif context != OUTSIDE:
                 o.txn = b.txn
@@ -463,11 +445,11 @@ cdef class Tagger:
                     else:
                         o.subxid = subxid
                         self.run.subxid = subxid
-                        self._forget_subtransaction(dereference(it).second, subxid)
+                        dereference(it).second.forget(subxid)
                     self.records.outcomes.push_back(o)
             elif kind == c'c':
                 self._end_origin(&b, dereference(it).second)
-                self.promote(dereference(it).second)
+                self.state.promote(dereference(it).second)
                 self.state.streamed.erase(it)
             elif kind == c'p':
                 self._end_origin(&b, dereference(it).second)
@@ -478,9 +460,8 @@ cdef class Tagger:
                 self.state.streamed.erase(it)
                 self.state.prepared.push_back(t)
             elif known:
-                self._end_origin(&b, self.state.prepared[prepared_at])
                 if kind == c'K':
-                    self.promote(self.state.prepared[prepared_at])
+                    self.state.promote(self.state.prepared[prepared_at])
                 self.state.prepared.erase(self.state.prepared.begin() + prepared_at)
             if known and (kind == c'c' or kind == c'K'):
                 o.committed = True
@@ -506,20 +487,6 @@ cdef class Tagger:
         if t.has_origin:
             b.origin = self.records.keep(<const uint8_t*> t.origin.data(), t.origin.size())
             b.origin_lsn = t.origin_lsn
-
-    cdef void _forget_subtransaction(self, Transaction& t, uint32_t subxid) noexcept nogil:
-        """DDL that is rolled back was never there."""
-        cdef vector[ScopedRelation] relations
-        cdef vector[ScopedType] types
-        cdef size_t k
-        for k in range(t.relations.size()):
-            if t.relations[k].subxid != subxid:
-                relations.push_back(t.relations[k])
-        for k in range(t.types.size()):
-            if t.types[k].subxid != subxid:
-                types.push_back(t.types[k])
-        t.relations.swap(relations)
-        t.types.swap(types)
 
     # ---- the other messages ------------------------------------------------------------------------------------
 
@@ -573,6 +540,8 @@ cdef class Tagger:
         cdef const uint8_t* prefix = NULL
         cdef const uint8_t* content = NULL
         cdef int64_t prefix_length = 0, content_length = 0
+        cdef Run around = self.run
+        self.run_of[i] = <uint32_t> self.runs.size() - 1
         start_fields(&f, w.base + w.start[i], w.length[i], 5 if w.flags[i] & IN_STREAM else 1)
         parse_message(&f, &m, &prefix, &prefix_length, &content, &content_length)
         if f.reason != OK:
@@ -582,6 +551,13 @@ cdef class Tagger:
                 return self.fail(w, i, OUTSIDE_TRANSACTION, 0)
             m.txn = self.run.txn
             m.xid = self.run.xid
+        elif around.txn != NONE64:
+            # It belongs to no transaction, wherever it stands.
+            self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, around.in_stream)
+            self.open_run()
+            self.run_of[i] = <uint32_t> self.runs.size() - 1
+            self.run = around
+            self.run_is_new = True
         m.seq = self.seq_of(i)
         m.prefix = self.records.keep(prefix, <size_t> prefix_length)
         m.content = self.records.keep(content, <size_t> content_length)
@@ -620,7 +596,7 @@ cdef class Tagger:
         if size < 4:
             return <int> FAILED if self.fail(w, i, TRUNCATED, w.length[i]) else <int> FINISHED
         slot = self.lookup(load32(p))
-        if slot < 0 or self.state.bad_type or not same_bytes(self.bodies[slot], p, size):
+        if slot < 0 or self.state.bad_type or self.explained[slot] or not same_bytes(self.bodies[slot], p, size):
             return MEET_RELATION
         known.slot = slot
         known.seq = self.seq_of(i)
@@ -642,7 +618,10 @@ cdef class Tagger:
             if self.state.session_starts:
                 self.begin_session(self.seq_of(i))
                 self.marks.push_back(i)
-            if flags & MALFORMED or cls == 0:
+            if self.state.lost and cls != 0 and not (cls & BOUNDARY):
+                if self.fail(w, i, STATE_LOST, 0):
+                    return FAILED
+            elif flags & MALFORMED or cls == 0:
                 if w.length[i] == 0:
                     result = self.fail(w, i, EMPTY_PAYLOAD, 0)
                 elif w.length[i] > <uint32_t> 0x3fffffff:
@@ -652,9 +631,6 @@ cdef class Tagger:
                 else:
                     result = self.fail(w, i, TRUNCATED, w.length[i])
                 if result:
-                    return FAILED
-            elif self.state.lost and not (cls & BOUNDARY):
-                if self.fail(w, i, STATE_LOST, 0):
                     return FAILED
             elif cls & CHANGE:
                 if self.state.context == STREAMING:
@@ -696,7 +672,10 @@ cdef class Tagger:
                     self.run_of[i] = <uint32_t> self.runs.size() - 1
                     return MEET_TYPE
                 elif kind == c'M':
-                    result = self.message(w, i)
+                    if self.message(w, i):
+                        return FAILED
+                    i += 1
+                    continue
                 elif kind == c'O':
                     result = self.origin(w, i)
                 elif self.state.context == OUTSIDE:
@@ -731,9 +710,6 @@ cdef class Tagger:
             return
         relation = relation_of(body, tuple(sorted(self.type_names([c[1] for c in fields[4]]).items())))
         slot = self.slot_of(relation, body)
-        if self.versions[slot] != relation:
-            # The same bytes, but a Type since then named a column's type anew.
-            self.versions[slot] = relation
         known.slot = slot
         known.seq = self.seq_of(i)
         self._learn(fields[0], w.subxid[i], known)
@@ -759,25 +735,22 @@ cdef class Tagger:
             scoped.oid = oid
             scoped.subxid = w.subxid[i]
             scoped.type = named
-            self.state.streamed[self.state.current.xid].types.push_back(scoped)
+            self.state.streamed[self.state.current.xid].learn(scoped)
         else:
             self.state.name_type(<uint32_t> oid, named)
 
     def type_names(self, oids):
         """{oid: (namespace, name)} of those types that were explained, as seen from here."""
-        cdef Transaction* t
-        cdef size_t k
-        cdef uint32_t oid
+        cdef const TypeName* named
         found = {}
-        for each in oids:
-            oid = each
-            if self.state.types().count(oid):
-                found[each] = (self.state.types().at(oid).name_space.decode("utf-8"),
-                               self.state.types().at(oid).name.decode("utf-8"))
-        if self.state.context == STREAMING:
-            t = &self.state.streamed[self.state.current.xid]
-            for k in range(t.types.size()):
-                found[t.types[k].oid] = (t.types[k].type.name_space.decode("utf-8"), t.types[k].type.name.decode("utf-8"))
+        for oid in oids:
+            named = NULL
+            if self.state.context == STREAMING:
+                named = self.state.streamed[self.state.current.xid].type(<uint32_t> oid)
+            if named == NULL:
+                named = self.state.type(<uint32_t> oid)
+            if named != NULL:
+                found[oid] = (named.name_space.decode("utf-8"), named.name.decode("utf-8"))
         return found
 
     # ---- a window --------------------------------------------------------------------------------------------------

@@ -145,7 +145,6 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     cdef const int64_t* subxid = _values(columns["subxid"])
     cdef const int64_t* commit_lsn = _values(columns["commit_lsn"])
     cdef const int64_t* commit_timestamp = _values(columns["commit_timestamp"])
-    cdef dict slots = tagger.slots
     cdef set truncates = set()
     cdef Run run
     cdef int32_t slot = -1
@@ -178,7 +177,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 continue
             if version[i] != last_version:
                 last_version = version[i]
-                slot = slots.get(last_version, -1)
+                slot = tagger.slot_of_version(last_version)
             if slot < 0:
                 if tagger.fail(w, i, RELATION_LOST, 0):
                     raise Malformed(RELATION_LOST, 0)

@@ -4,7 +4,10 @@
 // them (message header, cell header), and so has the arena that unescaped array elements lie in.
 #pragma once
 #include <charconv>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -38,7 +41,8 @@ inline Reason parse_integer_backed(const uint8_t* p, uint32_t n, T* out) noexcep
         negative = n && *p == '-';
         n -= negative;
     }
-    if (n == 0) return BAD_TEXT;
+    // No server prints a leading zero, nor a zero with a sign.
+    if (n == 0 || (end[-static_cast<ptrdiff_t>(n)] == '0' && (n > 1 || negative))) return BAD_TEXT;
     uint64_t bad = 0;
     uint64_t value;
     if (n <= 8) {
@@ -63,24 +67,63 @@ inline Reason parse_integer_backed(const uint8_t* p, uint32_t n, T* out) noexcep
     return OK;
 }
 
+// "e+10", "e-300": a sign and two or three digits.
+inline bool is_exponent(const uint8_t* p, size_t n) noexcept {
+    if ((n != 4 && n != 5) || p[0] != 'e' || (p[1] != '+' && p[1] != '-')) return false;
+    return is_digit(p[2]) && is_digit(p[3]) && (n == 4 || is_digit(p[4]));
+}
+
 // PostgreSQL's float output: digits, point, exponent; NaN, Infinity and -Infinity spelled just so.
 template <class F>
 inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
     if (n == 0) return BAD_TEXT;
     const char* first = reinterpret_cast<const char*>(p);
     const char* last = first + n;
-    uint8_t lead = *p == '-' && n > 1 ? p[1] : p[0];
-    if (!is_digit(lead)) {
+    const uint8_t* digits = *p == '-' && n > 1 ? p + 1 : p;
+    if (!is_digit(*digits)) {
         if (n == 3 && std::memcmp(p, "NaN", 3) == 0) *out = std::numeric_limits<F>::quiet_NaN();
         else if (n == 8 && std::memcmp(p, "Infinity", 8) == 0) *out = std::numeric_limits<F>::infinity();
         else if (n == 9 && std::memcmp(p, "-Infinity", 9) == 0) *out = -std::numeric_limits<F>::infinity();
         else return BAD_TEXT;
         return OK;
     }
-    auto [rest, error] = std::from_chars(first, last, *out);
-    if (rest != last) return BAD_TEXT;
-    if (error == std::errc::result_out_of_range) return BEYOND_RANGE;
-    return error == std::errc() ? OK : BAD_TEXT;
+    if (*digits == '0' && digits + 1 < p + n && is_digit(digits[1])) return BAD_TEXT;
+    // Most numbers have no exponent, and this form stops at one: so its shape is looked at only where it is.
+    auto [rest, error] = std::from_chars(first, last, *out, std::chars_format::fixed);
+    if (rest == first || !is_digit(static_cast<uint8_t>(rest[-1]))) return BAD_TEXT;
+    if (rest != last) {
+        if (!is_exponent(reinterpret_cast<const uint8_t*>(rest), static_cast<size_t>(last - rest))) return BAD_TEXT;
+        error = std::from_chars(first, last, *out).ec;
+    }
+    if (error == std::errc::result_out_of_range || std::isinf(*out)) return BEYOND_RANGE;
+    if (error != std::errc()) return BAD_TEXT;
+    if (*out == 0)
+        for (; digits < p + n && *digits != 'e'; ++digits)
+            if (*digits != '0' && *digits != '.') return BEYOND_RANGE;  // what is too small is not zero
+    return OK;
+}
+
+// What numeric_out prints: digits with at most one point between them, without leading zeros; no negative zero.
+inline bool is_numeric_text(const uint8_t* p, size_t n) noexcept {
+    const bool negative = n && *p == '-';
+    size_t i = negative;
+    if (i == n || !is_digit(p[i]) || !is_digit(p[n - 1])) return false;
+    if (p[i] == '0' && i + 1 < n && p[i + 1] != '.') return false;
+    unsigned points = 0;
+    bool zero = true;
+    for (; i < n; ++i) {
+        points += p[i] == '.';
+        if (!is_digit(p[i]) && (p[i] != '.' || points > 1)) return false;
+        zero = zero && (p[i] == '0' || p[i] == '.');
+    }
+    return !(negative && zero);
+}
+inline bool is_special_numeric(const uint8_t* p, size_t n) noexcept {
+    return (n == 3 && std::memcmp(p, "NaN", 3) == 0) || (n == 8 && std::memcmp(p, "Infinity", 8) == 0) ||
+           (n == 9 && std::memcmp(p, "-Infinity", 9) == 0);
+}
+inline Reason parse_numeric_float8(const uint8_t* p, uint32_t n, double* out) noexcept {
+    return is_numeric_text(p, n) || is_special_numeric(p, n) ? parse_float<double>(p, n, out) : BAD_TEXT;
 }
 
 using int128 = __int128;
@@ -105,7 +148,9 @@ inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int sca
         if (left == 8 && std::memcmp(p, "Infinity", 8) == 0) return IS_INFINITE;
         return BAD_TEXT;
     }
+    if (*p == '0' && p + 1 < end && p[1] != '.') return BAD_TEXT;
     uint128 value = 0;
+    bool zero = true;
     int digits = 0;  // significant ones, so that leading zeros cost nothing
     int fraction = -1;
     bool overflow = false;
@@ -118,6 +163,7 @@ inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int sca
             continue;
         }
         if (!is_digit(c)) return BAD_TEXT;
+        zero = zero && c == '0';
         if (fraction >= 0) {
             if (fraction == scale) {
                 if (c != '0') overflow = true;
@@ -129,6 +175,7 @@ inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int sca
         if (digits > 38) overflow = true;
         else value = value * 10 + (c - '0');
     }
+    if (negative && zero) return BAD_TEXT;
     for (int f = fraction < 0 ? 0 : fraction; f < scale; ++f) {
         if (digits) ++digits;
         if (digits > 38) overflow = true;

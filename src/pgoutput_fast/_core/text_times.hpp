@@ -13,9 +13,6 @@ constexpr int64_t MICROS_PER_DAY = 86400 * MICROS_PER_SECOND;
 // From PostgreSQL's epoch, 2000-01-01, to Unix's.
 constexpr int64_t EPOCH_DAYS = 10957;
 constexpr int64_t EPOCH_MICROS = EPOCH_DAYS * MICROS_PER_DAY;
-// What PostgreSQL can hold: 4713-11-24 BC (Julian day 0) to 5874897-12-31.
-constexpr int64_t MIN_UNIX_DAY = -2440588;
-constexpr int64_t MAX_UNIX_DAY = 2145042541;
 
 inline bool two_digits(const uint8_t* p, unsigned* out) noexcept {
     unsigned tens = static_cast<unsigned>(p[0]) - '0', ones = static_cast<unsigned>(p[1]) - '0';
@@ -48,7 +45,7 @@ struct CivilDate {
 inline bool read_civil_date(const uint8_t*& p, const uint8_t* end, CivilDate* date) noexcept {
     const uint8_t* start = p;
     int64_t year = 0;
-    while (p < end && is_digit(*p) && p - start < 8) year = year * 10 + (*p++ - '0');
+    while (p < end && is_digit(*p) && p - start < 7) year = year * 10 + (*p++ - '0');
     std::ptrdiff_t length = p - start;
     if (length < 4 || (length > 4 && *start == '0') || year == 0) return false;
     if (end - p < 6 || p[0] != '-' || p[3] != '-') return false;
@@ -97,7 +94,7 @@ inline Reason finish_civil_date(const CivilDate& date, bool bc, int64_t* days) n
     int64_t year = bc ? 1 - date.year : date.year;
     if (date.day > days_in_month(year, date.month)) return BAD_TEXT;
     *days = days_from_civil(year, date.month, date.day);
-    return *days < MIN_UNIX_DAY || *days > MAX_UNIX_DAY ? OUT_OF_RANGE : OK;
+    return OK;
 }
 
 inline Reason parse_date(const uint8_t* p, uint32_t n, int32_t* out) noexcept {
@@ -109,7 +106,7 @@ inline Reason parse_date(const uint8_t* p, uint32_t n, int32_t* out) noexcept {
     int64_t days = 0;
     Reason reason = finish_civil_date(date, bc, &days);
     *out = static_cast<int32_t>(days);
-    return reason;
+    return reason == OK && *out != days ? BEYOND_RANGE : reason;
 }
 
 inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
