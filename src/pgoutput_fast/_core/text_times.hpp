@@ -15,7 +15,7 @@ constexpr int64_t EPOCH_DAYS = 10957;
 constexpr int64_t EPOCH_MICROS = EPOCH_DAYS * MICROS_PER_DAY;
 // What PostgreSQL can hold: 4713-11-24 BC (Julian day 0) to 5874897-12-31.
 constexpr int64_t MIN_UNIX_DAY = -2440588;
-constexpr int64_t MAX_UNIX_DAY = 2145042541;
+constexpr int64_t MAX_UNIX_DAY = 2145042905;
 
 inline bool two_digits(const uint8_t* p, unsigned* out) noexcept {
     unsigned tens = static_cast<unsigned>(p[0]) - '0', ones = static_cast<unsigned>(p[1]) - '0';
