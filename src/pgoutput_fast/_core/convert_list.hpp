@@ -144,7 +144,8 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
         p += length;
     }
     if (p != end) return Sliced::BAD;
-    return shifted ? Sliced::SHIFTED : Sliced::GOOD;
+    // An int2vector cast to int2[] is one dimension of no elements, which prints as {}, without bounds.
+    return shifted && count ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
 template <bool binary>
@@ -190,6 +191,8 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
     // An element's issue is its row's; a row has one for all of its elements, the gravest first.
     const int32_t* const ends = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n;
     size_t last_row = static_cast<size_t>(-1), last_at = 0;
+    size_t own = first_issue;
+    const size_t own_end = issues.size();
     for (const Issue& issue : child.child_issues) {
         int32_t element = base + static_cast<int32_t>(issue.row);
         size_t row = static_cast<size_t>(std::upper_bound(ends, ends + n, element) - ends);
@@ -198,6 +201,14 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             continue;
         }
         last_row = row;
+        while (own < own_end && issues[own].row < row) ++own;
+        if (own < own_end && issues[own].row == row) {
+            // The lower bound was dropped as well: one reject, which keeps the cell's bytes, says enough.
+            issues[own].reason = issue.reason;
+            issues[own].inside = true;
+            last_at = own;
+            continue;
+        }
         last_at = issues.size();
         issues.push_back({static_cast<uint32_t>(row), issue.reason, true});
     }
