@@ -230,7 +230,8 @@ def test_truncate_is_one_message_with_its_flags_and_a_row_per_relation(database:
             "CREATE TABLE child (id int PRIMARY KEY, p int REFERENCES parent)",
             "INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (1, 1)",
             "TRUNCATE parent CASCADE", "TRUNCATE child", "TRUNCATE child, parent RESTART IDENTITY",
-            "INSERT INTO parent VALUES (7)", "TRUNCATE parent RESTART IDENTITY CASCADE", "INSERT INTO parent VALUES (8)",
+            "INSERT INTO parent VALUES (7)", "TRUNCATE parent RESTART IDENTITY CASCADE",
+            "INSERT INTO parent VALUES (8)",
         )  # fmt: skip
         out = decoded(slot, ["parent", "child"])
         parent, child = oid_of(slot, "parent"), oid_of(slot, "child")
