@@ -12,6 +12,11 @@ import pg
 from pgoutput_fast.demo.servers import Server
 
 
+def pytest_configure() -> None:
+    # Before a test imports it, so that its assertions say what they compared.
+    pytest.register_assert_rewrite("oracle")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     # Without this, a runner on which no server could be fetched would pass by skipping nearly everything.
     missing = pg.missing_in_ci()

@@ -209,6 +209,11 @@ class Slot:
             return [(int(lsn), bytes(data)) for lsn, data in cursor.fetchall()]
 
 
+def literal(text: str) -> str:
+    """The text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def _drop_slots(condition: str) -> str:
     return f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {condition}"
 

@@ -6,7 +6,8 @@ import re
 
 __all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name"]
 
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+# quote_ident quotes a name with $ in it, although SQL could read it bare.
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
 
 # Every key word of PostgreSQL 18 that quote_ident quotes: those that are reserved or cannot be a bare type name.

@@ -1,0 +1,233 @@
+"""What the tests against real servers compare with: the reference decoder, and tables replayed in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+import pg
+import pgoutput_fast as pgo
+import reference
+from pgoutput_fast.decoded import Decoded
+
+Row: TypeAlias = dict[str, Any]
+
+METADATA = (
+    "_change_type", "_seq", "_lsn", "_txn", "_xid", "_subxid", "_commit_lsn", "_commit_timestamp", "_key_only",
+    "_unchanged", "_unrepresentable",
+)  # fmt: skip
+TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
+
+
+def comparable(value: Any) -> Any:
+    """Floats by their bits, so that NaN equals NaN and -0 is not 0; all else as it is."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value.hex()
+    if isinstance(value, list):
+        return [comparable(each) for each in value]
+    if isinstance(value, dict):
+        return {key: comparable(each) for key, each in value.items()}
+    return value
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Dates as days, times and timestamps as microseconds: Python's own reach neither BC nor the year 294247."""
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return kind
+
+
+def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = comparable(column.cast(plain_type(column.type)).to_pylist())
+    return values
+
+
+def plain_records(batch: pa.RecordBatch | pa.Table) -> list[Row]:
+    """A dict per row, values as the reference decoder has them."""
+    columns = [plain_values(column) for column in batch.columns]
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def plain_changes(outs: Iterable[Decoded]) -> list[Row]:
+    """The rows of all batches in the reference decoder's form, version by version."""
+    rows = []
+    for each in [each for out in outs for each in out.changes]:
+        each.batch.validate(full=True)
+        relation, names = each.relation, each.batch.schema.names
+        assert names == [*METADATA, *(column.name for column in relation.columns)]
+        for record in plain_records(each.batch):
+            row = {name: record[name] for name in METADATA}
+            row["columns"] = {name: record[name] for name in names[len(METADATA) :]}
+            row["relation"] = (relation.oid, relation.namespace, relation.name)
+            rows.append(row | {"version": relation.version})
+    return rows
+
+
+def in_apply_order(rows: list[Row], *, committed: bool = False) -> list[Row]:
+    """Pre- and postimage keep their order, the relations of one truncate have none."""
+    return sorted(
+        rows, key=lambda row: (row["_commit_lsn"] if committed else 0, row["_seq"], row["relation"][0])
+    )
+
+
+def decode_in_pieces(
+    payloads: Sequence[pg.Payload], cuts: Iterable[int] = (), sessions: Iterable[int] = (), **options: Any
+) -> list[Decoded]:
+    """With one decoder: a new call at each cut and a new session at each of `sessions`."""
+    decoder = pgo.Decoder(pgo.Options(**options))
+    sessions = set(sessions)
+    edges = sorted({0, *cuts, *sessions, len(payloads)})
+    outs = []
+    for start, end in itertools.pairwise(edges):
+        if start in sessions:
+            decoder.start_session()
+        piece = payloads[start:end]
+        outs.append(decoder.decode([data for _, data in piece], lsn=[lsn for lsn, _ in piece]))
+    return outs
+
+
+def same_as_reference(
+    payloads: Sequence[pg.Payload], sessions: Iterable[int] = (), cuts: Iterable[int] = (), **options: Any
+) -> list[Decoded]:
+    """Decodes with both decoders, asserts that they agree in everything, and gives what the fast one said."""
+    sessions = tuple(sessions)
+    outs = decode_in_pieces(payloads, cuts, sessions, **options)
+    expected = reference.decode(
+        [data for _, data in payloads], [lsn for lsn, _ in payloads], sessions=sessions, **options
+    )
+    committed = options.get("transactions") == "committed"
+    found = in_apply_order(plain_changes(outs), committed=committed)
+    equal_rows(found, comparable(in_apply_order(expected.rows, committed=committed)), "changes")
+    for name in TABLES:
+        records = [record for out in outs for record in plain_records(getattr(out, name))]
+        wanted = getattr(expected, name)
+        if name == "rejects":  # each words its reasons as it likes
+            records, wanted = ([{**each, "reason": ""} for each in those] for those in (records, wanted))
+        equal_rows(records, wanted, name)
+    return outs
+
+
+def equal_rows(found: list[Row], wanted: list[Row], what: str) -> None:
+    """Lists of thousands of rows are told apart by their first difference."""
+    for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
+        assert one == other, f"{what}, row {number}"
+    assert len(found) == len(wanted), what
+
+
+def same_as_reference_in_both_views(payloads: Sequence[pg.Payload], sessions: Iterable[int] = ()) -> None:
+    sessions = tuple(sessions)
+    for transactions in ("as_sent", "committed"):
+        same_as_reference(payloads, sessions, transactions=transactions)
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+
+
+class Replica:
+    """Tables, by oid, made from nothing but decoded changes. A row is a {column: value}."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, list[Row]] = {}
+        self.versions: dict[int, pgo.Relation] = {}
+
+    def apply(self, outs: Iterable[Decoded], *, committed: bool = False) -> Replica:
+        outs = list(outs)
+        known = {each.relation.version: each.relation for out in outs for each in out.changes}
+        old: Row | None = None
+        for row in in_apply_order(plain_changes(outs), committed=committed):
+            relation = known[row["version"]]
+            self._describe(relation)
+            if row["_change_type"] == "update_preimage":
+                old = row
+                continue
+            self._change(relation, row, old)
+            old = None
+        return self
+
+    def rows(self, oid: int) -> list[tuple[Any, ...]]:
+        """In the order of the newest columns, sorted."""
+        if oid not in self.tables:
+            return []
+        names = [column.name for column in self.versions[oid].columns]
+        return sorted((tuple(row[name] for name in names) for row in self.tables[oid]), key=repr)
+
+    def _describe(self, relation: pgo.Relation) -> None:
+        """Old rows under a new version: what has gone goes, what is new is null. The wire does not tell a rename
+        from a drop and an add: where only one name of equally many columns differs, it is taken for one."""
+        rows, before = self.tables.setdefault(relation.oid, []), self.versions.get(relation.oid)
+        self.versions[relation.oid] = relation
+        if before is None or before.version == relation.version:
+            return
+        names, old_names = ([column.name for column in each.columns] for each in (relation, before))
+        pairs = zip(names, old_names, strict=False) if len(names) == len(old_names) else ()
+        differing = [pair for pair in pairs if pair[0] != pair[1]]
+        renamed = dict(differing) if len(differing) == 1 else {}
+        self.tables[relation.oid] = [
+            {name: row.get(renamed.get(name, name)) for name in names} for row in rows
+        ]
+
+    def _change(self, relation: pgo.Relation, row: Row, old: Row | None) -> None:
+        rows, values = self.tables[relation.oid], row["columns"]
+        kind = row["_change_type"]
+        if kind == "truncate":
+            rows.clear()
+            return
+        if kind == "insert":
+            assert not row["_unchanged"]
+            rows.append(dict(values))
+            return
+        identity = old or row
+        names = [column.name for column in relation.columns]
+        if identity["_key_only"] or (kind == "update_postimage" and old is None):
+            names = [column.name for column in relation.columns if column.key]
+        names = [name for name in names if name not in (identity["_unchanged"] or ())]
+        wanted = {name: identity["columns"][name] for name in names}
+        assert wanted, "a change of an unidentified row"
+        found = [each for each in rows if all(each[name] == value for name, value in wanted.items())]
+        assert found, f"{kind} of a row that is not there"
+        if kind == "delete":
+            rows.remove(found[0])
+            return
+        assert len(found) == 1 or relation.replica_identity == "f"
+        for name, value in values.items():
+            if name not in (row["_unchanged"] or ()):
+                found[0][name] = value
+
+
+def server_rows(slot: pg.Slot | pg.Database, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    """What the server itself says the table holds."""
+    return sorted(
+        (tuple(comparable(list(row))) for row in slot.execute(f"SELECT {columns} FROM {table}")), key=repr
+    )
+
+
+def oid_of(slot: pg.Slot | pg.Database, table: str) -> int:
+    return int(slot.execute(f"SELECT {pg.literal(table)}::regclass::oid")[0][0])
+
+
+def kinds(payloads: Iterable[pg.Payload]) -> str:
+    """The messages' tags in one string."""
+    return "".join(chr(data[0]) for _, data in payloads)
+
+
+def runs(text: str) -> str:
+    """The string with runs of a letter made one: what came, regardless of how often."""
+    return "".join(letter for at, letter in enumerate(text) if at == 0 or text[at - 1] != letter)
+
+
+def changes_of(outs: Iterable[Decoded], **wanted: Any) -> list[Row]:
+    """Rows in apply order whose metadata are as `wanted`, without the underscore."""
+    conditions: Mapping[str, Any] = {f"_{name}": value for name, value in wanted.items()}
+    return [
+        row
+        for row in in_apply_order(plain_changes(outs))
+        if all(row[name] == value for name, value in conditions.items())
+    ]

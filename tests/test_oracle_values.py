@@ -1,0 +1,672 @@
+"""Every type in scope on every server: what the server says its values are is what is decoded, text and binary."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pg
+import pgoutput_fast as pgo
+from oracle import comparable, plain_records, plain_type, same_as_reference
+from pgoutput_fast.decoded import Decoded
+
+SEED = int(os.environ.get("PGOUTPUT_FAST_SEED", "20260401"))
+RANDOM_VALUES = 60
+
+FLOATS = [
+    "0",
+    "-0",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1",
+    "0.1",
+    "-0.1",
+    "123456789",
+    "1e15",
+    "1e16",
+    "1e-5",
+    "1e-4",
+]
+STRINGS = [
+    "",
+    " ",
+    "NULL",
+    "null",
+    "a b",
+    "é€😀",
+    "\\",
+    '"',
+    "{",
+    "}",
+    ",",
+    "\t\n\r\v\f",
+    "\\x00",
+    "'",
+    "x" * 3000,
+]
+CLOCKS = ["00:00:00", "00:00:00.000001", "12:34:56.7", "23:59:59.999999"]
+TIMESTAMPS = [
+    "1970-01-01 00:00:00", "1969-12-31 23:59:59.999999", "2000-01-01 00:00:00", "1999-12-31 23:59:59.999999",
+    "0001-01-01 00:00:00", "0001-12-31 23:59:59.5 BC", "4714-11-24 00:00:00 BC", "9999-12-31 23:59:59.999999",
+    "10000-01-01 00:00:00", "294247-01-10 04:00:54.775807", "294247-01-10 04:00:54.775808",
+    "294276-12-31 23:59:59.999999", "infinity", "-infinity", "2024-02-29 12:00:00.000001", "1900-02-28 23:59:59",
+]  # fmt: skip
+DATES = [
+    "1970-01-01", "1969-12-31", "2000-02-29", "0001-01-01", "0001-12-31 BC", "4714-11-24 BC", "5874897-12-31",
+    "10000-01-01", "99999-12-31", "infinity", "-infinity",
+]  # fmt: skip
+JSON = ["null", "{}", "[]", '"é\\u20ac"', '{"a": [1, 2.50, null], "b": {"c": true}}', "1e3", '{"b":1, "a":2}']
+NUMERICS = [
+    "0", "0.00", "-0.0", "1", "-1", "10000", "9999", "0.0001", "0.00010", "-12345678901234567890.12345678901234567890",
+    "NaN", "1e-30", "1e100", "99999999999999999999999999999999999999", "123456789.5", "1000000000000",
+]  # fmt: skip
+
+# Integers of microseconds, exactly: extract(epoch) is a float before 14.
+MICROSECONDS_OF_DAY = (
+    "extract(hour FROM {0})::int8 * 3600000000 + extract(minute FROM {0})::int8 * 60000000"
+    " + extract(microseconds FROM {0})::int8"
+)
+DAYS = "CASE WHEN isfinite({0}) THEN ({0} - date '1970-01-01')::text END"
+MICROSECONDS = (
+    "CASE WHEN isfinite({0}) THEN (({0}::date - date '1970-01-01')::numeric * 86400000000 + ("
+    + MICROSECONDS_OF_DAY
+    + "))::text END"
+)
+
+
+def float_of(code: str) -> Callable[[str], float]:
+    return lambda digits: struct.unpack(f">{code}", bytes.fromhex(digits))[0]
+
+
+def decimal_or_none(text: str) -> Decimal | None:
+    value = Decimal(text)
+    return value if value.is_finite() else None
+
+
+def int_within(bits: int) -> Callable[[str | None], int | None]:
+    """None where Arrow's integer ends (or the server had no number to give)."""
+    return lambda text: (
+        None if text is None or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1) else int(text)
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A type and its values.
+
+    `read` is the SQL by which the server tells what a value `{0}` is, `parse` makes that what Arrow should hold: None
+    for a value without an Arrow form.
+    """
+
+    sql: str
+    arrow: pa.DataType
+    values: list[str]
+    read: str = "{0}::text"
+    parse: Callable[[Any], Any] = str
+    more: Callable[[random.Random], str] | None = None
+    since: int = 10
+    newer: dict[int, list[str]] = field(default_factory=dict)
+
+    def values_for(self, version: int, rng: random.Random) -> list[str]:
+        values = self.values + [
+            value for since, more in self.newer.items() if version >= since for value in more
+        ]
+        return values + ([self.more(rng) for _ in range(RANDOM_VALUES)] if self.more else [])
+
+
+def integer(bits: int) -> Callable[[random.Random], str]:
+    return lambda rng: str(rng.getrandbits(rng.randint(1, bits - 1)) * rng.choice([1, -1]))
+
+
+def any_float(code: str) -> Callable[[random.Random], str]:
+    size = struct.calcsize(code)
+    return lambda rng: repr(struct.unpack(f">{code}", rng.randbytes(size))[0])
+
+
+def any_string(rng: random.Random) -> str:
+    alphabet = "ab \"'\\{},\n\tNULé€😀\x7f\x01"
+    return "".join(rng.choices(alphabet, k=rng.randint(0, 12)))
+
+
+def any_numeric(rng: random.Random) -> str:
+    digits = "".join(rng.choices("0123456789", weights=[9] + [1] * 9, k=rng.randint(1, 60)))
+    point = rng.randint(0, len(digits))
+    return f"{rng.choice(['', '-'])}{digits[:point] or '0'}.{digits[point:] or '0'}"
+
+
+def any_decimal(precision: int, scale: int) -> Callable[[random.Random], str]:
+    def more(rng: random.Random) -> str:
+        size = rng.randint(1, precision)
+        return str(Decimal(rng.randrange(10**size) * rng.choice([1, -1])).scaleb(-scale))
+
+    return more
+
+
+def any_timestamp(rng: random.Random) -> str:
+    moment = datetime.datetime(1, 1, 1) + datetime.timedelta(
+        microseconds=rng.randrange(315_537_897_600_000_000)
+    )
+    return str(moment)
+
+
+def any_date(rng: random.Random) -> str:
+    return f"{rng.randint(1, 4713):04}-{rng.randint(1, 12)}-{rng.randint(1, 28)} {rng.choice(['BC', 'AD'])}"
+
+
+def any_time(rng: random.Random) -> str:
+    return str(
+        (
+            datetime.datetime(2000, 1, 1) + datetime.timedelta(microseconds=rng.randrange(86_400_000_000))
+        ).time()
+    )
+
+
+def any_uuid(rng: random.Random) -> str:
+    return rng.randbytes(16).hex()
+
+
+def numeric(precision: int, scale: int, values: list[str]) -> Case:
+    return Case(
+        f"numeric({precision},{scale})", pa.decimal128(precision, scale), [*values, "NaN", "0", "-0.4", "1e-9"],
+        "{0}::text", decimal_or_none, any_decimal(precision, scale),
+    )  # fmt: skip
+
+
+def strings(sql: str, values: list[str] | None = None) -> Case:
+    return Case(sql, pa.string(), STRINGS if values is None else values, "{0}", str, any_string)
+
+
+CASES = {
+    "bool": Case("bool", pa.bool_(), ["t", "f"], "{0}", bool),
+    "int2": Case("int2", pa.int16(), ["0", "-32768", "32767", "-1"], "{0}::text", int, integer(16)),
+    "int4": Case("int4", pa.int32(), ["0", "-2147483648", "2147483647"], "{0}::text", int, integer(32)),
+    "int8": Case("int8", pa.int64(), ["0", str(-(2**63)), str(2**63 - 1)], "{0}::text", int, integer(64)),
+    "oid": Case("oid", pa.int64(), ["0", "2147483648", "4294967295"], "{0}::text", int),
+    "float4": Case(
+        "float4", pa.float32(), [*FLOATS, "3.4028235e38", "1.17549435e-38", "1e-45", "16777217"],
+        "encode(float4send({0}), 'hex')", float_of("f"), any_float("f"),
+    ),
+    "float8": Case(
+        "float8", pa.float64(), [*FLOATS, "1.7976931348623157e308", "2.2250738585072014e-308", "5e-324", "1e23"],
+        "encode(float8send({0}), 'hex')", float_of("d"), any_float("d"),
+    ),
+    "numeric": Case(
+        "numeric", pa.string(), [*NUMERICS, "9" * 131072, "0." + "0" * 16382 + "1"], "{0}::text", str, any_numeric,
+        newer={14: ["Infinity", "-Infinity"]},
+    ),
+    "numeric_10_2": numeric(10, 2, ["99999999.99", "-99999999.99", "0.005"]),
+    "numeric_38_0": numeric(38, 0, ["9" * 38, "-" + "9" * 38]),
+    "numeric_38_38": numeric(38, 38, ["0." + "9" * 38, "-0." + "9" * 38]),
+    "numeric_5_5": numeric(5, 5, ["0.99999", "-0.00001"]),
+    "numeric_18_9": numeric(18, 9, ["999999999.999999999"]),
+    "numeric_19_9": numeric(19, 9, ["9999999999.999999999"]),
+    "numeric_39_2": Case("numeric(39,2)", pa.string(), ["9" * 37, "NaN", "-0.01"], "{0}::text", str),
+    "numeric_1000_500": Case("numeric(1000,500)", pa.string(), ["9" * 500, "1e-500"], "{0}::text", str),
+    "numeric_negative_scale": Case("numeric(3,-2)", pa.string(), ["12345", "99949", "0", "-50", "NaN"], since=15),
+    "numeric_scale_beyond_precision": Case("numeric(3,5)", pa.string(), ["0.00999", "0", "-0.00001"], since=15),
+    "text": strings("text"),
+    "varchar": strings("varchar"),
+    "varchar_40": strings("varchar(40)", ["", "a  ", "é"]),
+    "bpchar_13": strings("char(13)", ["", "a", "é", "  b  "]),
+    "bpchar": strings("bpchar", ["", "a  "]),
+    "name": strings("name", ["", "a b", "é" * 31, "n" * 63]),
+    "citext": strings("citext"),
+    "bytea": Case(
+        "bytea", pa.binary(), ["", "\\x", "\\x00", "\\xff", "\\x" + bytes(range(256)).hex(), "\\x5c5c"],
+        "encode({0}, 'hex')", bytes.fromhex, lambda rng: "\\x" + rng.randbytes(rng.randint(0, 20)).hex(),
+    ),
+    "uuid": Case("uuid", pa.string(), ["0" * 32, "F" * 32], "{0}::text", str, any_uuid),
+    "json": Case("json", pa.string(), [*JSON, ' { "a" :  1 }', '{"a":1,"a":2}'], "{0}::text", str),
+    "jsonb": Case("jsonb", pa.string(), JSON, "{0}::text", str),
+    "date": Case("date", pa.date32(), DATES, DAYS, int_within(32), any_date),
+    "time": Case(
+        "time", pa.time64("us"), [*CLOCKS, "24:00:00"], MICROSECONDS_OF_DAY,
+        lambda n: None if n == 86_400_000_000 else int(n), any_time,
+    ),
+    "timestamp": Case("timestamp", pa.timestamp("us"), TIMESTAMPS, MICROSECONDS, int_within(64), any_timestamp),
+    "timestamp_3": Case("timestamp(3)", pa.timestamp("us"), TIMESTAMPS[:9], MICROSECONDS, int_within(64)),
+    "timestamptz": Case(
+        "timestamptz", pa.timestamp("us", tz="UTC"), TIMESTAMPS, MICROSECONDS, int_within(64), any_timestamp,
+    ),
+}  # fmt: skip
+
+# A domain shows itself under its base type's name; its own typmod is not on the wire.
+DOMAINS = [
+    "bool",
+    "int4",
+    "float8",
+    "numeric",
+    "numeric_10_2",
+    "varchar_40",
+    "bytea",
+    "uuid",
+    "jsonb",
+    "date",
+    "timestamptz",
+]
+
+# A type that is text in all but its oid, as the extension's is, which not every server package has.
+TEXT_LIKE = """
+    CREATE TYPE {0};
+    CREATE FUNCTION {0}_in(cstring) RETURNS {0} LANGUAGE internal IMMUTABLE STRICT AS 'textin';
+    CREATE FUNCTION {0}_out({0}) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'textout';
+    CREATE FUNCTION {0}_recv(internal) RETURNS {0} LANGUAGE internal IMMUTABLE STRICT AS 'textrecv';
+    CREATE FUNCTION {0}_send({0}) RETURNS bytea LANGUAGE internal IMMUTABLE STRICT AS 'textsend';
+    CREATE TYPE {0} (INPUT = {0}_in, OUTPUT = {0}_out, RECEIVE = {0}_recv, SEND = {0}_send, LIKE = text);
+    CREATE CAST (text AS {0}) WITHOUT FUNCTION
+"""
+
+
+@dataclass
+class Sent:
+    """What a server sent for all cases, and what it says they are."""
+
+    version: int
+    payloads: dict[str, list[pg.Payload]]  # by format
+    decoded: dict[str, Decoded]
+    said: dict[str, list[Any]]  # table -> expected values, in order of id
+    texts: dict[str, list[str]]  # table -> what the server prints
+
+
+@pytest.fixture(scope="module")
+def sent(database: pg.Database) -> Sent:
+    print(f"seed {SEED} (PGOUTPUT_FAST_SEED)")
+    version = database.version
+    cases = {name: case for name, case in CASES.items() if version >= case.since}
+    with database.slot() as slot:
+        slot.execute(TEXT_LIKE.format("citext"))
+        said, texts = {}, {}
+        for name, case in cases.items():
+            values = [None, *case.values_for(version, random.Random(f"{SEED} {name}")), None]
+            create(slot, name, case.sql, values)
+            fill_arrays(slot, name, case.sql)
+            said[name], texts[name] = scalars(slot, f"v_{name}", case)
+            said[f"{name}[]"], texts[f"{name}[]"] = arrays(slot, f"a_{name}", case)
+        for name in DOMAINS:
+            case = cases[name]
+            slot.execute(
+                f"CREATE DOMAIN d_{name} AS {case.sql}",
+                f"CREATE TABLE vd_{name} (id int PRIMARY KEY, v d_{name})",
+            )
+            slot.execute(f"INSERT INTO vd_{name} SELECT * FROM v_{name}")
+            slot.execute(
+                f"CREATE DOMAIN da_{name} AS {case.sql}[]",
+                f"CREATE TABLE ad_{name} (id int PRIMARY KEY, v da_{name})",
+            )
+            slot.execute(f"INSERT INTO ad_{name} SELECT * FROM a_{name}")
+        payloads = {"text": slot.peek()}
+        if version >= pg.FIRST_BINARY_VERSION:
+            payloads["binary"] = slot.peek({"binary": "true"})
+    decoded = {
+        kind: pgo.decode([data for _, data in those], lsn=[lsn for lsn, _ in those])
+        for kind, those in payloads.items()
+    }
+    return Sent(version, payloads, decoded, said, texts)
+
+
+def create(slot: pg.Slot, name: str, sql: str, values: list[str | None]) -> None:
+    slot.execute(f"CREATE TABLE v_{name} (id int PRIMARY KEY, v {sql})")
+    with slot.connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO v_{name} SELECT n, value::{sql} FROM unnest(%s::text[]) WITH ORDINALITY AS u (value, n)",
+            (values,),
+        )
+
+
+def fill_arrays(slot: pg.Slot, name: str, sql: str) -> None:
+    """Arrays of the table's values: null, empty, with nulls, single, and what Arrow's lists cannot say."""
+    pieces = (
+        f"SELECT id % 7 AS n, array_agg(v ORDER BY id) AS a FROM v_{name}"
+        " WHERE octet_length(v::text) < 5000 OR v IS NULL GROUP BY 1"
+    )
+    slot.execute(
+        f"CREATE TABLE a_{name} (id int PRIMARY KEY, v {sql}[])",
+        f"INSERT INTO a_{name} VALUES (0, NULL), (1, '{{}}'), (2, ARRAY[NULL]::{sql}[])",
+        f"INSERT INTO a_{name} SELECT 10 + n, a FROM ({pieces}) AS p",
+        f"INSERT INTO a_{name} SELECT 100 + id, ARRAY[v] FROM v_{name} WHERE octet_length(v::text) < 5000",
+        f"INSERT INTO a_{name} SELECT 20 + n, ARRAY[a, a] FROM ({pieces}) AS p",
+        f"INSERT INTO a_{name} SELECT 30 + n, ('[' || n || ':' || n || ']=' || ARRAY[v]::text)::{sql}[]"
+        f" FROM (SELECT id - 4 AS n, v FROM v_{name} WHERE id < 9 AND octet_length(v::text) < 5000) AS p",
+        f"INSERT INTO a_{name} SELECT 50 + n, ('[0:0][-3:-3]=' || ARRAY[ARRAY[v]]::text)::{sql}[]"
+        f" FROM (SELECT id AS n, v FROM v_{name} WHERE id < 4 AND octet_length(v::text) < 5000) AS p",
+    )
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A value; whether it, or an element of it, has no Arrow form; whether a lower bound was dropped."""
+
+    value: Any
+    unrepresentable: bool = False
+    lower_bound_dropped: bool = False
+
+
+def scalars(slot: pg.Slot, table: str, case: Case) -> tuple[list[Expected], list[str]]:
+    rows = slot.execute(f"SELECT v IS NULL, {case.read.format('v')}, v::text FROM {table} ORDER BY id")
+    expected = [
+        Expected(None) if null else Expected(value := case.parse(read), value is None)
+        for null, read, _ in rows
+    ]
+    return expected, [text for _, _, text in rows]
+
+
+def arrays(slot: pg.Slot, table: str, case: Case) -> tuple[list[Expected], list[str]]:
+    elements: dict[int, list[tuple[Any, bool]]] = {}
+    for array, null, read in slot.execute(
+        f"SELECT id, v[i] IS NULL, {case.read.format('v[i]')} FROM {table}, generate_subscripts(v, 1) AS i"
+        " WHERE array_ndims(v) = 1 ORDER BY id, i"
+    ):
+        value = None if null else case.parse(read)
+        elements.setdefault(array, []).append((value, value is None and not null))
+    expected, texts = [], []
+    for key, dimensions, lower, null, text in slot.execute(
+        f"SELECT id, coalesce(array_ndims(v), 0), array_lower(v, 1), v IS NULL, v::text FROM {table} ORDER BY id"
+    ):
+        texts.append(text)
+        if null:
+            expected.append(Expected(None))
+        elif dimensions > 1:
+            expected.append(Expected(None, unrepresentable=True))
+        else:
+            those = elements.get(key, [])
+            bad = any(unrepresentable for _, unrepresentable in those)
+            expected.append(Expected([value for value, _ in those], bad, lower not in (None, 1) and not bad))
+    return expected, texts
+
+
+def check(sent: Sent, table: str, arrow: pa.DataType, expected: list[Expected], texts: list[str]) -> None:
+    """Values, names of the unrepresentable and rejects are what the server's own reading demands."""
+    names = set()
+    for format_, out in sent.decoded.items():
+        decoded = out.table(f"public.{table}").sort_by("id")
+        assert decoded.schema.field("v").type == arrow
+        rows = plain_records(decoded)
+        assert [row["v"] for row in rows] == comparable([each.value for each in expected]), format_
+        flagged = [row["_unrepresentable"] for row in rows]
+        assert flagged == [["v"] if each.unrepresentable else None for each in expected], format_
+        payload_of = dict(enumerate(data for _, data in sent.payloads[format_]))
+        listed = [row for row in out.rejects.to_pylist() if row["relation"] == f"public.{table}"]
+        rejects = {row["seq"]: row for row in listed}
+        assert [row["seq"] for row in listed] == sorted(
+            row["_seq"]
+            for row, each in zip(rows, expected, strict=True)
+            if each.unrepresentable or each.lower_bound_dropped
+        )
+        for row, text in zip(rows, texts, strict=True):
+            reject = rejects.get(row["_seq"])
+            if reject is None:
+                continue
+            assert (reject["column"], reject["change_type"], reject["format"]) == ("v", "insert", format_)
+            assert reject["lsn"] == row["_lsn"]
+            assert reject["type_oid"] == int(decoded.schema.field("v").metadata[b"pg.type_oid"])
+            at = reject["byte_offset"]
+            assert payload_of[row["_seq"]][at : at + len(reject["raw"])] == reject["raw"]
+            if format_ == "text":
+                assert reject["raw"].decode() == text
+        names.add(format_)
+    assert names == ({"text", "binary"} if sent.version >= pg.FIRST_BINARY_VERSION else {"text"})
+
+
+def case_for(sent: Sent, name: str) -> Case:
+    case = CASES[name]
+    if sent.version < case.since:
+        pytest.skip(f"{case.sql} exists since {case.since}")
+    return case
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_is_what_the_server_says_it_is(sent: Sent, name: str) -> None:
+    case = case_for(sent, name)
+    check(sent, f"v_{name}", case.arrow, sent.said[name], sent.texts[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_array_has_the_elements_that_the_server_says_it_has(sent: Sent, name: str) -> None:
+    case = case_for(sent, name)
+    check(sent, f"a_{name}", pa.list_(case.arrow), sent.said[f"{name}[]"], sent.texts[f"{name}[]"])
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_domain_decodes_as_its_base_type(sent: Sent, name: str) -> None:
+    """Its own precision is not on the wire: a domain of numeric(10,2) is a numeric of any size."""
+    for prefix, key in (("vd", name), ("ad", f"{name}[]")):
+        arrow, said = CASES[name].arrow, sent.said[key]
+        if pa.types.is_decimal(arrow):
+            arrow, texts = pa.string(), sent.texts[key]
+            if prefix == "vd":
+                said = [Expected(text) for text in texts]
+            else:
+                said = [
+                    Expected(
+                        as_strings(each.value, text), each.value is None and each.unrepresentable, lower(text)
+                    )
+                    for each, text in zip(said, texts, strict=True)
+                ]
+        check(sent, f"{prefix}_{name}", arrow if prefix == "vd" else pa.list_(arrow), said, sent.texts[key])
+
+
+def as_strings(value: Any, text: str | None) -> list[str | None] | None:
+    """The elements of an array of numerics as the server prints them: nothing in there is ever quoted."""
+    if value is None or text is None:
+        return None
+    body = text[text.index("{") + 1 : -1]
+    return [None if each == "NULL" else each for each in body.split(",")] if body else []
+
+
+def lower(text: str | None) -> bool:
+    return text is not None and text.startswith("[") and "][" not in text
+
+
+def test_text_and_binary_give_the_same_tables(sent: Sent) -> None:
+    if "binary" not in sent.decoded:
+        pytest.skip("binary values exist since 14")
+    text, binary = (sent.decoded[kind] for kind in ("text", "binary"))
+    tables = [each.relation.qualified_name for each in text.changes]
+    assert tables == [each.relation.qualified_name for each in binary.changes]
+    assert len(tables) > 2 * len(CASES)
+    for a, b in zip(text.changes, binary.changes, strict=True):
+        assert a.relation == b.relation
+        assert a.batch.schema.equals(b.batch.schema, check_metadata=True)
+        assert plain_records(a.batch) == plain_records(b.batch), a.relation.qualified_name
+    columns = ("seq", "lsn", "relation", "column", "change_type", "type_oid", "reason")
+    assert text.rejects.select(columns).equals(binary.rejects.select(columns))
+
+
+def test_fast_and_reference_decoder_agree_on_every_value(sent: Sent) -> None:
+    for payloads in sent.payloads.values():
+        # What no decoder of whole numbers in Python digests in time.
+        same_as_reference([each for each in payloads if len(each[1]) < 100_000])
+
+
+def test_binary_cells_come_as_binary(sent: Sent) -> None:
+    """Else the comparison of text with binary would compare text with text."""
+    if "binary" not in sent.decoded:
+        pytest.skip("binary values exist since 14")
+    assert any(data[:1] == b"I" and b"b\0\0\0\x04" in data for _, data in sent.payloads["binary"])
+    assert set(sent.decoded["binary"].rejects.column("format").to_pylist()) == {"binary"}
+    assert set(sent.decoded["text"].rejects.column("format").to_pylist()) == {"text"}
+
+
+def test_unrepresentable_raise_names_the_place_and_not_the_value(sent: Sent) -> None:
+    for format_, out in sent.decoded.items():
+        first = out.rejects.slice(0, 1).to_pylist()[0]
+        payloads = [data for _, data in sent.payloads[format_]]
+        with pytest.raises(pgo.DecodeError) as caught:
+            pgo.decode(payloads, options=pgo.Options(unrepresentable="raise"))
+        error = caught.value
+        assert (error.seq, error.relation, error.column) == (first["seq"], first["relation"], first["column"])
+        assert error.byte_offset == first["byte_offset"]
+
+
+# --- types that need more than their oid ------------------------------------------------------------------
+
+
+def decode_table(database: pg.Database, table: str, statements: list[str], format_: str) -> pa.Table:
+    options = {"binary": "true"} if format_ == "binary" else {}
+    payloads = database.capture(statements, options=options)
+    return same_as_reference(payloads)[0].table(f"public.{table}")
+
+
+@pytest.fixture(params=["text", "binary"])
+def format_(request: pytest.FixtureRequest, database: pg.Database) -> str:
+    if request.param == "binary" and database.version < pg.FIRST_BINARY_VERSION:
+        pytest.skip("binary values exist since 14")
+    return str(request.param)
+
+
+def seen(format_: str, text: str | None) -> str | None:
+    """An unexplained type's text as it is decoded."""
+    return text if format_ == "text" or text is None else "\\x" + text.encode().hex()
+
+
+def test_type_nobody_explains_is_a_string_whatever_its_cells(database: pg.Database, format_: str) -> None:
+    """Enum labels and composite fields are never on the wire; a schema must not depend on cells."""
+    table = f"unexplained_{format_}"
+    database.execute(
+        "DROP TYPE IF EXISTS mood, pair CASCADE",
+        "CREATE TYPE mood AS ENUM ('sad', 'ok', 'très, \"bien\"')",
+        "CREATE TYPE pair AS (a int, b text)",
+        f"CREATE TABLE {table} (id int PRIMARY KEY, e mood, es mood[], p pair, ps pair[])",
+    )
+    decoded = decode_table(
+        database, table,
+        [f"""INSERT INTO {table} VALUES (1, 'ok', '{{sad,NULL,"très, \\"bien\\""}}', '(1,x)', '{{"(1,x)"}}'),
+            (2, NULL, NULL, NULL, NULL)"""],
+        format_,
+    )  # fmt: skip
+    for name, kind in (
+        ("e", pa.string()),
+        ("es", pa.list_(pa.string())),
+        ("p", pa.string()),
+        ("ps", pa.list_(pa.string())),
+    ):
+        assert decoded.schema.field(name).type == kind
+        assert decoded.schema.field(name).metadata[b"pg.unknown"] == b"true"
+    first, second = decoded.select(["e", "es", "p", "ps"]).to_pylist()
+    assert second == dict.fromkeys(["e", "es", "p", "ps"])
+    assert first["e"] == seen(format_, "ok")
+    assert first["es"] == [seen(format_, "sad"), None, seen(format_, 'très, "bien"')]
+    if format_ == "text":
+        assert (first["p"], first["ps"]) == ("(1,x)", ["(1,x)"])
+    else:
+        record = struct.pack(">iIiiIi", 2, 23, 4, 1, 25, 1) + b"x"
+        assert (first["p"], first["ps"]) == ("\\x" + record.hex(), ["\\x" + record.hex()])
+
+
+def test_array_of_a_domain_is_a_list_of_the_unexplained(database: pg.Database, format_: str) -> None:
+    """The array's Type message names `_d`, and nothing names `d` itself."""
+    if database.version < 11:
+        pytest.skip("arrays of domains exist since 11")
+    table = f"domains_{format_}"
+    database.execute(
+        "DROP DOMAIN IF EXISTS positive CASCADE",
+        "CREATE DOMAIN positive AS int",
+        f"CREATE TABLE {table} (id int PRIMARY KEY, v positive[])",
+    )
+    decoded = decode_table(database, table, [f"INSERT INTO {table} VALUES (1, '{{1,NULL}}')"], format_)
+    expected = "1" if format_ == "text" else "\\x00000001"
+    assert decoded.column("v").to_pylist() == [[expected, None]]
+
+
+def test_text_that_is_not_utf8_is_null_and_kept_in_rejects(database: pg.Database) -> None:
+    """A decoding session with another client_encoding sends what UTF-8 cannot be."""
+    database.execute("CREATE TABLE latin (id int PRIMARY KEY, v text, a text[])")
+    with database.slot() as slot:
+        slot.execute("INSERT INTO latin VALUES (1, 'é', ARRAY['a', 'é']), (2, 'e', ARRAY['e'])")
+        slot.execute("SET client_encoding = 'LATIN1'")
+        payloads = slot.peek()
+        slot.execute("SET client_encoding = 'UTF8'")
+    (out,) = same_as_reference(payloads)
+    decoded = out.table("public.latin").select(["v", "a", "_unrepresentable"]).to_pylist()
+    assert decoded == [
+        {"v": None, "a": ["a", None], "_unrepresentable": ["v", "a"]},
+        {"v": "e", "a": ["e"], "_unrepresentable": None},
+    ]
+    assert [(row["column"], row["raw"]) for row in out.rejects.to_pylist()] == [
+        ("v", b"\xe9"),
+        ("a", b"{a,\xe9}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "column", "literal", "hint"),
+    [
+        ("DateStyle = 'SQL, DMY'", "date", "2024-03-15", "DateStyle"),
+        ("DateStyle = 'German'", "timestamp", "2024-03-15 12:00", "DateStyle"),
+        ("DateStyle = 'Postgres'", "timestamptz", "2024-03-15 12:00", "DateStyle"),
+        ("bytea_output = 'escape'", "bytea", "abc", "bytea_output"),
+    ],
+)
+def test_text_of_a_session_with_other_settings_is_refused_not_guessed(
+    database: pg.Database, setting: str, column: str, literal: str, hint: str
+) -> None:
+    table = f"hostile_{column}"
+    database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v {column})")
+    with database.slot() as slot:
+        slot.execute(f"INSERT INTO {table} VALUES (1, '{literal}')", f"SET {setting}")
+        payloads = slot.peek()
+    with pytest.raises(pgo.DecodeError, match=hint) as caught:
+        pgo.decode([data for _, data in payloads])
+    assert (caught.value.relation, caught.value.column) == (f"public.{table}", "v")
+
+
+def test_timestamptz_in_any_zone_is_the_same_moment(database: pg.Database) -> None:
+    """Offsets with minutes and seconds, such as local mean time, included."""
+    database.execute("CREATE TABLE zones (id int PRIMARY KEY, v timestamptz)")
+    moments = [
+        "1800-01-01 00:00:00+00",
+        "1970-01-01 00:00:00+00",
+        "2024-07-01 12:00:00.5+00",
+        "0044-03-15 12:00:00+00 BC",
+    ]
+    with database.slot() as slot:
+        for number, moment in enumerate(moments):
+            slot.execute(f"INSERT INTO zones VALUES ({number}, '{moment}')")
+        found = []
+        for zone in ("UTC", "Asia/Kolkata", "Europe/Amsterdam", "America/St_Johns", "<+15>-15", "<-15>+15"):
+            slot.execute(f"SET TimeZone = '{zone}'")
+            found.append(same_as_reference(slot.peek())[0].table("public.zones").column("v").cast(pa.int64()))
+    assert len(found[0]) == len(moments)
+    assert all(each.equals(found[0]) for each in found)
+
+
+def test_float_text_of_fifteen_digits_can_be_beyond_its_type(database: pg.Database) -> None:
+    """10 and 11 print so unless told otherwise: the largest float is rounded up to what is none."""
+    database.execute("CREATE TABLE largest (id int PRIMARY KEY, v float8)")
+    with database.slot() as slot:
+        slot.execute("INSERT INTO largest VALUES (1, 1.7976931348623157e308)", "SET extra_float_digits = 0")
+        payloads = slot.peek()
+    (out,) = same_as_reference(payloads)
+    assert out.table("public.largest").select(["v", "_unrepresentable"]).to_pylist() == [
+        {"v": None, "_unrepresentable": ["v"]}
+    ]
+    assert out.rejects.column("raw").to_pylist() == [b"1.79769313486232e+308"]
+
+
+def test_vector_cast_to_an_array_is_an_array(database: pg.Database, format_: str) -> None:
+    """int2vector and oidvector count from 0, and an empty one has a dimension without elements."""
+    table = f"vectors_{format_}"
+    database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int2[])")
+    payloads = database.capture(
+        [f"INSERT INTO {table} VALUES (1, '1 2'::int2vector::int2[]), (2, ''::int2vector::int2[])"],
+        options={"binary": "true"} if format_ == "binary" else {},
+    )
+    (out,) = same_as_reference(payloads)
+    assert out.table(f"public.{table}").column("v").to_pylist() == [[1, 2], []]
+    assert out.rejects.num_rows == 1
+
+
+def test_plain_type_is_exact() -> None:
+    """The helper that this file trusts: timestamps stay integers of microseconds."""
+    assert plain_type(pa.list_(pa.timestamp("us", tz="UTC"))) == pa.list_(pa.int64())
+    assert comparable([0.0, -0.0, float("nan")]) == ["0x0.0p+0", "-0x0.0p+0", "NaN"]
