@@ -1,0 +1,5 @@
+"""`python -m benchmarks`: see report.py."""
+
+from benchmarks.report import main
+
+main()

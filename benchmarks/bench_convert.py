@@ -1,0 +1,30 @@
+"""Stage 4, convert: one column of each type, in text and in binary."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from pgoutput_fast._core.bench import time_convert
+
+from benchmarks.columns import TYPES
+from benchmarks.corpora import SEED
+from benchmarks.report import check_convert, column_type
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time)
+
+CELLS = 4096
+
+
+@pytest.mark.parametrize("form", ["text", "binary"])
+@pytest.mark.parametrize("name", TYPES)
+def test_convert(benchmark: Any, name: str, form: str) -> None:
+    kind = TYPES[name]
+    check_convert(name, kind, CELLS)
+    cells = kind.make(np.random.default_rng(SEED), CELLS)
+    wire = cells.binary if form == "binary" else cells.text
+    # Twenty passes outweigh laying out the cells.
+    seconds = benchmark.pedantic(time_convert, (column_type(kind), wire, form == "binary", 20), rounds=3)
+    benchmark.extra_info["ns per cell"] = sorted(seconds)[10] / CELLS * 1e9

@@ -1,0 +1,357 @@
+"""Columns of made-up values, with their cells as PostgreSQL writes them in text and in binary.
+
+Everything is formatted a column at a time, so that a corpus of millions of cells takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["TYPES", "Cells", "ColumnKind", "fixed_width", "join", "printed"]
+
+Rng = np.random.Generator
+
+# From PostgreSQL's epoch, 2000-01-01, to Unix's.
+EPOCH_DAYS = 10957
+EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One column, three times, with the same nulls.
+
+    Attributes:
+        values: what decoding must give.
+        text, binary: `pa.binary` arrays of the cells' bytes.
+    """
+
+    values: pa.Array
+    text: pa.Array
+    binary: pa.Array
+
+    def with_nulls(self, rng: Rng, share: float) -> Cells:
+        """The same with about `share` of the cells null."""
+        null = pa.array(rng.random(len(self.values)) < share)
+        return Cells(*(pc.if_else(null, pa.scalar(None, each.type), each) for each in self.arrays))
+
+    @property
+    def arrays(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        return self.values, self.text, self.binary
+
+
+@dataclass(frozen=True)
+class ColumnKind:
+    """A type to make columns of: its oid and typmod, and the maker of `n` cells."""
+
+    oid: int
+    make: Callable[[Rng, int], Cells]
+    typmod: int = -1
+
+
+def fixed_width(matrix: np.ndarray[Any, Any]) -> pa.Array:
+    """The rows of a 2-d uint8 array as a `pa.binary` array."""
+    rows, width = matrix.shape
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    data = np.ascontiguousarray(matrix)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def join(*parts: Any) -> pa.Array:
+    """Bytes of the parts one behind the other, row by row; None counts as nothing."""
+    return pc.binary_join_element_wise(
+        *(pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts),
+        pa.scalar(b"", pa.binary()),
+        null_handling="skip",
+    )
+
+
+def _big_endian(values: np.ndarray[Any, Any], code: str) -> pa.Array:
+    wide = values.astype(code)
+    return fixed_width(wide.view(np.uint8).reshape(len(wide), wide.itemsize))
+
+
+def printed(values: pa.Array) -> pa.Array:
+    """Values as Arrow prints them, which for most types is as PostgreSQL does."""
+    return values.cast(pa.string()).cast(pa.binary())
+
+
+def _mixed(rng: Rng, n: int, bits: int) -> np.ndarray[Any, Any]:
+    """Integers of all lengths up to `bits` bits, a tenth of them negative."""
+    magnitude = rng.integers(0, 2**63, n, dtype=np.int64) >> rng.integers(63 - bits, 63, n)
+    return np.where(rng.random(n) < 0.1, -magnitude, magnitude)
+
+
+def _integer(arrow: pa.DataType, code: str, bits: int) -> Callable[[Rng, int], Cells]:
+    def make(rng: Rng, n: int) -> Cells:
+        numbers = _mixed(rng, n, bits)
+        values = pa.array(numbers).cast(arrow)
+        return Cells(values, printed(values), _big_endian(numbers, code))
+
+    return make
+
+
+def _serial(rng: Rng, n: int) -> Cells:
+    numbers = np.arange(1, n + 1, dtype=np.int64) + 9_000_000
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">i8"))
+
+
+def _oid(rng: Rng, n: int) -> Cells:
+    numbers = rng.integers(0, 2**32, n, dtype=np.int64)
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">u4"))
+
+
+def _float8(rng: Rng, n: int) -> Cells:
+    # Between 1 and 10^6: printed without an exponent, mostly with 15 to 17 digits.
+    numbers = np.exp(rng.random(n) * np.log(1e6)) * np.where(rng.random(n) < 0.3, -1, 1)
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">f8"))
+
+
+def _float4(rng: Rng, n: int) -> Cells:
+    numbers = np.exp(rng.random(n) * np.log(1e5)).astype(np.float32)
+    return Cells(pa.array(numbers), printed(pa.array(numbers)), _big_endian(numbers, ">f4"))
+
+
+def _numeric_parts(rng: Rng, n: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """numeric(12,2): the decimals, and their cells."""
+    cents = _mixed(rng, n, 36)
+    words = np.stack([cents, cents >> 63], axis=1)  # as Arrow keeps a decimal: 128 bits, the low ones first
+    values = pa.Array.from_buffers(pa.decimal128(12, 2), n, [None, pa.py_buffer(words)])
+    whole, fraction = np.divmod(np.abs(cents), 100)
+    groups = [whole // 10**8, whole // 10**4 % 10**4, whole % 10**4, fraction * 100]
+    used = np.stack([group != 0 for group in groups])
+    first = np.where(used.any(0), used.argmax(0), 4)
+    last = np.where(used.any(0), 3 - used[::-1].argmax(0), 3)
+    header = np.empty((n, 4), ">i2")
+    header[:, 0] = last - first + 1
+    header[:, 1] = np.where(first == 4, 0, 2 - first)
+    header[:, 2] = np.where(cents < 0, 0x4000, 0)
+    header[:, 3] = 2
+    digits = [
+        pc.if_else(pa.array((first <= k) & (k <= last)), _big_endian(group, ">i2"), pa.scalar(b""))
+        for k, group in enumerate(groups)
+    ]
+    return values, printed(values), join(fixed_width(header.view(np.uint8).reshape(n, 8)), *digits)
+
+
+def _numeric(rng: Rng, n: int) -> Cells:
+    return Cells(*_numeric_parts(rng, n))
+
+
+def _numeric_as_string(rng: Rng, n: int) -> Cells:
+    values, text, binary = _numeric_parts(rng, n)
+    return Cells(values.cast(pa.string()), text, binary)
+
+
+def _bool(rng: Rng, n: int) -> Cells:
+    truth = rng.random(n) < 0.7
+    text = fixed_width(np.where(truth, ord("t"), ord("f")).astype(np.uint8).reshape(n, 1))
+    return Cells(pa.array(truth), text, fixed_width(truth.astype(np.uint8).reshape(n, 1)))
+
+
+def _date(rng: Rng, n: int) -> Cells:
+    days = rng.integers(5_000, 22_000, n).astype(np.int32)
+    values = pa.array(days).cast(pa.date32())
+    return Cells(values, printed(values), _big_endian(days - EPOCH_DAYS, ">i4"))
+
+
+def _micros(rng: Rng, n: int, below: int) -> np.ndarray[Any, Any]:
+    micros = rng.integers(0, below, n, dtype=np.int64)
+    # A few without a fraction, as date_trunc and hand-typed values have it.
+    return np.where(rng.random(n) < 0.05, micros // 1_000_000 * 1_000_000, micros)
+
+
+def _without_zeros(values: pa.Array) -> pa.Array:
+    """PostgreSQL prints no zeros at a fraction's end, and no point before nothing."""
+    return pc.utf8_rtrim(pc.utf8_rtrim(values.cast(pa.string()), "0"), ".").cast(pa.binary())
+
+
+def _time(rng: Rng, n: int) -> Cells:
+    micros = _micros(rng, n, 86_400_000_000)
+    values = pa.array(micros).cast(pa.time64("us"))
+    return Cells(values, _without_zeros(values), _big_endian(micros, ">i8"))
+
+
+def _timestamp(zone: str | None) -> Callable[[Rng, int], Cells]:
+    def make(rng: Rng, n: int) -> Cells:
+        micros = 1_500_000_000_000_000 + _micros(rng, n, 300_000_000_000_000)
+        values = pa.array(micros).cast(pa.timestamp("us"))
+        text = _without_zeros(values)
+        binary = _big_endian(micros - EPOCH_MICROS, ">i8")
+        if zone is None:
+            return Cells(values, text, binary)
+        return Cells(pa.array(micros).cast(pa.timestamp("us", tz=zone)), join(text, b"+00"), binary)
+
+    return make
+
+
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def _hex(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    digits = np.stack([_HEX[data >> 4], _HEX[data & 15]], axis=-1)
+    return digits.reshape(*data.shape[:-1], data.shape[-1] * 2)
+
+
+def _uuid(rng: Rng, n: int) -> Cells:
+    data = rng.integers(0, 256, (n, 16), dtype=np.uint8)
+    digits = _hex(data)
+    text = np.full((n, 36), ord("-"), np.uint8)
+    for start, end, at in ((0, 8, 0), (8, 12, 9), (12, 16, 14), (16, 20, 19), (20, 32, 24)):
+        text[:, at : at + end - start] = digits[:, start:end]
+    digits_of = fixed_width(text)
+    return Cells(digits_of.cast(pa.string()), digits_of, fixed_width(data))
+
+
+def _bytea(rng: Rng, n: int) -> Cells:
+    lengths = rng.integers(4, 20, n)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    data = rng.integers(0, 256, int(offsets[-1]), dtype=np.uint8)
+
+    def array(offsets: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> pa.Array:
+        return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    values = array(offsets, data)
+    return Cells(values, join(b"\\x", array(offsets * np.int32(2), _hex(data))), values)
+
+
+_SYLLABLES = [
+    "ka",
+    "ro",
+    "mi",
+    "ten",
+    "sal",
+    "vo",
+    "du",
+    "nor",
+    "pe",
+    "lix",
+    "an",
+    "ost",
+    "ber",
+    "qui",
+    "zem",
+]
+_ACCENTED = ("Zürich", "Málaga", "Kraków", "Łódź", "Tromsø", "東京", "Αθήνα", "São Paulo")
+
+
+def _vocabulary(rng: Rng, words: int) -> pa.Array:
+    parts = rng.integers(0, len(_SYLLABLES), (words, 4))
+    counts = rng.integers(1, 5, words)
+    chosen = zip(parts, counts, strict=True)
+    return pa.array(["".join(_SYLLABLES[k] for k in row[:count]) for row, count in chosen])
+
+
+def _as_cells(values: pa.Array) -> Cells:
+    return Cells(values, values.cast(pa.binary()), values.cast(pa.binary()))
+
+
+def _short_text(rng: Rng, n: int) -> Cells:
+    """A word or two, one in fifty with letters beyond ASCII."""
+    words = _vocabulary(rng, 3000)
+    plain = pc.binary_join_element_wise(
+        pc.utf8_capitalize(words.take(pa.array(rng.integers(0, 3000, n)))),
+        pc.if_else(pa.array(rng.random(n) < 0.3), words.take(pa.array(rng.integers(0, 3000, n))), None),
+        " ",
+        null_handling="skip",
+    )
+    accented = pa.array(_ACCENTED).take(pa.array(rng.integers(0, len(_ACCENTED), n)))
+    return _as_cells(pc.if_else(pa.array(rng.random(n) < 0.02), accented, plain))
+
+
+def _code(rng: Rng, n: int) -> Cells:
+    """Letters and digits as in order numbers, all ASCII."""
+    letters = fixed_width(rng.integers(ord("A"), ord("Z") + 1, (n, 3)).astype(np.uint8))
+    return _as_cells(join(letters, b"-", printed(pa.array(np.abs(_mixed(rng, n, 24))))).cast(pa.string()))
+
+
+def _long_text(words_at_most: int) -> Callable[[Rng, int], Cells]:
+    """Sentences of four words to `words_at_most`, some with a comma."""
+
+    def make(rng: Rng, n: int) -> Cells:
+        words = _vocabulary(rng, 3000)
+        counts = rng.integers(4, words_at_most + 1, n)
+        parts = []
+        for k in range(words_at_most):
+            word = words.take(pa.array(rng.integers(0, 3000, n)))
+            parts.append(pc.if_else(pa.array(k < counts), word, None))
+        with_comma = pc.binary_join_element_wise(parts[1], ",", "")
+        parts[1] = pc.if_else(pa.array(rng.random(n) < 0.1), with_comma, parts[1])
+        return _as_cells(pc.binary_join_element_wise(*parts, " ", null_handling="skip"))
+
+    return make
+
+
+def _jsonb(rng: Rng, n: int) -> Cells:
+    words = _vocabulary(rng, 3000).cast(pa.binary())
+    text = join(
+        b'{"id": ',
+        printed(pa.array(rng.integers(1, 10**7, n))),
+        b', "tags": ["',
+        words.take(pa.array(rng.integers(0, 3000, n))),
+        b'", "',
+        words.take(pa.array(rng.integers(0, 3000, n))),
+        b'"], "state": "',
+        words.take(pa.array(rng.integers(0, 3000, n))),
+        b'"}',
+    )
+    return Cells(text.cast(pa.string()), text, join(b"\1", text))
+
+
+def _blanks(width: int) -> Callable[[Rng, int], Cells]:
+    return lambda rng, n: _as_cells(fixed_width(np.full((n, width), ord(" "), np.uint8)).cast(pa.string()))
+
+
+def _array_of_three(element: Callable[[Rng, int], Cells], element_oid: int) -> Callable[[Rng, int], Cells]:
+    """One-dimensional arrays of three elements, none null."""
+
+    def make(rng: Rng, n: int) -> Cells:
+        elements = [element(rng, n) for _ in range(3)]
+        flat = pa.concat_arrays([each.values for each in elements])
+        order = np.arange(3 * n).reshape(3, n).T.reshape(-1)
+        values = pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * 3, flat.take(pa.array(order)))
+        a, b, c = (each.text for each in elements)
+        header = np.array([1, 0, element_oid, 3, 1], ">i4").tobytes()
+        sized = []
+        for each in elements:
+            sized += [_big_endian(pc.binary_length(each.binary).to_numpy(), ">i4"), each.binary]
+        return Cells(values, join(b"{", a, b",", b, b",", c, b"}"), join(header, *sized))
+
+    return make
+
+
+def _numeric_typmod(precision: int, scale: int) -> int:
+    return (precision << 16 | scale) + 4
+
+
+TYPES: dict[str, ColumnKind] = {
+    "bool": ColumnKind(16, _bool),
+    "int2": ColumnKind(21, _integer(pa.int16(), ">i2", 15)),
+    "int4": ColumnKind(23, _integer(pa.int32(), ">i4", 31)),
+    "int8": ColumnKind(20, _integer(pa.int64(), ">i8", 62)),
+    "serial": ColumnKind(20, _serial),
+    "oid": ColumnKind(26, _oid),
+    "float4": ColumnKind(700, _float4),
+    "float8": ColumnKind(701, _float8),
+    "numeric(12,2)": ColumnKind(1700, _numeric, _numeric_typmod(12, 2)),
+    "numeric": ColumnKind(1700, _numeric_as_string),
+    "code": ColumnKind(1043, _code, 20 + 4),
+    "short text": ColumnKind(25, _short_text),
+    "long text": ColumnKind(25, _long_text(28)),
+    "jsonb": ColumnKind(3802, _jsonb),
+    "bytea": ColumnKind(17, _bytea),
+    "uuid": ColumnKind(2950, _uuid),
+    "date": ColumnKind(1082, _date),
+    "time": ColumnKind(1083, _time),
+    "timestamp": ColumnKind(1114, _timestamp(None)),
+    "timestamptz": ColumnKind(1184, _timestamp("UTC")),
+    "char(84)": ColumnKind(1042, _blanks(84), 84 + 4),
+    "int4[]": ColumnKind(1007, _array_of_three(_integer(pa.int32(), ">i4", 31), 23)),
+    "text[]": ColumnKind(1009, _array_of_three(_code, 25)),
+}
+"""By a name of our own where a type comes in several shapes: `serial` is an int8, `code` a varchar."""

@@ -1,0 +1,270 @@
+"""Runs everything and prints the figures: `python -m benchmarks`. What is timed has been compared before.
+
+At full scale the table in README.md is rewritten as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
+from pgoutput_fast._core.column import convert
+
+import pgoutput_fast as pgo
+from benchmarks import corpora, yardsticks
+from benchmarks.columns import TYPES, ColumnKind
+from benchmarks.timing import Measured, interleaved
+from pgoutput_fast import catalog
+from pgoutput_fast.types import ColumnType, column_type_of
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+STAGES = ("scan", "tag", "slice", "convert", "assemble")
+SMALL_CALL_MESSAGES = 10
+
+
+@dataclass
+class Section:
+    """A table of the report."""
+
+    title: str
+    head: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        lines = [self.head, ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])], *self.rows]
+        cells = (
+            [
+                text.rjust(w) if k else text.ljust(w)
+                for k, (text, w) in enumerate(zip(line, widths, strict=True))
+            ]
+            for line in lines
+        )
+        return f"### {self.title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the corpora's full size")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved repetitions")
+    parser.add_argument("--seed", type=int, default=corpora.SEED)
+    parser.add_argument("--no-readme", action="store_true", help="leave README.md as it is")
+    given = parser.parse_args(arguments)
+    text = report(given.scale, given.rounds, given.seed)
+    print(text)
+    if given.scale == 1 and not given.no_readme:
+        _rewrite(README, text)
+
+
+def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str:
+    """All sections as Markdown.
+
+    Raises:
+        AssertionError: if outputs that must be equal are not; nothing has been timed then.
+    """
+    for name in corpora.FULL_MESSAGES:
+        corpora.check(corpora.corpus(name, scale, seed))
+    for name, kind in TYPES.items():
+        check_convert(name, kind, 1000)
+    sections = [decode_section(name, scale, rounds, seed) for name in corpora.FULL_MESSAGES]
+    sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
+    return "\n".join([_machine(scale, rounds, seed), *map(str, sections)])
+
+
+# ---- whole corpora, and stages -----------------------------------------------------------------------------
+
+
+def decode_section(name: str, scale: float, rounds: int, seed: int) -> Section:
+    """Decoding one corpus, its stages, and the yardsticks."""
+    corpus = corpora.corpus(name, scale, seed)
+    options = pgo.Options()
+    for relation, batch in time_stages(corpus.payloads, options)[1]:
+        truth = corpus.tables[relation.qualified_name]
+        assert batch.schema.names[-truth.num_columns :] == truth.column_names
+    check_stages(corpus)
+    tasks: dict[str, Any] = {
+        "memcpy": yardsticks.memcpy(corpus),
+        "decode": lambda: pgo.decode(corpus.payloads),
+        "tag()": lambda: pgo.tag(corpus.payloads),
+    }
+    csv_size = 0
+    if name == "wide text":
+        truth, cells = corpus.tables["public.wide"], corpora.wide_cells(scale, seed)
+        data = corpora.csv_of(cells)
+        csv_size = data.size
+        tasks["pyarrow CSV reader"] = yardsticks.csv_reader(data, truth)
+        yardsticks.check_csv(tasks["pyarrow CSV reader"](), truth, cells)
+        del cells
+        # A tenth of the rows is enough for what takes seconds.
+        tenth = corpus.payloads.slice(0, len(corpus.payloads) // 10).to_pylist()
+        schema = truth.schema
+        yardsticks.check_python(yardsticks.parse_wide_text(tenth, schema), truth.slice(0, _rows_of(tenth)))
+        tasks["plain Python"] = lambda: yardsticks.parse_wide_text(tenth, schema)
+
+    def headers() -> Mapping[str, float]:
+        scan, tag, _ = time_headers(corpus.payloads)
+        return {"scan alone": scan, "tag alone": tag, "scan + tag alone": scan + tag}
+
+    def stages() -> Mapping[str, float]:
+        return dict(time_stages(corpus.payloads, options)[0])
+
+    measured = interleaved(tasks, {"headers": headers, "stages": stages}, rounds)
+    if "plain Python" in measured:
+        share = len(tenth) / len(corpus.payloads)
+        measured["plain Python"] = Measured([seconds / share for seconds in measured["plain Python"].rounds])
+    names = [*tasks, "scan + tag alone", *STAGES]
+    section = Section(
+        f"{name}: {len(corpus.payloads):,} messages, {corpus.nbytes / 1e6:.1f} MB, {corpus.cells:,} cells",
+        ["", "CPU s", "MB/s", "M messages/s", "ns/cell", "of memcpy", "of decode"],
+    )
+    for each in names:
+        seconds = measured[each].seconds
+        label = f"... {each}" if each in STAGES else each
+        section.rows.append(
+            [
+                f"{label} ({csv_size / 1e6:.1f} MB of CSV)" if each == "pyarrow CSV reader" else label,
+                f"{seconds:.4f}",
+                f"{(csv_size if each == 'pyarrow CSV reader' else corpus.nbytes) / seconds / 1e6:,.0f}",
+                f"{len(corpus.payloads) / seconds / 1e6:.2f}",
+                f"{seconds / corpus.cells * 1e9:.2f}",
+                f"{measured[each].speed_beside(measured['memcpy']):.3f}",
+                f"{measured[each].speed_beside(measured['decode']):.2f}",
+            ]
+        )
+    return section
+
+
+def _rows_of(messages: Sequence[bytes]) -> int:
+    return sum(message[0] == ord("I") for message in messages)
+
+
+def check_stages(corpus: corpora.Corpus) -> None:
+    """AssertionError unless the stages with a clock between them give what decoding gives."""
+    out = pgo.decode(corpus.payloads)
+    _, staged = time_stages(corpus.payloads, pgo.Options())
+    for name in corpus.tables:
+        batches = [batch for relation, batch in staged if relation.qualified_name == name]
+        assert pa.Table.from_batches(batches).equals(
+            pa.Table.from_batches([b.batch for b in out.changes if b.relation.qualified_name == name])
+        ), f"{corpus.name}: the stages of {name} differ from decode()"
+    assert time_headers(corpus.payloads)[2] == sum(table.num_rows for table in corpus.tables.values())
+
+
+# ---- convert, type by type ---------------------------------------------------------------------------------
+
+
+def column_type(kind: ColumnKind) -> ColumnType:
+    """How such a column is decoded."""
+    return column_type_of(catalog.Column("c", kind.oid, kind.typmod), pgo.Options())
+
+
+def check_convert(name: str, kind: ColumnKind, n: int) -> None:
+    """AssertionError unless both formats of such cells convert to the values they were made from."""
+    cells = kind.make(np.random.default_rng(corpora.SEED), n)
+    for binary, wire in ((False, cells.text), (True, cells.binary)):
+        array, issues = convert(column_type(kind), wire.to_pylist(), binary)
+        assert not issues, f"cells of {name} were refused"
+        assert array.equals(cells.values), f"cells of {name} convert to something else, binary={binary}"
+
+
+def convert_section(n: int, rounds: int) -> Section:
+    """The convert stage on `n` cells of each type, without nulls."""
+    section = Section(
+        f"convert: ns per cell of {n:,}, warm buffers",
+        ["", "bytes/cell text", "ns text", "bytes/cell binary", "ns binary"],
+    )
+    for name, kind in TYPES.items():
+        cells = kind.make(np.random.default_rng(corpora.SEED), n)
+        row = [name]
+        for binary, wire in ((False, cells.text), (True, cells.binary)):
+            seconds = sorted(time_convert(column_type(kind), wire, binary, rounds + 1)[1:])[rounds // 2]
+            row += [f"{len(b''.join(wire.to_pylist())) / n:.1f}", f"{seconds / n * 1e9:.2f}"]
+        section.rows.append(row)
+    return section
+
+
+# ---- a small call ------------------------------------------------------------------------------------------
+
+
+def small_call_section(rounds: int, calls: int = 300) -> Section:
+    """Microseconds of a call with ten messages: Python objects, not bytes, are what it costs."""
+    corpus = corpora.corpus("wide text", 0.002)
+    messages = corpus.payloads.to_pylist()
+    first, later = messages[:SMALL_CALL_MESSAGES], messages[SMALL_CALL_MESSAGES : 2 * SMALL_CALL_MESSAGES]
+    assert (
+        pgo.decode(first).table("public.wide")["id"].to_pylist()
+        == (corpus.tables["public.wide"]["id"].to_pylist()[: _rows_of(first)])
+    )
+    decoder = pgo.Decoder()
+    decoder.decode(first)
+
+    def fresh() -> None:
+        for _ in range(calls):
+            pgo.decode(first)
+
+    def going_on() -> None:
+        for _ in range(calls):
+            decoder.decode(later)
+
+    def tables() -> None:
+        for _ in range(calls):
+            out = decoder.decode(later)
+            for each in (out.transactions, out.outcomes, out.truncates, out.messages, out.rejects):
+                assert each is not None
+
+    section = Section(f"a call with {SMALL_CALL_MESSAGES} messages", ["", "us/call"])
+    labels = {
+        "decode(), relation and all": fresh,
+        "Decoder.decode() of the next ones": going_on,
+        "the same, and all tables beside the changes": tables,
+    }
+    for label, measured in interleaved(labels, {}, rounds).items():
+        section.rows.append([label, f"{measured.seconds / calls * 1e6:.1f}"])
+    return section
+
+
+# ---- the machine, and the README ---------------------------------------------------------------------------
+
+
+def _machine(scale: float, rounds: int, seed: int) -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    huge = pages.read_text().split("[")[1].split("]")[0] if pages.exists() else "unknown"
+    facts = [
+        datetime.now(UTC).strftime("%Y-%m-%d"),
+        f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        f"{platform.system()} {platform.release()}, huge pages: {huge}",
+        f"Python {platform.python_version()}, pyarrow {pa.__version__}, numpy {np.__version__}",
+        f"seed {seed}, scale {scale:g}, median of {rounds} interleaved rounds",
+    ]
+    return "; ".join(facts) + ".\nAll times are CPU time of one process that uses one thread.\n"
+
+
+def _rewrite(readme: Path, text: str) -> None:
+    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    main()
+    print(f"took {time.monotonic() - started:.0f} s")

@@ -1,0 +1,78 @@
+"""What decoding is measured against: memcpy, pyarrow's CSV reader and a few lines of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from benchmarks.columns import Cells
+from benchmarks.corpora import Corpus
+
+__all__ = ["check_csv", "check_python", "csv_reader", "memcpy", "parse_wide_text"]
+
+
+def memcpy(corpus: Corpus) -> Callable[[], None]:
+    """Copies the corpus's bytes to memory that is there already."""
+    source = corpus.bytes
+    target = np.empty_like(source)
+    target[:] = 1  # faults its pages in
+    return lambda: np.copyto(target, source)
+
+
+def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:
+    """Reads the wide table's rows on one thread, into their types wherever the reader can do that."""
+    types = {field.name: field.type for field in truth.schema}
+    types["data"] = pa.string()  # the one thing it cannot: bytea's hexadecimal digits
+    read = csv.ReadOptions(use_threads=False, column_names=truth.column_names)
+    convert = csv.ConvertOptions(
+        column_types=types,
+        true_values=["t"],
+        false_values=["f"],
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    return lambda: csv.read_csv(pa.BufferReader(data), read, convert_options=convert)
+
+
+def check_csv(table: pa.Table, truth: pa.Table, cells: dict[str, Cells]) -> None:
+    """AssertionError unless the reader made of its CSV what decoding makes of the messages."""
+    for name in truth.column_names:
+        wanted = pa.chunked_array([cells[name].text.cast(pa.string())]) if name == "data" else truth[name]
+        assert table[name].equals(wanted), f"column {name} read from CSV differs"
+
+
+def parse_wide_text(messages: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """What one writes first: loops over messages and cells, then pyarrow's casts. For this table only."""
+    columns: list[list[bytes | None]] = [[] for _ in schema]
+    for message in messages:
+        if message[0] != 73:  # I
+            continue
+        at = 8
+        for column in columns:
+            if message[at] == 110:  # n
+                column.append(None)
+                at += 1
+            else:
+                end = at + 5 + int.from_bytes(message[at + 1 : at + 5], "big")
+                column.append(message[at + 5 : end])
+                at = end
+    arrays: list[Any] = []
+    for field, column in zip(schema, columns, strict=True):
+        if pa.types.is_binary(field.type):
+            data = [each and bytes.fromhex(each[2:].decode()) for each in column]
+            arrays.append(pa.array(data, pa.binary()))
+            continue
+        text = pa.array(column, pa.binary()).cast(pa.string())
+        arrays.append(pc.equal(text, "t") if pa.types.is_boolean(field.type) else text.cast(field.type))
+    return pa.table(arrays, schema=schema)
+
+
+def check_python(table: pa.Table, truth: pa.Table) -> None:
+    """AssertionError unless the few lines of Python give what decoding gives."""
+    for name in truth.column_names:
+        assert table[name].equals(truth[name]), f"column {name} parsed in Python differs"

@@ -1,0 +1,196 @@
+"""Timing entries for the benchmarks: the stages as decoding runs them, with a clock between them.
+
+All times are CPU seconds of the calling thread. Nothing of the package imports this.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_cells, make_column
+from pgoutput_fast._core.rows cimport RelationRows, Scratch
+from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
+from pgoutput_fast._core.slice cimport Block, slice_message
+from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.wire cimport CELL_NULL, Cell
+
+from pgoutput_fast._core.rows import make_rows
+from pgoutput_fast.errors import reason_text
+
+
+cdef extern from "<time.h>" nogil:
+    cdef struct timespec:
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* out)
+    int CLOCK_THREAD_CPUTIME_ID
+
+
+# As in decode.pyx and rows.pyx.
+cdef int64_t WINDOW_MESSAGES = 1 << 16
+cdef int64_t WINDOW_BYTES = 1 << 25
+cdef int64_t BLOCK_ROWS = 1024
+cdef int64_t BLOCK_BYTES = 1 << 22
+
+
+cdef inline double _now() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t)
+    return <double> t.tv_sec + 1e-9 * <double> t.tv_nsec
+
+
+def time_headers(array):
+    """Scans and tags the messages of one Arrow array: (seconds of scan, seconds of tag, changes found)."""
+    cdef Payloads payloads = Payloads(array)
+    cdef Tagger tagger = Tagger(False)
+    cdef Window w = Window()
+    cdef int64_t at = 0, taken, changes = 0
+    cdef bint in_stream = False
+    cdef double start, middle, scan = 0, tag = 0
+    while at < payloads.count:
+        start = _now()
+        taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, w)
+        middle = _now()
+        tagger.tag_window(w, at, NULL, NULL)
+        tag += _now() - middle
+        scan += middle - start
+        changes += tagger.items
+        at += taken
+    return scan, tag, changes
+
+
+def time_stages(array, options):
+    """Decodes the messages of one Arrow array, which must be all well-formed.
+
+    Returns ({stage: seconds}, [(relation, batch)]). The stages are scan, tag, slice, convert (with the metadata columns)
+    and assemble; what sorts a window's messages by relation counts as tag.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef Tagger tagger = Tagger(False)
+    cdef Window w = Window()
+    cdef Scratch scratch = Scratch()
+    cdef RelationRows rows
+    cdef int64_t at = 0, taken, i, done
+    cdef int32_t slot
+    cdef bint in_stream = False
+    cdef double t0, t1, scan = 0, tag = 0, assemble = 0
+    cdef double spent[2]
+    cdef vector[vector[uint32_t]] messages
+    cdef list all_rows = []
+    spent[0] = spent[1] = 0
+    while at < payloads.count:
+        t0 = _now()
+        taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, w)
+        t1 = _now()
+        scan += t1 - t0
+        tagger.tag_window(w, at, NULL, NULL)
+        messages.resize(len(tagger.versions))
+        for slot in range(<int32_t> messages.size()):
+            messages[slot].clear()
+        for i in range(tagger.items):
+            messages[tagger.item_slot[i]].push_back(tagger.item_message[i])
+        tag += _now() - t1
+        for slot in range(<int32_t> messages.size()):
+            if slot == len(all_rows):
+                rows = make_rows(tagger.versions[slot], options)
+                rows.slot = slot
+                all_rows.append(rows)
+            rows = all_rows[slot]
+            done = 0
+            while True:
+                with nogil:
+                    _fill(rows, tagger, w, messages[slot], &done, scratch, spent)
+                if done == <int64_t> messages[slot].size():
+                    break
+                t0 = _now()
+                rows.finish_batch()
+                assemble += _now() - t0
+        at += taken
+    changes = []
+    t0 = _now()
+    for rows in all_rows:
+        for batch in rows.take_batches():
+            changes.append((rows.relation, batch))
+    assemble += _now() - t0
+    return {"scan": scan, "tag": tag, "slice": spent[0], "convert": spent[1], "assemble": assemble}, changes
+
+
+cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& messages, int64_t* done, Scratch scratch,
+               double* spent) except -1 nogil:
+    """RelationRows.fill without its care for what is malformed, and with a clock."""
+    cdef Block block
+    cdef double t0, t1
+    cdef int64_t room
+    cdef int64_t count = <int64_t> messages.size()
+    scratch.row_message.resize(BLOCK_ROWS)
+    scratch.row_change.resize(BLOCK_ROWS)
+    while done[0] < count:
+        room = rows.batch_rows - rows.rows
+        if room < 2 or rows.bytes() >= rows.batch_bytes:
+            return 0
+        t0 = _now()
+        block.stride = min(BLOCK_ROWS, room, 2 * (count - done[0]))
+        if <int64_t> scratch.cells.size() < block.stride * rows.count + 1:
+            scratch.cells.resize(block.stride * rows.count + 1)
+        block.cells = scratch.cells.data()
+        block.row_message = scratch.row_message.data()
+        block.row_change = scratch.row_change.data()
+        block.rows = 0
+        block.bytes = 0
+        block.formats = 0
+        block.unchanged = False
+        while done[0] < count and block.rows + 2 <= block.stride and block.bytes < BLOCK_BYTES:
+            if not slice_message(w, messages[done[0]], rows.count, &block):
+                with gil:
+                    raise ValueError(f"message {block.message} of a window is malformed: {reason_text(block.reason)}")
+            done[0] += 1
+        t1 = _now()
+        spent[0] += t1 - t0
+        if not rows.convert_block(tagger, w, &block, scratch):
+            with gil:
+                raise ValueError(f"message {scratch.trouble.message} of a window holds a malformed value")
+        spent[1] += _now() - t1
+    return 0
+
+
+def time_convert(column_type, values, bint binary, int passes):
+    """Converts the cells of one column again and again: seconds per pass.
+
+    `values` is a `pa.binary` array. The cells lie as in messages, each behind its header, and are converted in blocks
+    into buffers that are warm. ValueError if a cell cannot be taken as it is.
+    """
+    cdef Column* column = make_column(column_type)
+    cdef Convert convert = column.binary if binary else column.text
+    cdef bytearray joined = bytearray(16)
+    cdef vector[Cell] cells
+    cdef Cell cell
+    cdef Issues issues
+    cdef Source source
+    cdef Mark nothing
+    cdef double start
+    cdef int k
+    cdef size_t i, n
+    for value in values.to_pylist():
+        joined += b"\0" * 5
+        cell.offset = <uint32_t> len(joined)
+        cell.length = CELL_NULL if value is None else <int32_t> len(value)
+        joined += value or b""
+        cells.push_back(cell)
+    source.base = <const uint8_t*> <const char*> joined
+    source.end = source.base + len(joined)
+    seconds = []
+    try:
+        for k in range(passes):
+            with nogil:
+                start = _now()
+                i = 0
+                while i < cells.size():
+                    n = min(cells.size() - i, <size_t> BLOCK_ROWS)
+                    column.rewind(nothing)
+                    convert_cells(column[0], convert, source, cells.data() + i, n, issues)
+                    i += n
+                start = _now() - start
+            seconds.append(start)
+        if issues.size():
+            raise ValueError(f"a cell cannot be converted: {reason_text(issues[0].reason)}")
+    finally:
+        del column
+    return seconds
