@@ -34,8 +34,40 @@ inline Reason read_numeric_header(const uint8_t* p, uint32_t n, NumericHeader* h
     return h->sign == NUMERIC_PLUS_INF || h->sign == NUMERIC_MINUS_INF ? IS_INFINITE : OUT_OF_RANGE;
 }
 
+// The usual decimal: shown with its scale, of at most four digits of base 10000. False leaves everything else to the
+// reader below.
+inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
+    if (n < 8 || precision > 18) return false;
+    const unsigned count = load16(p), sign = load16(p + 4), dscale = load16(p + 6);
+    const int weight = static_cast<int16_t>(load16(p + 2));
+    if (count > 4 || n != 8 + 2 * count || (sign & ~NUMERIC_NEGATIVE) || dscale != static_cast<unsigned>(scale))
+        return false;
+    uint64_t value = 0;
+    bool good = true;
+    for (unsigned i = 0; i < count; ++i) {
+        const unsigned digit = load16(p + 8 + 2 * i);
+        good &= digit <= 9999;
+        value = value * 10000 + digit;
+    }
+    // The last digit's lowest decimal place, in units of 10^-scale.
+    const int place = 4 * (weight - static_cast<int>(count) + 1) + scale;
+    if (value == 0) {
+        // Zero, whatever its weight.
+    } else if (place < 0) {
+        if (place < -3 || value % POWERS_OF_TEN[-place]) return false;
+        value /= POWERS_OF_TEN[-place];
+    } else {
+        if (place > 18 || value > UINT64_MAX / POWERS_OF_TEN[place]) return false;
+        value *= POWERS_OF_TEN[place];
+    }
+    if (!good || value >= POWERS_OF_TEN[precision]) return false;
+    *out = sign ? -static_cast<int128>(value) : static_cast<int128>(value);
+    return true;
+}
+
 // As an integer of 10^-scale, exactly or not at all.
 inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
+    if (read_usual_decimal(p, n, precision, scale, out)) return OK;
     NumericHeader h;
     if (Reason reason = read_numeric_header(p, n, &h)) return reason;
     uint128 value = 0;

@@ -63,6 +63,7 @@ inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexc
 inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     convert_fixed<int128>(column, source, cells, n, issues,
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
+                              if (parse_usual_decimal_backed(p, length, c.precision, c.scale, out)) return OK;
                               return parse_decimal(p, length, c.precision, c.scale, out);
                           });
 }
@@ -234,6 +235,17 @@ inline void uuid_string_text(Column& column, Source source, const Cell* cells, s
     });
 }
 inline void uuid_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    bool usual = !column.missing;
+    for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(UUID_BYTES);
+    if (usual) {
+        int32_t* offsets = column.reserve_offsets(n);
+        uint8_t* out = column.data.append_uninitialized(n * UUID_TEXT);
+        for (size_t i = 0; i < n; ++i) {
+            print_uuid(source.base + cells[i].offset, out + i * UUID_TEXT);
+            offsets[i + 1] = offsets[i] + static_cast<int32_t>(UUID_TEXT);
+        }
+        return;
+    }
     column.total = n * UUID_TEXT;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length != UUID_BYTES) return BAD_LENGTH;

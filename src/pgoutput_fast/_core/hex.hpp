@@ -1,6 +1,7 @@
 // Hexadecimal digits, both ways and always in lower case, as the server prints them; and the two shapes of a UUID.
 #pragma once
 #include <cstdint>
+#include <cstring>
 
 namespace pgo {
 
@@ -25,12 +26,20 @@ inline bool from_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
     return bad < 16;
 }
 
-inline void to_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < n; ++i) {
-        out[2 * i] = static_cast<uint8_t>(digits[p[i] >> 4]);
-        out[2 * i + 1] = static_cast<uint8_t>(digits[p[i] & 15]);
+// Two digits for every byte.
+struct HexPairs {
+    uint8_t pair[256][2];
+    constexpr HexPairs() : pair() {
+        for (int i = 0; i < 256; ++i) {
+            pair[i][0] = static_cast<uint8_t>("0123456789abcdef"[i >> 4]);
+            pair[i][1] = static_cast<uint8_t>("0123456789abcdef"[i & 15]);
+        }
     }
+};
+inline constexpr HexPairs HEX_PAIRS{};
+
+inline void to_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
+    for (size_t i = 0; i < n; ++i) std::memcpy(out + 2 * i, HEX_PAIRS.pair[p[i]], 2);
 }
 
 constexpr uint32_t UUID_TEXT = 36, UUID_BYTES = 16;

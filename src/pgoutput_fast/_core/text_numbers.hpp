@@ -135,6 +135,48 @@ inline uint128 power_of_ten(unsigned n) noexcept {
     return v;
 }
 
+inline constexpr uint64_t POWERS_OF_TEN[20] = {1ull,
+                                               10ull,
+                                               100ull,
+                                               1000ull,
+                                               10000ull,
+                                               100000ull,
+                                               1000000ull,
+                                               10000000ull,
+                                               100000000ull,
+                                               1000000000ull,
+                                               10000000000ull,
+                                               100000000000ull,
+                                               1000000000000ull,
+                                               10000000000000ull,
+                                               100000000000000ull,
+                                               1000000000000000ull,
+                                               10000000000000000ull,
+                                               100000000000000000ull,
+                                               1000000000000000000ull,
+                                               10000000000000000000ull};
+
+// The layout that nearly every decimal has: as many fractional digits as its scale, and few enough in all. False leaves
+// everything else, right or wrong, to the parser below.
+inline bool parse_usual_decimal_backed(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
+    const bool negative = n && *p == '-';
+    p += negative;
+    const int whole = static_cast<int>(n) - negative - (scale ? scale + 1 : 0);
+    if (whole < 1 || whole > 10 || scale > 8 || whole + scale > precision) return false;
+    if (*p == '0' && (whole > 1 || negative)) return false;
+    uint64_t bad = 0;
+    uint64_t value = digits8_backed(p + whole, whole > 8 ? 8 : static_cast<unsigned>(whole), bad);
+    if (whole > 8) value += 100000000ull * digits8_backed(p + whole - 8, static_cast<unsigned>(whole) - 8, bad);
+    if (scale) {
+        bad |= p[whole] != '.';
+        value = value * POWERS_OF_TEN[scale] +
+                digits8_backed(p + whole + 1 + scale, static_cast<unsigned>(scale), bad);
+    }
+    if (bad) return false;
+    *out = negative ? -static_cast<int128>(value) : static_cast<int128>(value);
+    return true;
+}
+
 // A numeric as an integer of 10^-scale, exactly: fewer fractional digits are padded, more must be zeros.
 // A value that needs more than `precision` digits does not fit.
 inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
