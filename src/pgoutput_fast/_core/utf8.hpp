@@ -25,6 +25,13 @@ inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
     const uint8_t* end = p + n;
     auto follows = [](uint8_t c) { return (c & 0xC0) == 0x80; };
     while (p < end) {
+        if (end - p >= 32) {
+            uint64_t any = load64_raw(p) | load64_raw(p + 8) | load64_raw(p + 16) | load64_raw(p + 24);
+            if (!(any & 0x8080808080808080ull)) {
+                p += 32;
+                continue;
+            }
+        }
         if (end - p >= 8 && !(load64_raw(p) & 0x8080808080808080ull)) {
             p += 8;
             continue;
