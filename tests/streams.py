@@ -418,13 +418,16 @@ def check_error(stream: Stream, error: DecodeError) -> None:
 
 
 def types_stay(stream: Stream) -> bool:
-    """Whether each type oid is named once: a version id does not say under which names it was met."""
+    """Whether each type oid is named once, and before any use: a version id does not say under which names it was met."""
+    said = [payload for payload in stream.payloads if payload[:1] in (b"R", b"Y")]
     named: dict[bytes, bytes] = {}
-    for payload in stream.payloads:
-        if payload[:1] != b"Y":
+    for k, payload in enumerate(said):
+        if payload[:1] == b"R":
             continue
         for at in (1, 5):
             oid, rest = payload[at : at + 4], payload[at + 4 :]
+            if oid not in named and any(other[:1] == b"R" and oid in other for other in said[:k]):
+                return False
             if named.setdefault(oid, rest) != rest:
                 return False
     return True

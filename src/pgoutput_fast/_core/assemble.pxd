@@ -3,4 +3,5 @@ from pgoutput_fast._core.column cimport ArrowArray, Column
 
 cdef ArrowArray* new_array() except NULL
 cdef object batch_of(ArrowArray* array, object schema)
+cdef object exported_column(Column* column, object arrow_type)
 cdef object array_of(Column* column, object arrow_type)

@@ -44,12 +44,17 @@ cdef object batch_of(ArrowArray* array, object schema):
     return pa.record_batch(_export(array, schema))
 
 
-cdef object array_of(Column* column, object arrow_type):
-    """A pa.Array of what one column holds; the column is empty afterwards."""
+cdef object exported_column(Column* column, object arrow_type):
+    """What one column holds, for any Arrow library to import; the column is empty afterwards."""
     cdef ArrowArray* array = new_array()
     try:
         give_column(column[0], array)
     except BaseException:
         free(array)
         raise
-    return pa.array(_export(array, arrow_type))
+    return _export(array, arrow_type)
+
+
+cdef object array_of(Column* column, object arrow_type):
+    """A pa.Array of what one column holds; the column is empty afterwards."""
+    return pa.array(exported_column(column, arrow_type))

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.assemble cimport array_of
+from pgoutput_fast._core.assemble cimport array_of, exported_column
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
 
@@ -29,10 +29,11 @@ cdef Column* make_column(object column_type) except NULL:
     return column
 
 
-def convert(column_type, values, bint binary):
+def convert(column_type, values, bint binary, bint exported=False):
     """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
 
-    `values` are the cells' bytes, None for null. For tests and benchmarks of this stage.
+    `values` are the cells' bytes, None for null. With `exported`, the array is an object that has nothing but
+    `__arrow_c_array__`. For tests and benchmarks of this stage.
     """
     cdef Column* column = make_column(column_type)
     # The readers may look back from a value as far as a message's header reaches.
@@ -52,7 +53,10 @@ def convert(column_type, values, bint binary):
     source.end = source.base + len(joined)
     try:
         convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
-        array = array_of(column, column_type.arrow)
+        if exported:
+            array = exported_column(column, column_type.arrow)
+        else:
+            array = array_of(column, column_type.arrow)
     finally:
         del column
     return array, [(issues[i].row, <int> issues[i].reason, bool(issues[i].inside)) for i in range(<int> issues.size())]

@@ -1,0 +1,9 @@
+from collections.abc import Sequence
+
+from typing import Any
+
+from pgoutput_fast.types import ColumnType
+
+def convert(
+    column_type: ColumnType, values: Sequence[bytes | None], binary: bool, exported: bool = False
+) -> tuple[Any, list[tuple[int, int, bool]]]: ...

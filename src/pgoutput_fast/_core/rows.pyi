@@ -1,0 +1,14 @@
+import pyarrow as pa
+
+from pgoutput_fast.catalog import Relation
+from pgoutput_fast.options import Options
+
+CHANGE_TYPES: tuple[str, ...]
+
+class RelationRows:
+    relation: Relation
+    schema: pa.Schema
+    def discard(self) -> None: ...
+    def take_batches(self) -> list[pa.RecordBatch]: ...
+
+def make_rows(relation: Relation, options: Options) -> RelationRows: ...

@@ -1,0 +1,3 @@
+from typing import Any
+
+def scan(array: Any, in_stream: bool = False) -> dict[str, Any]: ...

@@ -1,0 +1,132 @@
+"""Stage 2, tag: the state machine; what may come where, and what follows from what went wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast import DecodeError, encode
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+
+T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
+U = RelationSpec(16385, "public", "u", (ColumnSpec("id", 23),))
+BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
+R, I = encode.encode_relation(T), encode.encode_insert(T.oid, ["1"])  # noqa: E741
+RU, IU = encode.encode_relation(U), encode.encode_insert(U.oid, ["1"])
+S, S_MORE, E = encode.encode_stream_start(9, True), encode.encode_stream_start(9, False), encode.encode_stream_stop()
+R9, I9 = encode.encode_relation(T, xid=9), encode.encode_insert(T.oid, ["1"], xid=9)
+C9 = encode.encode_stream_commit(9, 300, 308, 0)
+ORIGIN = encode.encode_origin(5, "o")
+
+
+def quarantined(*payloads: bytes) -> tuple[list[int], list[int]]:
+    """(seqs of decoded rows, seqs of rejects)."""
+    out = pgo.decode(list(payloads), options=pgo.Options(on_error="quarantine"))
+    rows = [seq for each in out.changes for seq in each.batch.column("_seq").to_pylist()]
+    return sorted(rows), out.rejects.column("seq").to_pylist()
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        [COMMIT], [E], [S_MORE], [C9], [I], [ORIGIN], [BEGIN, BEGIN], [BEGIN, S], [BEGIN, E], [BEGIN, C9], [S, S_MORE], [S, BEGIN],
+        [S, COMMIT], [S, encode.encode_stream_abort(9, 9)], [BEGIN, encode.encode_commit(101, 108, 0)], [BEGIN, I], [b""], [b"?"],
+        [encode.encode_prepare(1, 2, 0, 7, "g")], [encode.encode_begin_prepare(1, 2, 0, 7, "g"), COMMIT],
+        [encode.encode_begin_prepare(1, 2, 0, 7, "g"), encode.encode_prepare(1, 2, 0, 7, "h")],
+        [encode.encode_truncate([16384])], [BEGIN, encode.encode_truncate([16384])],
+        [encode.encode_message(1, "p", b"")],
+    ],
+)  # fmt: skip
+def test_what_may_not_come(payloads: list[bytes]) -> None:
+    with pytest.raises(DecodeError) as caught:
+        pgo.decode(payloads)
+    assert caught.value.seq == len(payloads) - 1
+    assert caught.value.byte_offset is not None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        encode.encode_stream_abort(9, 10), encode.encode_commit_prepared(1, 2, 0, 7, "g"),
+        encode.encode_rollback_prepared(1, 2, 0, 0, 7, "g"), encode.encode_message(1, "p", b"", transactional=False), R,
+    ],
+)  # fmt: skip
+def test_what_is_tolerated_without_its_transaction(payload: bytes) -> None:
+    out = pgo.decode([payload])
+    assert out.outcomes.num_rows == 0
+    assert out.transactions.column("txn").to_pylist() in ([], [None])
+
+
+def test_a_bad_boundary_loses_everything_to_the_next_one() -> None:
+    assert quarantined(BEGIN, R, I, COMMIT[:-1], I, R, BEGIN, I, R, I, COMMIT) == ([2, 9], [3, 4, 5, 7])
+    assert quarantined(b"", BEGIN, R, I, COMMIT) == ([3], [0])
+    assert quarantined(BEGIN, R, I, b"?", I, COMMIT, BEGIN, I, COMMIT) == ([2], [3, 4, 7])
+
+
+def test_a_bad_relation_loses_its_own_changes_only() -> None:
+    assert quarantined(BEGIN, R, RU, R + b"\0", I, IU, R, I) == ([5, 7], [3, 4])
+    assert quarantined(BEGIN, R, RU, b"R\0", I, IU, R, I, IU) == ([7], [3, 4, 5, 8])
+
+
+def test_a_bad_type_loses_the_next_relation() -> None:
+    assert quarantined(BEGIN, b"Y\0\0", R, I, R, I) == ([5], [1, 3])
+
+
+def test_a_bad_change_loses_nothing_else() -> None:
+    assert quarantined(BEGIN, R, I[:-1], I, encode.encode_truncate([1]), I) == ([3, 5], [2, 4])
+
+
+def test_what_a_stream_learnt_holds_for_it_until_it_commits() -> None:
+    assert quarantined(S, R9, I9, E, BEGIN, I, COMMIT, C9, BEGIN, I) == ([2, 9], [5])
+    wide = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23), ColumnSpec("more", 23)))
+    later = [BEGIN, encode.encode_relation(wide), COMMIT, C9, BEGIN, encode.encode_insert(16384, ["1", "2"])]
+    assert quarantined(S, R9, I9, E, *later) == ([2, 9], []), "a plain Relation that came later stays"
+
+
+def test_a_subtransactions_ddl_goes_with_it() -> None:
+    r10, i10 = encode.encode_relation(T, xid=10), encode.encode_insert(16384, ["1"], xid=10)
+    assert quarantined(S, r10, i10, E, encode.encode_stream_abort(9, 10), S_MORE, I9) == ([2], [6])
+
+
+def outcomes(out: pgo.Decoded) -> list[tuple[Any, ...]]:
+    return [(o["txn"], o["subxid"], o["outcome"], o["at_seq"]) for o in out.outcomes.to_pylist()]
+
+
+def test_an_xid_that_begins_again_voids_what_was_open() -> None:
+    assert outcomes(pgo.decode([S, E, S, E])) == [(0, None, "aborted", 2)]
+    assert outcomes(pgo.decode([S, E, encode.encode_begin(1, 0, 9)])) == [(0, None, "aborted", 2)]
+    prepared = encode.encode_stream_prepare(9, 1, 2, 0, "g") if False else encode.encode_stream_prepare(1, 2, 0, 9, "g")
+    assert outcomes(pgo.decode([S, E, prepared, S])) == [(0, None, "aborted", 3)]
+
+
+def test_a_session_voids_streams_and_keeps_what_is_prepared() -> None:
+    decoder = pgo.Decoder()
+    prepare = [encode.encode_begin_prepare(1, 2, 0, 5, "g"), encode.encode_prepare(1, 2, 0, 5, "g")]
+    decoder.decode([*prepare, S, E, encode.encode_stream_start(11, True), E, BEGIN])
+    decoder.start_session()
+    assert outcomes(decoder.decode([])) == []
+    out = decoder.decode([BEGIN, COMMIT, encode.encode_commit_prepared(1, 2, 0, 5, "g")])
+    assert outcomes(out) == [
+        (2, None, "aborted", 7), (4, None, "aborted", 7), (6, None, "aborted", 7), (7, None, "committed", 8), (0, None, "committed", 9),
+    ]  # fmt: skip
+
+
+def test_types_named_anew_make_their_relations_new() -> None:
+    mood = RelationSpec(16384, "public", "t", (ColumnSpec("m", 20001),))
+    relation, insert = encode.encode_relation(mood), encode.encode_insert(16384, ["1"])
+    int4, text = encode.encode_type(20001, "pg_catalog", "int4"), encode.encode_type(20001, "pg_catalog", "text")
+    out = pgo.decode([BEGIN, int4, relation, insert, text, relation, insert, int4, relation, insert])
+    assert [each.batch.column("m").to_pylist() for each in out.changes] == [[1, 1], ["1"]]
+
+
+def test_ten_thousand_relations_in_one_stream_are_quick() -> None:
+    count = 10_000
+    specs = [RelationSpec(20_000 + k, "s", f"t{k}", (ColumnSpec("id", 23),)) for k in range(count)]
+    payloads = [S]
+    payloads += [encode.encode_relation(spec, xid=9) for spec in specs]
+    payloads += [encode.encode_insert(spec.oid, ["1"], xid=9) for spec in specs] * 3
+    payloads += [encode.encode_relation(spec, xid=9) for spec in specs]
+    out = pgo.decode([*payloads, E, C9])
+    assert len(out.changes) == count
