@@ -26,9 +26,9 @@ public:
     size_t capacity() const noexcept { return capacity_; }
     void set_size(size_t n) noexcept { size_ = n; }
 
-    // Room for `extra` more bytes; returns where they start. Does not move the size.
+    // Room for `extra` more bytes and the slack, also where `extra` is 0; returns where they start. Does not move the size.
     uint8_t* reserve(size_t extra) {
-        if (size_ + extra > capacity_) grow(size_ + extra);
+        if (size_ + extra > capacity_ || data_ == nullptr) grow(size_ + extra);
         return data_ + size_;
     }
     uint8_t* append_uninitialized(size_t n) {
