@@ -14,7 +14,7 @@ NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
 @pytest.mark.parametrize(
     ("name", "quoted"),
     [
-        ("orders", "orders"), ("_a1$", "_a1$"), ("Orders", '"Orders"'), ("order lines", '"order lines"'), ("1a", '"1a"'),
+        ("orders", "orders"), ("_a1$", '"_a1$"'), ("Orders", '"Orders"'), ("order lines", '"order lines"'), ("1a", '"1a"'),
         ("user", '"user"'), ("select", '"select"'), ('a"b', '"a""b"'), ("naïve", '"naïve"'), ("a.b", '"a.b"'),
     ],
 )  # fmt: skip

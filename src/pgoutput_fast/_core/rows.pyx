@@ -26,10 +26,10 @@ from pgoutput_fast._core.column cimport (
     start_array,
 )
 from pgoutput_fast._core.scan cimport Window
-from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_message
+from pgoutput_fast._core.slice cimport AHEAD, BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, prefetch_message, slice_message
 from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell, prefetch
+from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
 
 import functools
 
@@ -70,19 +70,6 @@ cdef enum:
 
 cdef enum:
     META_COLUMNS = 11
-
-
-# While one message is sliced, the one this far ahead is fetched; its beginning only, where it is long.
-cdef int64_t AHEAD = 4
-cdef uint32_t PREFETCHED_BYTES = 1024
-
-
-cdef inline void _prefetch_message(Window w, uint32_t message) noexcept nogil:
-    cdef uint32_t at = 0
-    cdef uint32_t length = min(w.length[message], PREFETCHED_BYTES)
-    while at < length:
-        prefetch(w.base + w.start[message] + at)
-        at += 64
 
 
 cdef bint _before(const NamedCell& a, const NamedCell& b) noexcept nogil:
@@ -170,7 +157,7 @@ cdef class RelationRows:
                 k = first
                 while k < count and block.rows + 2 <= block.stride and block.bytes < BLOCK_BYTES:
                     if k + AHEAD < count:
-                        _prefetch_message(w, messages[k + AHEAD])
+                        prefetch_message(w, messages[k + AHEAD])
                     if tagger.taken[messages[k]] and not slice_message(w, messages[k], columns, &block):
                         scratch.trouble.message = block.message
                         scratch.trouble.reason = block.reason

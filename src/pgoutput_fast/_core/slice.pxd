@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pgoutput_fast._core.scan cimport Window
-from pgoutput_fast._core.wire cimport Cell
+from pgoutput_fast._core.wire cimport Cell, prefetch
 
 # What a row is; the order is that of CHANGE_TYPES. KEY_ONLY is added where the tuple was tagged K.
 cdef enum:
@@ -16,6 +16,20 @@ cdef enum:
 cdef enum:
     TEXT_CELLS = 1
     BINARY_CELLS = 2
+
+
+# While one message is sliced, the one this far ahead is fetched; its beginning only, where it is long.
+cdef enum:
+    AHEAD = 4
+    FETCHED_BYTES = 1024
+
+
+cdef inline void prefetch_message(Window w, uint32_t message) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t length = min(w.length[message], <uint32_t> FETCHED_BYTES)
+    while at < length:
+        prefetch(w.base + w.start[message] + at)
+        at += 64
 
 
 cdef struct Block:
