@@ -126,6 +126,7 @@ def tag(
 
     Raises:
         DecodeError: for a message that no state machine can take.
+        ValueError: for more than 2 GiB of payloads in one call.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -138,12 +139,7 @@ def tag(
     """
     native = NativeDecoder(Options(), state)
     arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)
-    batches, _ = native.tag(arrays, lsns, seqs)
-    table = pa.Table.from_batches(batches, TAGGED_SCHEMA).combine_chunks()
-    held = table.to_batches()
-    if len(held) > 1:
-        raise ValueError("more than 2 GiB of payloads in one call: tag them in several, with the state of the one before")
-    batch = held[0] if held else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+    batch, _ = native.tag(arrays, lsns, seqs)
     return batch, native.state
 
 

@@ -168,6 +168,22 @@ private:
     }
 };
 
+// Says which of the n int64 just written are null: those that are `null`. Under a null lies zero.
+inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) {
+    bool any = false;
+    for (size_t i = 0; i < n; ++i) any |= values[i] == null;
+    if (!any) {
+        column.append_validity(nullptr, n);
+        return;
+    }
+    column.valid.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+        column.valid[i] = values[i] != null;
+        if (values[i] == null) values[i] = 0;
+    }
+    column.append_validity(column.valid.data(), n);
+}
+
 // Whether cells are missing, and how many bytes the others have.
 inline void gather_facts(Column& column, const Cell* cells, size_t n) noexcept {
     int32_t sign = 0;

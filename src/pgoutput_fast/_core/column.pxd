@@ -69,6 +69,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
 
     void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                        Issues& issues) except +
+    void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
     bint is_malformed(Reason reason)
     bint is_unrepresentable(Reason reason)
 

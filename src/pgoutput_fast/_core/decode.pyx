@@ -8,13 +8,16 @@ from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, Relatio
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.stream_state cimport STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.tagged cimport load_tagged, tagged_batch
+from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
+
+import pyarrow as pa
 
 from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.rows import make_rows
 from pgoutput_fast._core.state_json import export_state, import_state
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 from pgoutput_fast.types import column_type_of
 
@@ -30,6 +33,23 @@ cdef const int64_t* _int64_values(object array) except? NULL:
     cdef object values = array.buffers()[1]
     cdef uintptr_t address = values.address
     return (<const int64_t*> address) + <int64_t> array.offset
+
+
+cdef object _one_tagged_batch(list tagged, payload):
+    """Windows' columns and payloads as one batch; `payload` is the array that all of them are stretches of, if any."""
+    if not tagged:
+        return pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+    if payload is None:
+        payload = pa.concat_arrays([piece.cast(pa.large_binary()) for _, piece in tagged])
+    try:
+        payload = payload.cast(pa.binary())
+    except pa.ArrowInvalid:
+        raise ValueError(
+            "more than 2 GiB of payloads in one call: tag them in several, each with the state of the one before"
+        ) from None
+    heads = [head for head, _ in tagged]
+    head = heads[0] if len(heads) == 1 else pa.Table.from_batches(heads).combine_chunks().to_batches()[0]
+    return pa.RecordBatch.from_arrays([*head.columns, payload], schema=TAGGED_SCHEMA)
 
 
 @cython.final
@@ -105,7 +125,7 @@ cdef class NativeDecoder:
         return self._run(arrays, lsn, seq, False)
 
     def tag(self, list arrays, lsn, seq):
-        """([tagged batch], records) of the payloads in `arrays`."""
+        """(batch with TAGGED_SCHEMA, records) of the payloads in `arrays`, which are copied only where they must be."""
         return self._run(arrays, lsn, seq, True)
 
     def decode_tagged(self, batch):
@@ -130,6 +150,7 @@ cdef class NativeDecoder:
         cdef bint in_stream
         cdef list touched = []
         cdef list tagged = []
+        cdef bint whole = True
         cdef bint nested = self.tagger.saved != NULL
         if not nested:
             self.tagger.begin_call()
@@ -147,12 +168,18 @@ cdef class NativeDecoder:
                         lsns + done if lsns != NULL else NULL,
                     )
                     if only_tag:
-                        tagged.append(tagged_batch(self.tagger, self.window))
+                        head, messages = tagged_columns(self.tagger, self.window)
+                        stretch = array.slice(at, taken)
+                        whole = whole and messages is None
+                        tagged.append((head, stretch if messages is None else stretch.take(messages).fill_null(b"")))
                     else:
                         self._emit(touched)
                     at += taken
                     done += taken
-            result = tagged if only_tag else self._take(touched)
+            if only_tag:
+                result = _one_tagged_batch(tagged, arrays[0] if whole and len(arrays) == 1 else None)
+            else:
+                result = self._take(touched)
             records = take_records(self.tagger.records, self.tagger.versions, self.options)
         except Malformed:
             error = self._error_of_tag()

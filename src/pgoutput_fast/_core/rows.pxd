@@ -83,7 +83,6 @@ cdef class RelationRows:
                             Scratch scratch) except -1 nogil
     cdef int _note_issues(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _note_unchanged(self, Block* block) except -1 nogil
-    cdef int _settle_nulls(self, Column& column, int64_t* values, int64_t n) except -1 nogil
     cdef int finish_batch(self) except -1
     cdef int _give_change_types(self, ArrowArray* out) except -1
     cdef int _give_key_only(self, ArrowArray* out) except -1

@@ -23,6 +23,7 @@ from pgoutput_fast._core.column cimport (
     is_malformed,
     is_unrepresentable,
     make_column,
+    settle_nulls,
     start_array,
 )
 from pgoutput_fast._core.scan cimport Window
@@ -372,27 +373,8 @@ cdef class RelationRows:
             for i in range(n):
                 out[LSN][i] = NONE64
         for k in range(7):
-            self._settle_nulls(self.meta[k][0], out[k], n)
+            settle_nulls(self.meta[k][0], out[k], <size_t> n, NONE64)
         self.changes.append(block.row_change, <size_t> n)
-        return 0
-
-    cdef int _settle_nulls(self, Column& column, int64_t* values, int64_t n) except -1 nogil:
-        """NONE64 among values just written means null; under a null lies zero."""
-        cdef int64_t i
-        cdef bint any_null = False
-        cdef uint8_t* there
-        for i in range(n):
-            any_null |= values[i] == NONE64
-        if not any_null:
-            column.append_validity(NULL, <size_t> n)
-            return 0
-        column.valid.resize(<size_t> n)
-        there = column.valid.data()
-        for i in range(n):
-            there[i] = values[i] != NONE64
-            if not there[i]:
-                values[i] = 0
-        column.append_validity(there, <size_t> n)
         return 0
 
     # ---- batches -------------------------------------------------------------------------------------------------

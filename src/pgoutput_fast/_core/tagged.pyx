@@ -5,6 +5,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, start_fields
 from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED, UNKNOWN_TAG
+from pgoutput_fast._core.column cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Payloads, Window, message_class, scan_window
 from pgoutput_fast._core.stream_state cimport NONE64, SLOT_UNKNOWN, BoundaryRecord, MessageRecord, Run, TruncateRecord
@@ -17,6 +18,8 @@ from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 # Positions of TAGGED_SCHEMA's columns.
+_HEAD_SCHEMA = pa.schema(list(TAGGED_SCHEMA)[:-1])
+
 cdef enum:
     SEQ = 0
     LSN = 1
@@ -32,69 +35,92 @@ cdef enum:
     PAYLOAD = 11
 
 
-cdef int _put(TableBuilder t, Tagger tagger, Window w, int64_t i, int64_t relation, int64_t version) except -1 nogil:
-    cdef const Run* run = &tagger.runs[tagger.run_of[i]]
-    t.put_int(SEQ, tagger.seq_of(i))
-    t.put_int(LSN, tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64)
-    t.put_int(KIND, w.kind[i])
-    t.put_int(RELATION, relation)
-    t.put_int(VERSION, version)
-    t.put_int(TXN, run.txn)
-    t.put_int(XID, run.xid)
-    t.put_int(SUBXID, run.subxid)
-    t.put_bool(IN_STREAM_COLUMN, run.in_stream)
-    t.put_int(COMMIT_LSN, run.commit_lsn)
-    t.put_int(COMMIT_TIMESTAMP, run.commit_timestamp)
-    t.put_bytes(PAYLOAD, w.base + w.start[i], w.length[i])
-    return 0
+# Slots of tagged rows that belong to no relation version.
+cdef enum:
+    NO_SLOT = -1
+    SESSION_MARK = -2
 
 
-cdef int _put_mark(TableBuilder t, Tagger tagger, int64_t i) except -1 nogil:
-    """A session starts before message i: kind 0, under that message's ordinal."""
-    cdef int k
-    for k in range(PAYLOAD):
-        if k == IN_STREAM_COLUMN:
-            t.put_bool(k, 0)
-        else:
-            t.put_int(k, tagger.seq_of(i) if k == SEQ else 0 if k == KIND else NONE64)
-    t.put_bytes(PAYLOAD, NULL, 0)
-    return 0
+cdef tuple tagged_columns(Tagger tagger, Window w):
+    """(all columns of TAGGED_SCHEMA but the payload, the rows' messages).
 
-
-cdef object tagged_batch(Tagger tagger, Window w):
-    """A row per message of the window, one per relation of a Truncate, one where a session starts.
-
-    Messages that went to the rejects are left out.
+    A row per message of the window, one per relation of a Truncate, one where a session starts (kind 0, under the next
+    message's ordinal); messages that went to the rejects are left out. The messages are an int64 array of ordinals in
+    the window, null at a session's start; None where there is just a row for each message in turn.
     """
-    cdef TableBuilder t = TableBuilder(TAGGED_SCHEMA)
+    cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
+    cdef vector[int64_t] message
+    cdef vector[int32_t] slot
+    cdef vector[int64_t] versions, oids
     cdef int64_t i, item = 0
-    cdef size_t mark = 0
-    cdef int32_t slot
-    cdef uint8_t kind
-    cdef vector[int64_t] versions
-    cdef vector[int64_t] oids
+    cdef size_t k, n, mark = 0
+    cdef int64_t* out[PAYLOAD]
+    cdef vector[uint8_t] bits
+    cdef uint8_t* kind
+    cdef const Run* run
     for relation in tagger.versions:
         versions.push_back(<int64_t> relation.version)
         oids.push_back(<int64_t> relation.oid)
     with nogil:
+        message.reserve(<size_t> w.count)
+        slot.reserve(<size_t> w.count)
         for i in range(w.count):
             if mark < tagger.marks.size() and tagger.marks[mark] == i:
-                _put_mark(t, tagger, i)
+                message.push_back(i)
+                slot.push_back(SESSION_MARK)
                 mark += 1
             if item < tagger.items and tagger.item_message[item] == i:
                 while item < tagger.items and tagger.item_message[item] == i:
-                    slot = tagger.item_slot[item]
-                    _put(t, tagger, w, i, oids[slot], versions[slot])
+                    message.push_back(i)
+                    slot.push_back(tagger.item_slot[item])
                     item += 1
+            elif tagger.taken[i]:
+                message.push_back(i)
+                slot.push_back(tagger.described[i] if tagger.described[i] != SLOT_UNKNOWN else <int32_t> NO_SLOT)
+        n = message.size()
+        for k in range(PAYLOAD):
+            if k != KIND and k != IN_STREAM_COLUMN:
+                out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
+        kind = t.columns[KIND].data.append_uninitialized(n)
+        bits.assign(n, 0)
+        for k in range(n):
+            i = message[k]
+            out[SEQ][k] = tagger.seq_of(i)
+            if slot[k] == SESSION_MARK:
+                kind[k] = 0
+                out[LSN][k] = out[RELATION][k] = out[VERSION][k] = NONE64
+                out[TXN][k] = out[XID][k] = out[SUBXID][k] = out[COMMIT_LSN][k] = out[COMMIT_TIMESTAMP][k] = NONE64
                 continue
-            if not tagger.taken[i]:
-                continue
-            slot = tagger.described[i]
-            if slot != SLOT_UNKNOWN:
-                _put(t, tagger, w, i, oids[slot], versions[slot])
+            run = &tagger.runs[tagger.run_of[i]]
+            kind[k] = w.kind[i]
+            bits[k] = run.in_stream
+            out[LSN][k] = tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64
+            out[RELATION][k] = oids[slot[k]] if slot[k] >= 0 else NONE64
+            out[VERSION][k] = versions[slot[k]] if slot[k] >= 0 else NONE64
+            out[TXN][k] = run.txn
+            out[XID][k] = run.xid
+            out[SUBXID][k] = run.subxid
+            out[COMMIT_LSN][k] = run.commit_lsn
+            out[COMMIT_TIMESTAMP][k] = run.commit_timestamp
+        for k in range(PAYLOAD):
+            if k == KIND:
+                t.columns[k].append_validity(NULL, n)
+            elif k == IN_STREAM_COLUMN:
+                append_bits(t.columns[k].data, 0, bits.data(), n)
+                t.columns[k].append_validity(NULL, n)
             else:
-                _put(t, tagger, w, i, NONE64, NONE64)
-    return t.finish()
+                settle_nulls(t.columns[k][0], out[k], n, NONE64)
+    if mark == 0 and <int64_t> n == w.count and _in_turn(message):
+        return t.finish(), None
+    return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64())
+
+
+cdef bint _in_turn(const vector[int64_t]& message) noexcept nogil:
+    cdef size_t k
+    for k in range(message.size()):
+        if message[k] != <int64_t> k:
+            return False
+    return True
 
 
 cdef const int64_t* _values(object column) except NULL:
