@@ -8,7 +8,15 @@ from setuptools import Extension, setup
 
 CORE = Path("src/pgoutput_fast/_core")
 # PGOUTPUT_FAST_CFLAGS adds to these, for instance -fsanitize=address,undefined.
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+]
 FLAGS += os.environ.get("PGOUTPUT_FAST_CFLAGS", "").split()
 DIRECTIVES = {
     "language_level": 3,

@@ -27,8 +27,8 @@ class Decoder:
         state: where an earlier decoder stopped; the stream's beginning if not given.
         catalog: relation versions to know beside those of the state.
 
-    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData frame of
-    a walsender without the frame's header.
+    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
+    frame of a walsender without the frame's header.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Decoder:
         """Decodes the next messages of the stream.
 
         Args:
-            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the order
-                in which they came.
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
+                order in which they came.
             lsn: int64 per payload, the frame's start LSN; null or 0 where unknown.
             seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as it was before the call.
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
         arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
@@ -79,8 +79,8 @@ class Decoder:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
 
         Args:
-            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if they
-                have them, `lsn` and `seq`.
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
+                they have them, `lsn` and `seq`.
         """
         for batch in batches:
             yield self.decode(*_columns(batch))
@@ -120,16 +120,14 @@ def tag(
     native = NativeDecoder(Options(), state)
     arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)
     batches, _ = native.tag(arrays, lsns, seqs)
-    table = pa.Table.from_batches(batches, TAGGED_SCHEMA).combine_chunks()
-    held = table.to_batches()
-    if len(held) > 1:
-        raise ValueError("more than 2 GiB of payloads in one call: tag them in several, with the state of the one before")
-    batch = held[0] if held else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
-    return batch, native.state
+    return _single(pa.Table.from_batches(batches, TAGGED_SCHEMA)), native.state
 
 
 def decode_tagged(
-    batch: pa.RecordBatch, catalog: Catalog, options: Options | None = None, outcomes: pa.RecordBatch | None = None
+    batch: pa.RecordBatch,
+    catalog: Catalog,
+    options: Options | None = None,
+    outcomes: pa.RecordBatch | None = None,
 ) -> Decoded:
     """Decodes tagged payloads: any subset of a stream, in any order.
 
@@ -146,13 +144,21 @@ def decode_tagged(
     """
     options = options if options is not None else Options()
     if isinstance(batch, pa.Table):
-        batch = batch.combine_chunks().to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+        batch = _single(batch)
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
         batch = CommittedView.released(batch, outcomes)
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
+
+
+def _single(table: pa.Table) -> pa.RecordBatch:
+    """The tagged rows as one batch."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
@@ -177,7 +183,9 @@ def _columns(batch: Any) -> tuple[Any, Any, Any]:
     names = batch.schema.names
     payload = next((name for name in ("payload", "data") if name in names), None)
     if payload is None:
-        raise TypeError(f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}")
+        raise TypeError(
+            f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}"
+        )
     return (
         batch.column(payload),
         batch.column("lsn") if "lsn" in names else None,

@@ -4,12 +4,12 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, start_fields
-from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED, UNKNOWN_TAG
+from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED
 from pgoutput_fast._core.records cimport TableBuilder
-from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Payloads, Window, message_class, scan_window
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Payloads, Window, message_class, scan_window
 from pgoutput_fast._core.stream_state cimport NONE64, SLOT_UNKNOWN, BoundaryRecord, MessageRecord, Run, TruncateRecord
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport load32, load64
+from pgoutput_fast._core.wire cimport load32
 
 import pyarrow as pa
 
@@ -70,7 +70,6 @@ cdef object tagged_batch(Tagger tagger, Window w):
     cdef int64_t i, item = 0
     cdef size_t mark = 0
     cdef int32_t slot
-    cdef uint8_t kind
     cdef vector[int64_t] versions
     cdef vector[int64_t] oids
     for relation in tagger.versions:
