@@ -205,7 +205,9 @@ class Catalog:
             ValueError: if the values are not a catalog of a known format.
         """
         if values.get("format") != FORMAT:
-            raise ValueError(f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast")
+            raise ValueError(
+                f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
+            )
         return cls(Relation.from_dict(each) for each in values["relations"])
 
     def to_json(self) -> str:

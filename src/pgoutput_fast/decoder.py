@@ -70,13 +70,13 @@ class Decoder:
         """Decodes the next messages of the stream.
 
         Args:
-            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the order
-                in which they came.
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
+                order in which they came.
             lsn: int64 per payload, the frame's start LSN; null or 0 where unknown.
             seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as it was before the call.
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
         arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
@@ -89,8 +89,8 @@ class Decoder:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
 
         Args:
-            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if they
-                have them, `lsn` and `seq`.
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
+                they have them, `lsn` and `seq`.
         """
         for batch in batches:
             yield self.decode(*_columns(batch))
@@ -144,7 +144,10 @@ def tag(
 
 
 def decode_tagged(
-    batch: pa.RecordBatch, catalog: Catalog, options: Options | None = None, outcomes: pa.RecordBatch | None = None
+    batch: pa.RecordBatch,
+    catalog: Catalog,
+    options: Options | None = None,
+    outcomes: pa.RecordBatch | None = None,
 ) -> Decoded:
     """Decodes tagged payloads: any subset of a stream, in any order.
 
@@ -161,7 +164,7 @@ def decode_tagged(
     """
     options = options if options is not None else Options()
     if isinstance(batch, pa.Table):
-        batch = batch.combine_chunks().to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+        batch = _single(batch)
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
@@ -175,6 +178,14 @@ def _committed_view() -> type[CommittedView]:
     from pgoutput_fast.transactions import CommittedView
 
     return CommittedView
+
+
+def _single(table: pa.Table) -> pa.RecordBatch:
+    """The tagged rows of a table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
@@ -199,7 +210,9 @@ def _columns(batch: Any) -> tuple[Any, Any, Any]:
     names = batch.schema.names
     payload = next((name for name in ("payload", "data") if name in names), None)
     if payload is None:
-        raise TypeError(f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}")
+        raise TypeError(
+            f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}"
+        )
     return (
         batch.column(payload),
         batch.column("lsn") if "lsn" in names else None,

@@ -142,7 +142,9 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
     if kernel == "uuid":
         if options.uuid == "string":
             return ColumnType(pa.string(), "uuid_string", name=name)
-        return ColumnType(pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
+        return ColumnType(
+            pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name
+        )
     return ColumnType(arrow, kernel, name=name)
 
 
@@ -157,4 +159,6 @@ def _numeric(typmod: int, options: Options) -> ColumnType:
     if options.numeric == "float64":
         return ColumnType(pa.float64(), "numeric_float8", name="numeric")
     assert isinstance(options.numeric, pa.Decimal128Type)  # by Options
-    return ColumnType(options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric")
+    return ColumnType(
+        options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric"
+    )

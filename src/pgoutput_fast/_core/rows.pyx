@@ -11,9 +11,7 @@ from pgoutput_fast._core.column cimport (
     LIST,
     ArrayOwner,
     ArrowArray,
-    Buffer,
     Column,
-    Convert,
     Issue,
     Source,
     append_bits,
@@ -129,7 +127,7 @@ cdef class RelationRows:
     # ---- blocks --------------------------------------------------------------------------------------------------
 
     cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
-                       Scratch scratch) except -1 nogil:
+                  Scratch scratch) except -1 nogil:
         """Decodes messages from at[0] on until all are done, the batch is full or one is malformed and to be raised."""
         cdef Block block
         cdef int64_t k, first, room, worst
@@ -202,8 +200,8 @@ cdef class RelationRows:
     cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Appends the block's rows to the columns: ROWS_DONE.
 
-        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN if
-        all messages with malformed values have gone to the rejects.
+        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN
+        if all messages with malformed values have gone to the rejects.
         """
         cdef int32_t c
         cdef const Cell* cells
@@ -280,7 +278,8 @@ cdef class RelationRows:
             self._reject_message(tagger, w, scratch)
         return True
 
-    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n, Scratch scratch) except -1 nogil:
+    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
+                            Scratch scratch) except -1 nogil:
         """A block with both formats: each stretch of one format by itself. A cell's format stands before its length."""
         cdef size_t i = 0, start = 0, before, k
         cdef uint8_t format = 0, here
