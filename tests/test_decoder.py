@@ -44,7 +44,7 @@ def chunked() -> pa.ChunkedArray:
         pa.array(WAL, pa.binary()), pa.array(WAL, pa.large_binary()), pa.array(WAL, pa.binary()).cast(pa.binary_view()),
         pa.array([b"xx", *WAL, b"y"])[1:6], chunked(), np.array(WAL, object),
     ],
-    ids=str,
+    ids=lambda payloads: type(payloads).__name__,
 )  # fmt: skip
 def test_inputs_that_are_taken(payloads: Any) -> None:
     assert ids(pgo.decode(payloads)) == [1, 2]
@@ -57,7 +57,7 @@ def test_inputs_that_are_taken(payloads: Any) -> None:
         pa.array([b"B", None]), pa.chunked_array([pa.array(["x"])]), pa.chunked_array([], pa.string()),
         pa.table({"payload": WAL}), pa.array([b"12345"], pa.binary(5)), pa.array(["x"]).dictionary_encode(),
     ],
-    ids=str,
+    ids=lambda payloads: type(payloads).__name__,
 )  # fmt: skip
 def test_inputs_that_are_not(payloads: Any) -> None:
     with pytest.raises(TypeError, match="payloads must be"):

@@ -113,7 +113,7 @@ def version_of(body: bytes) -> int:
 
 
 # A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
-described = functools.lru_cache(maxsize=1024)(parse_relation)
+fields_of = functools.lru_cache(maxsize=1024)(parse_relation)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -127,7 +127,7 @@ def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...]
     Raises:
         Malformed: if the body breaks the protocol.
     """
-    oid, namespace, name, identity, columns = described(body)
+    oid, namespace, name, identity, columns = fields_of(body)
     names = dict(type_names)
     named = (
         Column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))

@@ -12,7 +12,6 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64
-from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ class Decoder:
         state: where an earlier decoder stopped; the stream's beginning if not given.
         catalog: relation versions to know beside those of the state.
 
-    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData frame of
-    a walsender without the frame's header.
+    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
+    frame of a walsender without the frame's header.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -48,7 +47,9 @@ class Decoder:
         self.options = options if options is not None else Options()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
-        self._view = _committed_view()(self.options, held) if self.options.transactions == "committed" else None
+        self._view = (
+            _committed_view()(self.options, held) if self.options.transactions == "committed" else None
+        )
 
     @property
     def state(self) -> StreamState:

@@ -63,7 +63,7 @@ from pgoutput_fast._core.stream_state cimport (
 from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import described, relation_of
+from pgoutput_fast.catalog import fields_of, relation_of
 from pgoutput_fast.types import is_built_in
 
 
@@ -697,7 +697,7 @@ cdef class Tagger:
         cdef Known known
         cdef bint distrusted = self.state.bad_type
         try:
-            fields = described(body)
+            fields = fields_of(body)
         except Malformed as problem:
             if self.fail(w, i, problem.reason, header + <int64_t> problem.offset):
                 self.reason = problem.reason

@@ -78,8 +78,8 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
                 message.push_back(i)
                 slot.push_back(tagger.described[i] if tagger.described[i] != SLOT_UNKNOWN else <int32_t> NO_SLOT)
         n = message.size()
-        for k in range(PAYLOAD):
-            if <int> k != KIND and <int> k != IN_STREAM_COLUMN:
+        for k in range(<size_t> PAYLOAD):
+            if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
                 out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
         kind = t.columns[KIND].data.append_uninitialized(n)
         bits.assign(n, 0)
@@ -102,10 +102,10 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
             out[SUBXID][k] = run.subxid
             out[COMMIT_LSN][k] = run.commit_lsn
             out[COMMIT_TIMESTAMP][k] = run.commit_timestamp
-        for k in range(PAYLOAD):
-            if <int> k == KIND:
+        for k in range(<size_t> PAYLOAD):
+            if k == <size_t> KIND:
                 t.columns[k].append_validity(NULL, n)
-            elif <int> k == IN_STREAM_COLUMN:
+            elif k == <size_t> IN_STREAM_COLUMN:
                 append_bits(t.columns[k].data, 0, bits.data(), n)
                 t.columns[k].append_validity(NULL, n)
             else:
