@@ -476,20 +476,30 @@ def check_error(stream: Stream, error: DecodeError) -> None:
     assert str(error).startswith(f"message {error.seq}")
 
 
+class _Listener(reference.Decoder):
+    """Notes which types each relation version was met with."""
+
+    def __init__(self) -> None:
+        super().__init__(True, False, False)
+        self.types: dict[int, tuple[Any, ...]] = {}
+        self.same = True
+
+    def remember(self, said: reference.Said) -> None:
+        super().remember(said)
+        if said.tag == "R" and said.content is not None:
+            types = tuple(column.type for column in said.content.columns)
+            self.same = self.same and self.types.setdefault(said.content.version, types) == types
+
+
 def types_stay(stream: Stream) -> bool:
-    """Whether each type oid is named once, and before any use: a version id does not say under which names it was met."""
-    said = [payload for payload in stream.payloads if payload[:1] in (b"R", b"Y")]
-    named: dict[bytes, bytes] = {}
-    for k, payload in enumerate(said):
-        if payload[:1] == b"R":
-            continue
-        for at in (1, 5):
-            oid, rest = payload[at : at + 4], payload[at + 4 :]
-            if oid not in named and any(other[:1] == b"R" and oid in other for other in said[:k]):
-                return False
-            if named.setdefault(oid, rest) != rest:
-                return False
-    return True
+    """Whether a version id stands for the same types throughout: it does not say under which names it was met, so a
+    catalog can keep one meaning only."""
+    listener = _Listener()
+    for seq, payload in enumerate(stream.payloads):
+        if seq in stream.sessions:
+            listener.start_session(seq)
+        listener.feed(reference.Frame(seq, None, payload))
+    return listener.same
 
 
 def check(stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any) -> None:
