@@ -53,12 +53,14 @@ class Live:
 
     def until(self, tag: str) -> None:
         """Reads on until a message of that tag has come."""
-        start, deadline = len(self.payloads), time.monotonic() + 20
+        deadline = time.monotonic() + 20
         self.stream.flush()
-        while tag not in kinds(self.payloads[start:]):
+        last = b""
+        while last[:1] != tag.encode():
             message = self.cursor.read_message()
             if message is not None:
-                self.payloads.append((message.data_start, message.payload))
+                last = message.payload
+                self.payloads.append((message.data_start, last))
                 continue
             left = deadline - time.monotonic()
             assert left > 0, f"no {tag} came"
@@ -82,11 +84,11 @@ class Streaming:
                 else:
                     cursor.execute(statement)
 
-    def fill(self, number: int, table: str, first: int, count: int = 700) -> None:
+    def fill(self, number: int, table: str, first: int, count: int = 200) -> None:
         """More than is kept in memory: it will be streamed."""
         self.run(
             number,
-            f"INSERT INTO {table} SELECT n, repeat('x', 100) FROM generate_series({first}, {first + count - 1}) AS n",
+            f"INSERT INTO {table} SELECT n, repeat('x', 500) FROM generate_series({first}, {first + count - 1}) AS n",
         )
 
     def flush(self) -> None:
@@ -166,7 +168,7 @@ def create(stream: Streaming, table: str) -> str:
 
 def test_streamed_transaction_is_segments_and_a_stream_commit(stream: Streaming) -> None:
     table = create(stream, "one")
-    stream.fill(0, table, 1, 2000)
+    stream.fill(0, table, 1, 500)
     payloads = stream.peek()
     assert runs(kinds(payloads).replace("BC", "")).startswith("SRIESIE")
     assert kinds(payloads)[-1] == "c"
@@ -254,7 +256,7 @@ def test_abort_of_the_whole_names_the_transaction_twice(stream: Streaming) -> No
     table = create(stream, "aborted_whole")
     with stream.live() as live:
         stream.run(0, "BEGIN")
-        stream.fill(0, table, 0, 2000)
+        stream.fill(0, table, 0, 500)
         live.until("E")
         stream.run(0, "ROLLBACK")
         stream.run(1, f"INSERT INTO {table} VALUES (1, 'kept')")
@@ -277,7 +279,7 @@ def test_position_of_an_abort_comes_with_parallel_streaming_only(stream: Streami
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0)
         stream.run(0, "SAVEPOINT s")
-        stream.fill(0, table, 10_000, 2000)
+        stream.fill(0, table, 10_000, 500)
         live.until("E")
         stream.run(0, "ROLLBACK TO s")
         live.until("A")
@@ -298,7 +300,7 @@ def test_walsender_gives_no_position_for_what_has_none(stream: Streaming) -> Non
     with stream.live() as live:
         stream.run(0, f"INSERT INTO {table} VALUES (-1, 'plain')")
         stream.run(0, "BEGIN")
-        stream.fill(0, table, 0, 2000)
+        stream.fill(0, table, 0, 500)
         live.until("E")
         stream.run(0, "COMMIT")
         live.until("c")
@@ -333,9 +335,9 @@ def test_ddl_of_an_open_stream_is_not_seen_by_others(stream: Streaming) -> None:
     """What is learnt inside of a streamed transaction is its own until it commits."""
     table, other = create(stream, "open_ddl"), create(stream, "bystander")
     stream.run(0, "BEGIN", f"ALTER TABLE {table} ADD COLUMN extra int")
-    stream.fill(0, table, 0, 1500)
+    stream.fill(0, table, 0, 400)
     stream.run(1, f"INSERT INTO {other} VALUES (1, 'x')")
-    stream.fill(0, table, 10_000, 1500)
+    stream.fill(0, table, 10_000, 400)
     stream.run(0, "COMMIT")
     stream.run(1, f"INSERT INTO {table} VALUES (-1, 'after', 5)", f"INSERT INTO {other} VALUES (2, 'x')")
     stream.equal(stream.peek(), table, other)
@@ -372,7 +374,7 @@ def test_messages_within_and_between_stream_blocks(stream: Streaming) -> None:
     stream.fill(0, table, 20_000)
     stream.run(0, "COMMIT")
     stream.run(1, "BEGIN", "SELECT pg_logical_emit_message(true, 'in', 'aborted')")
-    stream.fill(1, table, 30_000, 1500)
+    stream.fill(1, table, 30_000, 400)
     stream.run(1, "ROLLBACK")
     payloads = stream.peek()
     stream.equal(payloads, table)
@@ -393,7 +395,7 @@ def test_origin_in_a_stream_has_no_xid_and_comes_once(stream: Streaming, databas
         0, f"SELECT pg_replication_origin_create('{name}')", f"SELECT pg_replication_origin_session_setup('{name}')",
         "BEGIN", "SELECT pg_replication_origin_xact_setup('0/FEED', '2020-01-01 00:00:00+00')",
     )  # fmt: skip
-    stream.fill(0, table, 0, 2000)
+    stream.fill(0, table, 0, 500)
     stream.run(0, "COMMIT", "SELECT pg_replication_origin_session_reset()")
     payloads = stream.peek()
     assert kinds(payloads).count("O") == 1
@@ -461,9 +463,9 @@ def test_streamed_and_prepared(two_phase: Streaming, database: pg.Database) -> N
     with stream.live() as live:
         for number, gid in enumerate(gids):
             stream.run(number, "BEGIN")
-            stream.fill(number, table, 100_000 * number, 1500)
+            stream.fill(number, table, 100_000 * number, 400)
             stream.run(number, "SAVEPOINT s")
-            stream.fill(number, table, 100_000 * number + 50_000, 1500)
+            stream.fill(number, table, 100_000 * number + 50_000, 400)
             live.until("E")
             stream.run(number, "ROLLBACK TO s", f"PREPARE TRANSACTION '{gid}'")
             live.until("p")
@@ -520,10 +522,10 @@ def one_after_the_other(*pieces: list[pg.Payload]) -> tuple[list[pg.Payload], li
 def test_new_session_sends_an_open_stream_again_from_its_first_change(stream: Streaming) -> None:
     table = create(stream, "sent_again")
     stream.run(0, "BEGIN")
-    stream.fill(0, table, 0, 2000)
+    stream.fill(0, table, 0, 500)
     first = stream.peek()
     assert kinds(first)[-1] == "E"
-    stream.fill(0, table, 10_000, 2000)
+    stream.fill(0, table, 10_000, 500)
     stream.run(0, "COMMIT")
     second = stream.peek()
     assert kinds(second)[-1] == "c"
@@ -542,7 +544,7 @@ def test_new_session_sends_an_open_stream_again_from_its_first_change(stream: St
 def test_new_session_without_a_mark_shows_itself_by_a_first_segment(stream: Streaming) -> None:
     table = create(stream, "unmarked")
     stream.run(0, "BEGIN")
-    stream.fill(0, table, 0, 2000)
+    stream.fill(0, table, 0, 500)
     first = stream.peek()
     stream.run(0, "COMMIT")
     second = stream.peek()
@@ -555,7 +557,7 @@ def test_new_session_without_a_mark_shows_itself_by_a_first_segment(stream: Stre
 def test_stream_that_aborted_between_sessions_is_never_heard_of_again(stream: Streaming) -> None:
     table = create(stream, "never_again")
     stream.run(0, "BEGIN")
-    stream.fill(0, table, 0, 2000)
+    stream.fill(0, table, 0, 500)
     first = stream.peek()
     stream.run(0, "ROLLBACK")
     stream.run(1, f"INSERT INTO {table} VALUES (1, 'kept')", "SELECT pg_sleep(0)")
@@ -574,7 +576,7 @@ def test_what_was_streamed_may_come_again_as_a_plain_transaction(stream: Streami
     """A smaller transaction, or one whose session does not stream, is B..C."""
     table = create(stream, "plain_again")
     stream.run(0, "BEGIN")
-    stream.fill(0, table, 0, 2000)
+    stream.fill(0, table, 0, 500)
     first = stream.peek()
     stream.run(0, "COMMIT")
     second = stream.peek({"streaming": "off"})
@@ -590,7 +592,7 @@ def test_what_was_streamed_may_come_again_as_a_plain_transaction(stream: Streami
 def test_prepared_transaction_outlives_the_session(two_phase: Streaming, database: pg.Database) -> None:
     stream, table, gid = two_phase, create(two_phase, "outliving"), f"{database.name} outliving"
     stream.run(0, "BEGIN")
-    stream.fill(0, table, 0, 1500)
+    stream.fill(0, table, 0, 400)
     stream.run(0, f"PREPARE TRANSACTION '{gid}'")
     first = stream.peek()
     # Confirmed by reading, so that the next session begins behind the prepare.
