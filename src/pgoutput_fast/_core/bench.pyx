@@ -120,6 +120,9 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
     cdef double t0, t1
     cdef int64_t room
     cdef int64_t count = <int64_t> messages.size()
+    t0 = _now()
+    rows._expect(count - done[0])
+    spent[1] += _now() - t0
     scratch.row_message.resize(BLOCK_ROWS)
     scratch.row_change.resize(BLOCK_ROWS)
     while done[0] < count:
