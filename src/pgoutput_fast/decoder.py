@@ -28,6 +28,9 @@ class Decoder:
         state: where an earlier decoder stopped; the stream's beginning if not given.
         catalog: relation versions to know beside those of the state.
 
+    Raises:
+        ValueError: if the state holds changes back and the options are not those of the committed view.
+
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
 
@@ -47,6 +50,10 @@ class Decoder:
         self.options = options if options is not None else Options()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
+        if held is not None and self.options.transactions != "committed":
+            raise ValueError(
+                "the state holds changes back that wait for their commit: go on with Options(transactions='committed')"
+            )
         self._view = (
             _committed_view()(self.options, held) if self.options.transactions == "committed" else None
         )

@@ -53,6 +53,7 @@ cdef class RelationRows:
     """Rows of one relation version: its columns, and the batch that is being filled."""
     cdef readonly object relation
     cdef readonly object schema
+    cdef object built_schema
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
     cdef vector[Column*] columns

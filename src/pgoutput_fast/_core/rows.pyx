@@ -32,6 +32,8 @@ from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
 
 import functools
 
+import pyarrow as pa
+
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
 
@@ -86,6 +88,10 @@ cdef class RelationRows:
         cdef int k
         self.relation = relation
         self.schema = schema
+        # What the buffers are laid out as; string_view columns are made of strings.
+        self.built_schema = pa.schema(
+            [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in schema]
+        ) if any(pa.types.is_string_view(f.type) for f in schema) else schema
         self.batches = []
         self.column_names = [column.name.encode() for column in relation.columns]
         self.count = <int32_t> len(relation.columns)
@@ -404,7 +410,8 @@ cdef class RelationRows:
         self.unchanged.clear()
         self.unrepresentable.clear()
         self.rows = 0
-        self.batches.append(batch_of(array, self.schema))
+        batch = batch_of(array, self.built_schema)
+        self.batches.append(batch if self.built_schema is self.schema else batch.cast(self.schema))
         return 0
 
     cdef int _give_change_types(self, ArrowArray* out) except -1:
