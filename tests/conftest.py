@@ -13,8 +13,8 @@ from pgoutput_fast.demo.servers import Server
 
 
 def pytest_configure() -> None:
-    # Before a test imports it, so that its assertions say what they compared.
-    pytest.register_assert_rewrite("oracle")
+    # Before a test imports them, so that their assertions say what they compared.
+    pytest.register_assert_rewrite("oracle", "streaming")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

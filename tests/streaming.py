@@ -1,0 +1,119 @@
+"""Sessions that work at the same time on a slot that streams, and a walsender that watches them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg2.extras
+
+import pg
+from oracle import Replica, oid_of, same_as_reference, server_rows
+
+
+class Live:
+    """What a walsender has sent so far."""
+
+    def __init__(self, stream: Streaming, cursor: Any) -> None:
+        self.stream, self.cursor = stream, cursor
+        self.payloads: list[pg.Payload] = []
+
+    def until(self, tag: str) -> None:
+        """Reads on until a message of that tag has come."""
+        deadline = time.monotonic() + 20
+        self.stream.flush()
+        last = b""
+        while last[:1] != tag.encode():
+            message = self.cursor.read_message()
+            if message is not None:
+                last = message.payload
+                self.payloads.append((message.data_start, last))
+                continue
+            left = deadline - time.monotonic()
+            assert left > 0, f"no {tag} came"
+            select.select([self.cursor], [], [], left)
+
+
+class Streaming:
+    """A slot that streams, and several sessions that work at the same time."""
+
+    def __init__(self, database: pg.Database, slot: pg.Slot, sessions: list[Any], elsewhere: Any) -> None:
+        self.database = database
+        self.slot = slot
+        self.sessions = sessions
+        self.elsewhere = elsewhere
+
+    def run(self, number: int, *statements: pg.Statement) -> None:
+        with self.sessions[number].cursor() as cursor:
+            for statement in statements:
+                if callable(statement):
+                    statement(self.sessions[number])
+                else:
+                    cursor.execute(statement)
+
+    def fill(self, number: int, table: str, first: int, count: int = 200) -> None:
+        """More than is kept in memory: it will be streamed."""
+        self.run(
+            number,
+            f"INSERT INTO {table} SELECT n, repeat('x', 500) FROM generate_series({first}, {first + count - 1}) AS n",
+        )
+
+    def flush(self) -> None:
+        """A commit, though in another database: decoding ends where the log is flushed, which an open transaction or a
+        rollback does not do."""
+        with self.elsewhere.cursor() as cursor:
+            cursor.execute("INSERT INTO flushed VALUES (1)")
+
+    def peek(self, options: Mapping[str, str | None] | None = None) -> list[pg.Payload]:
+        self.flush()
+        return self.slot.peek(options)
+
+    @contextlib.contextmanager
+    def live(self, **options: str) -> Iterator[Live]:
+        """A walsender, that sends while others work: what has ended before it looked may not be sent at all."""
+        with contextlib.closing(
+            self.database.server.connect(
+                dbname=self.database.name, connection_factory=psycopg2.extras.LogicalReplicationConnection
+            )
+        ) as connection:
+            cursor = connection.cursor()
+            cursor.start_replication(
+                slot_name=self.slot.name, options=self.slot.options | options, decode=False
+            )
+            yield Live(self, cursor)
+        # The walsender notices a little later, and holds the slot until then.
+        active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self.slot.name}'"
+        deadline = time.monotonic() + 20
+        while self.slot.execute(active)[0][0]:
+            assert time.monotonic() < deadline, "the walsender does not go"
+            time.sleep(0.01)
+
+    def equal(self, payloads: list[pg.Payload], *tables: str) -> None:
+        """The committed view is the server's tables."""
+        outs = same_as_reference(payloads, transactions="committed")
+        replica = Replica().apply(outs, committed=True)
+        for table in tables:
+            assert replica.rows(oid_of(self.slot, table)) == server_rows(self.slot, table), table
+        same_as_reference(payloads)
+
+
+@contextlib.contextmanager
+def streaming(
+    database: pg.Database,
+    options: Mapping[str, str | None] | None = None,
+    *,
+    two_phase: bool = False,
+    sessions: int = 3,
+    publication: str = "FOR ALL TABLES",
+) -> Iterator[Streaming]:
+    merged = pg.all_options(database.version) | dict(options or {})
+    with contextlib.ExitStack() as stack:
+        elsewhere = stack.enter_context(database.session(dbname="postgres"))
+        with elsewhere.cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS flushed (i int)")
+        slot = stack.enter_context(database.slot(publication, merged, two_phase=two_phase))
+        opened = [stack.enter_context(database.session()) for _ in range(sessions)]
+        yield Streaming(database, slot, opened, elsewhere)
