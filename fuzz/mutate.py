@@ -74,7 +74,10 @@ def main() -> int:
         if failure(stream, cuts, options, seed):
             failures += 1
             least = smaller(stream, cuts, options, seed)
-            print(f"\nseed {seed}: {options}, calls end at {cuts}\n{least}\n{failure(least, cuts, options, seed)}", flush=True)
+            print(
+                f"\nseed {seed}: {options}, calls end at {cuts}\n{least}\n{failure(least, cuts, options, seed)}",
+                flush=True,
+            )
         cases += 1
         seed += 1
     print(f"{cases} cases, {failures} failures; the next seed is {seed}")

@@ -13,8 +13,12 @@ def numeric(weight: int, sign: int, dscale: int, *digits: int) -> bytes:
 
 def array(element_oid: int, *elements: bytes | None, lower: int = 1, flags: int | None = None) -> bytes:
     """As array_send writes one dimension."""
-    head = struct.pack(">iiIii", 1, (None in elements) if flags is None else flags, element_oid, len(elements), lower)
-    return head + b"".join(struct.pack(">i", -1) if e is None else struct.pack(">i", len(e)) + e for e in elements)
+    head = struct.pack(
+        ">iiIii", 1, (None in elements) if flags is None else flags, element_oid, len(elements), lower
+    )
+    return head + b"".join(
+        struct.pack(">i", -1) if e is None else struct.pack(">i", len(e)) + e for e in elements
+    )
 
 
 EMPTY_ARRAY = struct.pack(">ii", 0, 0)
@@ -36,10 +40,36 @@ class Cells:
 
 
 def integers(oid: int, code: str, least: int, greatest: int) -> Cells:
-    values = sorted({0, 1, 7, 99, 12345, greatest, greatest - 1, least, max(least, -1), max(least, -12345)} - {None})
+    values = sorted(
+        {0, 1, 7, 99, 12345, greatest, greatest - 1, least, max(least, -1), max(least, -12345)} - {None}
+    )
     values = [value for value in values if least <= value <= greatest]
-    wrong = [b"", b"-", b"+1", b" 1", b"1 ", b"01", b"00", b"-0", b"0x1", b"1.0", b"1e3", b"a", b"\xff", b"1-", b"--1"]
-    wrong += [b"%d" % (greatest + 1), b"%d" % (least - 1), b"9" * 20, b"9" * 19, b"1" * 400, b"12345678a", b"a2345678"]
+    wrong = [
+        b"",
+        b"-",
+        b"+1",
+        b" 1",
+        b"1 ",
+        b"01",
+        b"00",
+        b"-0",
+        b"0x1",
+        b"1.0",
+        b"1e3",
+        b"a",
+        b"\xff",
+        b"1-",
+        b"--1",
+    ]
+    wrong += [
+        b"%d" % (greatest + 1),
+        b"%d" % (least - 1),
+        b"9" * 20,
+        b"9" * 19,
+        b"1" * 400,
+        b"12345678a",
+        b"a2345678",
+    ]
     width = struct.calcsize(f">{code}")
     return Cells(
         oid,
@@ -50,8 +80,38 @@ def integers(oid: int, code: str, least: int, greatest: int) -> Cells:
 
 
 def floats(oid: int, code: str, good: list[str], beyond: list[str]) -> Cells:
-    wrong = ["", "-", "+1", "1.", ".5", "1e5", "1e+5", "1E+10", "1e+0010", "1.e+10", "01", "-01", "00", "nan", "inf"]
-    wrong += ["infinity", "-NaN", "NaN ", "Infinit", "0x10", "1e", "1e+", "1e+1a", "1.5.5", "1 ", " 1", "1e+10e", "1,5"]
+    wrong = [
+        "",
+        "-",
+        "+1",
+        "1.",
+        ".5",
+        "1e5",
+        "1e+5",
+        "1E+10",
+        "1e+0010",
+        "1.e+10",
+        "01",
+        "-01",
+        "00",
+        "nan",
+        "inf",
+    ]
+    wrong += [
+        "infinity",
+        "-NaN",
+        "NaN ",
+        "Infinit",
+        "0x10",
+        "1e",
+        "1e+",
+        "1e+1a",
+        "1.5.5",
+        "1 ",
+        " 1",
+        "1e+10e",
+        "1,5",
+    ]
     width = struct.calcsize(f">{code}")
     return Cells(
         oid,
@@ -63,8 +123,29 @@ def floats(oid: int, code: str, good: list[str], beyond: list[str]) -> Cells:
 
 
 def texts(oid: int) -> Cells:
-    good = ["", "a", "naïve", "日本語", "𝄞" * 9, "x" * 15, "y" * 16, "z" * 17, "{", "\\", "long " * 60, "NULL"]
-    bad = [b"\xff", b"abc\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\xaf", b"a" * 40 + b"\xe2\x82"]
+    good = [
+        "",
+        "a",
+        "naïve",
+        "日本語",
+        "𝄞" * 9,
+        "x" * 15,
+        "y" * 16,
+        "z" * 17,
+        "{",
+        "\\",
+        "long " * 60,
+        "NULL",
+    ]
+    bad = [
+        b"\xff",
+        b"abc\x80",
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xe0\x80\xaf",
+        b"a" * 40 + b"\xe2\x82",
+    ]
     return Cells(
         oid,
         both=[(text.encode(), text.encode()) for text in good],
@@ -91,33 +172,112 @@ NUMERIC_BOTH = [
     (b"-10.50", numeric(0, 0x4000, 2, 10, 5000)),
     (b"99999999.99", numeric(1, 0, 2, 9999, 9999, 9900)),
 ]
-NUMERIC_SPECIAL = [(b"NaN", numeric(0, 0xC000, 0)), (b"Infinity", numeric(0, 0xD000, 32)), (b"-Infinity", numeric(0, 0xF000, 32))]
+NUMERIC_SPECIAL = [
+    (b"NaN", numeric(0, 0xC000, 0)),
+    (b"Infinity", numeric(0, 0xD000, 32)),
+    (b"-Infinity", numeric(0, 0xF000, 32)),
+]
 DATES = [("2000-01-01", 0), ("1970-01-01", -10957), ("0001-01-01", -730119), ("0001-12-31 BC", -730120)]
 DATES += [("2024-02-29", 8825), ("0044-03-15 BC", -746117), ("5874897-12-31", 2147483493 - 2451545)]
 DATES += [("4713-01-01 BC", 38 - 2451545)]
-DATE_WRONG = """ 2000-1-1 2000-01-1 20000101 200-01-01 02000-01-01 0000-01-01 2000-00-01 2000-13-01 2000-01-00 2000-01-32
-2001-02-29 2000-02-30 1900-02-29 15/03/2000 2000-01-01BC 2000-01-01x x2000-01-01 99999999-01-01 Infinity -Infinity infinit
-2000-01-01|BC 2000-01-01|AD 2000/01/01 2000-01-01-""".split(" ")
-CLOCKS = [("00:00:00", 0), ("23:59:59.999999", 86399999999), ("01:02:03.4", 3723400000), ("12:00:00.000001", 43200000001)]
-CLOCK_WRONG = """ 1:00:00 00:00 24:00:01 25:00:00 00:60:00 00:00:60 00:00:00. 00:00:00.1234567 00:00:00,1 0a:00:00 00:00:00x
-00-00-00 00:00:00+00 23:59:59.9999999 24:00:00.000001""".split(" ")
-STAMPS = [("2000-01-01 00:00:00", 0), ("1999-12-31 23:59:59.5", -500000), ("4713-01-01 00:00:00 BC", -211810204800000000)]
+DATE_WRONG = [
+    "",
+    "2000-1-1",
+    "2000-01-1",
+    "20000101",
+    "200-01-01",
+    "02000-01-01",
+    "0000-01-01",
+    "2000-00-01",
+    "2000-13-01",
+    "2000-01-00",
+    "2000-01-32\n2001-02-29",
+    "2000-02-30",
+    "1900-02-29",
+    "15/03/2000",
+    "2000-01-01BC",
+    "2000-01-01x",
+    "x2000-01-01",
+    "99999999-01-01",
+    "Infinity",
+    "-Infinity",
+    "infinit\n2000-01-01|BC",
+    "2000-01-01|AD",
+    "2000/01/01",
+    "2000-01-01-",
+]
+CLOCKS = [
+    ("00:00:00", 0),
+    ("23:59:59.999999", 86399999999),
+    ("01:02:03.4", 3723400000),
+    ("12:00:00.000001", 43200000001),
+]
+CLOCK_WRONG = [
+    "",
+    "1:00:00",
+    "00:00",
+    "24:00:01",
+    "25:00:00",
+    "00:60:00",
+    "00:00:60",
+    "00:00:00.",
+    "00:00:00.1234567",
+    "00:00:00,1",
+    "0a:00:00",
+    "00:00:00x\n00-00-00",
+    "00:00:00+00",
+    "23:59:59.9999999",
+    "24:00:00.000001",
+]
+STAMPS = [
+    ("2000-01-01 00:00:00", 0),
+    ("1999-12-31 23:59:59.5", -500000),
+    ("4713-01-01 00:00:00 BC", -211810204800000000),
+]
 STAMPS += [("294246-12-31 23:59:59", 9222424559999000000), ("2038-01-19 03:14:08.123456", 1200798848123456)]
 
 
 def stamps(oid: int, zone: str) -> Cells:
-    with_zone = [(text.removesuffix(" BC") + zone + (" BC" if "BC" in text else ""), value) for text, value in STAMPS]
-    more = [("2000-01-01 05:30:00+05:30", 0), ("1999-12-31 12:00:00-12", 0), ("2000-01-01 00:19:32+00:19:32", 0)]
-    wrong = ["", "2000-01-01", "2000-01-01T00:00:00" + zone, "2000-01-01 24:00:00" + zone, "2000-01-01 00:00" + zone]
-    wrong += ["2000-01-01  00:00:00" + zone, "0000-01-01 00:00:00" + zone, "2001-02-29 00:00:00" + zone, "infinit"]
-    wrong += ["2000-01-01 00:00:00" + ("" if zone else "+00"), "2000-01-01 00:00:00 UTC", "01/02/2000 00:00:00" + zone]
+    with_zone = [
+        (text.removesuffix(" BC") + zone + (" BC" if "BC" in text else ""), value) for text, value in STAMPS
+    ]
+    more = [
+        ("2000-01-01 05:30:00+05:30", 0),
+        ("1999-12-31 12:00:00-12", 0),
+        ("2000-01-01 00:19:32+00:19:32", 0),
+    ]
+    wrong = [
+        "",
+        "2000-01-01",
+        "2000-01-01T00:00:00" + zone,
+        "2000-01-01 24:00:00" + zone,
+        "2000-01-01 00:00" + zone,
+    ]
+    wrong += [
+        "2000-01-01  00:00:00" + zone,
+        "0000-01-01 00:00:00" + zone,
+        "2001-02-29 00:00:00" + zone,
+        "infinit",
+    ]
+    wrong += [
+        "2000-01-01 00:00:00" + ("" if zone else "+00"),
+        "2000-01-01 00:00:00 UTC",
+        "01/02/2000 00:00:00" + zone,
+    ]
     if zone:
-        wrong += [f"2000-01-01 00:00:00{bad}" for bad in ("+0", "+16", "+00:60", "+00:00:60", "+00:", "Z", "+00 AD", "+1:00")]
+        wrong += [
+            f"2000-01-01 00:00:00{bad}"
+            for bad in ("+0", "+16", "+00:60", "+00:00:60", "+00:", "Z", "+00 AD", "+1:00")
+        ]
     return Cells(
         oid,
-        both=[(text.encode(), struct.pack(">q", value)) for text, value in with_zone + (more if zone else [])],
+        both=[
+            (text.encode(), struct.pack(">q", value)) for text, value in with_zone + (more if zone else [])
+        ],
         unrepresentable_text=[b"infinity", b"-infinity", f"294276-12-31 23:59:59{zone}".encode()],
-        unrepresentable_binary=[struct.pack(">q", v) for v in (2**63 - 1, -(2**63), 2**63 - 2, 9223371331199999999)],
+        unrepresentable_binary=[
+            struct.pack(">q", v) for v in (2**63 - 1, -(2**63), 2**63 - 2, 9223371331199999999)
+        ],
         malformed_text=[text.encode() for text in wrong] + [b"\xff"],
         malformed_binary=[b"", b"\0" * 7, b"\0" * 9],
     )
@@ -243,7 +403,11 @@ ARRAY_WRONG = [
 
 
 def shape(dimensions: int, oid: int, *sizes: tuple[int, int], flags: int = 0, rest: bytes = b"") -> bytes:
-    return struct.pack(">iiI", dimensions, flags, oid) + b"".join(struct.pack(">ii", *size) for size in sizes) + rest
+    return (
+        struct.pack(">iiI", dimensions, flags, oid)
+        + b"".join(struct.pack(">ii", *size) for size in sizes)
+        + rest
+    )
 
 
 INT = struct.pack(">i", 4)
@@ -306,6 +470,11 @@ LISTS: dict[str, Cells] = {
 }  # fmt: skip
 for _lists, _low in ((LISTS["int4[]"], 0), (LISTS["text[]"], -3)):
     _element = struct.pack(">i", 5) if _lists.oid == 1007 else b"5"
-    _lists.both.append((b"[%d:%d]={5,5}" % (_low, _low + 1), array(23 if _lists.oid == 1007 else 25, _element, _element, lower=_low)))
+    _lists.both.append(
+        (
+            b"[%d:%d]={5,5}" % (_low, _low + 1),
+            array(23 if _lists.oid == 1007 else 25, _element, _element, lower=_low),
+        )
+    )
 
 ALL = SCALARS | LISTS

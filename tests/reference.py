@@ -579,6 +579,7 @@ class Decoder:
         offset = reader.position
         relation = self.known_relation(reader.u32(), offset)
         start = reader.position
+        reader.take(1)  # a change without any tuple is not even held back
 
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)

@@ -75,9 +75,23 @@ def stream(count: int, columns: tuple[ColumnSpec, ...], cells: list[list[Any]]) 
     return [encode.encode_begin(1, 0, 7), encode.encode_relation(relation), *body]
 
 
-COLUMNS = (ColumnSpec("a", 23), ColumnSpec("b", 25), ColumnSpec("c", 16), ColumnSpec("d", 1009), ColumnSpec("e", 1000))
-ROWS = [["1", "x", "t", "{a,NULL}", "{t}"], [None, "", None, None, "{f,NULL,t}"], ["3", None, "f", "{}", None]]
-VALUES = [[1, "x", True, ["a", None], [True]], [None, "", None, None, [False, None, True]], [3, None, False, [], None]]
+COLUMNS = (
+    ColumnSpec("a", 23),
+    ColumnSpec("b", 25),
+    ColumnSpec("c", 16),
+    ColumnSpec("d", 1009),
+    ColumnSpec("e", 1000),
+)
+ROWS = [
+    ["1", "x", "t", "{a,NULL}", "{t}"],
+    [None, "", None, None, "{f,NULL,t}"],
+    ["3", None, "f", "{}", None],
+]
+VALUES = [
+    [1, "x", True, ["a", None], [True]],
+    [None, "", None, None, [False, None, True]],
+    [3, None, False, [], None],
+]
 
 
 @pytest.mark.parametrize("batch_rows", [2, 3, 7, 64, 1000, 1025, 65536])
@@ -93,7 +107,9 @@ def test_batches_are_bounded_and_complete(batch_rows: int) -> None:
 
 
 def test_batches_are_bounded_in_bytes() -> None:
-    out = pgo.decode(stream(3000, (ColumnSpec("b", 25),), [["x" * 1000]]), options=Options(batch_bytes=100_000))
+    out = pgo.decode(
+        stream(3000, (ColumnSpec("b", 25),), [["x" * 1000]]), options=Options(batch_bytes=100_000)
+    )
     assert len(out.changes) > 2
     assert sum(each.batch.num_rows for each in out.changes) == 3000
 
@@ -101,7 +117,10 @@ def test_batches_are_bounded_in_bytes() -> None:
 def test_updates_keep_both_images_in_one_batch() -> None:
     relation = RelationSpec(16384, "public", "t", (ColumnSpec("a", 23),))
     updates = [encode.encode_update(16384, ["2"], old=["1"])] * 10
-    out = pgo.decode([encode.encode_begin(1, 0, 7), encode.encode_relation(relation), *updates], options=Options(batch_rows=3))
+    out = pgo.decode(
+        [encode.encode_begin(1, 0, 7), encode.encode_relation(relation), *updates],
+        options=Options(batch_rows=3),
+    )
     assert [each.batch.num_rows for each in out.changes] == [2] * 10
 
 

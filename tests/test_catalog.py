@@ -30,7 +30,9 @@ def test_a_version_is_the_hash_of_the_body() -> None:
 
 
 def test_an_identical_relation_is_no_news_and_another_is() -> None:
-    catalog = learnt(encode_relation(spec()), encode_relation(spec()), encode_relation(spec(16384, "t", "id", "more")))
+    catalog = learnt(
+        encode_relation(spec()), encode_relation(spec()), encode_relation(spec(16384, "t", "id", "more"))
+    )
     assert [len(r.columns) for r in catalog.relations] == [1, 2]
     assert len(catalog.named("public.t")) == len(catalog.named(16384)) == 2
 
@@ -43,7 +45,10 @@ def test_names_that_are_not_there() -> None:
 
 
 def test_catalogs_travel() -> None:
-    catalog = learnt(encode_type(20001, "public", "mood"), encode_relation(RelationSpec(1, "", 'a"b', (ColumnSpec("m", 20001),))))
+    catalog = learnt(
+        encode_type(20001, "public", "mood"),
+        encode_relation(RelationSpec(1, "", 'a"b', (ColumnSpec("m", 20001),))),
+    )
     assert catalog.relations[0].columns[0].type_name == "mood"
     assert catalog.relations[0].qualified_name == 'pg_catalog."a""b"'
     for again in (Catalog.from_json(catalog.to_json()), pickle.loads(pickle.dumps(catalog))):
@@ -61,7 +66,10 @@ def test_types_are_in_the_fingerprint_but_not_in_the_version() -> None:
 
 
 def test_merging() -> None:
-    a, b = Catalog([Relation(1, 11, "s", "a", "d", ())]), Catalog([Relation(2, 22, "s", "b", "d", (Column("x", 23),))])
+    a, b = (
+        Catalog([Relation(1, 11, "s", "a", "d", ())]),
+        Catalog([Relation(2, 22, "s", "b", "d", (Column("x", 23),))]),
+    )
     assert [r.oid for r in a.merged(b).relations] == [1, 2]
     assert a.merged(b).get(22) == b.relations[0]
     assert a.get(22) is None

@@ -76,7 +76,9 @@ def test_each_cell_alone_and_among_others(cells: Cells, binary: bool) -> None:
     good += cells.binary if binary else cells.text
     odd = cells.unrepresentable_binary if binary else cells.unrepresentable_text
     wrong = cells.malformed_binary if binary else cells.malformed_text
-    for raw, expected in [(r, "good") for r in good] + [(r, "odd") for r in odd] + [(r, "wrong") for r in wrong]:
+    for raw, expected in (
+        [(r, "good") for r in good] + [(r, "odd") for r in odd] + [(r, "wrong") for r in wrong]
+    ):
         value = oracle(cells, raw, binary)
         verdict = "wrong" if value is None else "odd" if value.unrepresentable else "good"
         assert verdict == expected, raw
@@ -120,7 +122,11 @@ def test_every_truncation_and_every_changed_byte(cells: Cells, binary: bool) -> 
         if len(raw) > 64:
             continue
         variants += [raw[:n] for n in range(len(raw))]
-        variants += [raw[:i] + bytes([raw[i] ^ flip]) + raw[i + 1 :] for i in range(len(raw)) for flip in (1, 16, 128, 255)]
+        variants += [
+            raw[:i] + bytes([raw[i] ^ flip]) + raw[i + 1 :]
+            for i in range(len(raw))
+            for flip in (1, 16, 128, 255)
+        ]
     got, issues = convert(kind, variants, binary)
     got.validate(full=True)
     by_row = {row: (code, inside) for row, code, inside in issues}
@@ -141,12 +147,18 @@ def test_every_truncation_and_every_changed_byte(cells: Cells, binary: bool) -> 
 
 @pytest.mark.parametrize("name", ["numeric", "numeric(10,2)"])
 def test_numeric_as_other_types(name: str) -> None:
-    raw = [(b"1.5", numeric(0, 0, 1, 1, 5000)), (b"-12345", numeric(1, 0x4000, 0, 1, 2345)), (b"NaN", numeric(0, 0xC000, 0))]
+    raw = [
+        (b"1.5", numeric(0, 0, 1, 1, 5000)),
+        (b"-12345", numeric(1, 0x4000, 0, 1, 2345)),
+        (b"NaN", numeric(0, 0xC000, 0)),
+    ]
     floats, issues = convert(type_of(SCALARS["numeric"], numeric="float64"), [t for t, _ in raw], False)
     again, more = convert(type_of(SCALARS["numeric"], numeric="float64"), [b for _, b in raw], True)
     assert issues == more == []
     assert str(floats.to_pylist()) == str(again.to_pylist()) == "[1.5, -12345.0, nan]"
-    decimals, issues = convert(type_of(SCALARS["numeric"], numeric=pa.decimal128(20, 3)), [b for _, b in raw], True)
+    decimals, issues = convert(
+        type_of(SCALARS["numeric"], numeric=pa.decimal128(20, 3)), [b for _, b in raw], True
+    )
     assert [str(v) for v in decimals.to_pylist()] == ["1.500", "-12345.000", "None"]
     assert [row for row, _, _ in issues] == [2]
     for wrong in (b"1e5", b"01", b"-0", b"", b"nan"):

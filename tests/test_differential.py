@@ -21,7 +21,9 @@ def test_what_servers_send(stream: Stream, ends: list[int], mode: str, on_error:
 
 @SETTINGS
 @given(streams(malformed=True), cuts(), MODES, st.sampled_from(["null", "raise"]))
-def test_values_that_no_server_sends(stream: Stream, ends: list[int], mode: str, unrepresentable: str) -> None:
+def test_values_that_no_server_sends(
+    stream: Stream, ends: list[int], mode: str, unrepresentable: str
+) -> None:
     check(stream, ends, 1, transactions=mode, on_error="quarantine", unrepresentable=unrepresentable)
 
 

@@ -27,7 +27,9 @@ def test_what_is_quoted_reads_back(namespace: str, name: str) -> None:
     assert parse_qualified_name(quote_qualified_name(namespace, name)) == (namespace, name)
 
 
-@pytest.mark.parametrize("text", ["", "a", "a.b.c", "a.", ".b", 'a."b', 'a.""', "a b.c", "a.1b", 'a."b"c', "a..b"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a.b.c", "a.", ".b", 'a."b', 'a.""', "a b.c", "a.1b", 'a."b"c', "a..b"]
+)
 def test_no_qualified_name(text: str) -> None:
     assert parse_qualified_name(text) is None
 

@@ -653,6 +653,19 @@ def test_float_text_of_fifteen_digits_can_be_beyond_its_type(database: pg.Databa
     assert out.rejects.column("raw").to_pylist() == [b"1.79769313486232e+308"]
 
 
+def test_column_of_nothing_but_empty_values(database: pg.Database, format_: str) -> None:
+    """A batch whose strings have no bytes at all."""
+    table = f"hollow_{format_}"
+    database.execute(f"CREATE TABLE {table} (a text, b bytea, c text[], d text)")
+    for row in ("'', '', '{}'", "NULL, NULL, NULL", "NULL, '', '{\"\"}'"):
+        payloads = database.capture(
+            [f"INSERT INTO {table} VALUES ({row}, 'something that lies behind it')"],
+            options={"binary": "true"} if format_ == "binary" else {},
+        )
+        (out,) = same_as_reference(payloads)
+        assert out.table(f"public.{table}").num_rows == 1
+
+
 def test_vector_cast_to_an_array_is_an_array(database: pg.Database, format_: str) -> None:
     """int2vector and oidvector count from 0, and an empty one has a dimension without elements."""
     table = f"vectors_{format_}"

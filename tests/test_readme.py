@@ -31,7 +31,19 @@ def test_pages_that_the_readme_names_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["catalog", "decoded", "decoder", "encode", "encode_values", "errors", "names", "options", "state", "unify"]
+    "module",
+    [
+        "catalog",
+        "decoded",
+        "decoder",
+        "encode",
+        "encode_values",
+        "errors",
+        "names",
+        "options",
+        "state",
+        "unify",
+    ],
 )
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"pgoutput_fast.{module}"))

@@ -16,7 +16,9 @@ START, STOP = encode.encode_stream_start(8, True), encode.encode_stream_stop()
 
 
 def test_kinds_relations_and_prefixes() -> None:
-    found = scan(pa.array([BEGIN, INSERT, START, STREAMED, encode.encode_origin(1, "o"), STOP, INSERT], pa.binary()))
+    found = scan(
+        pa.array([BEGIN, INSERT, START, STREAMED, encode.encode_origin(1, "o"), STOP, INSERT], pa.binary())
+    )
     assert found["kind"] == b"BISIOEI"
     assert found["in_stream"] == [False, False, False, True, True, True, False]
     assert found["relation"] == [0, 16384, 0, 16384, 0, 0, 16384]
@@ -52,12 +54,10 @@ def offsets_array(offsets: list[int], data: bytes, large: bool = False) -> pa.Ar
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
-    "offsets", [[0, 5, 3, 8], [0, 100, 5, 8], [0, 4, 2**31 - 1, 8], [0, -1, 4, 8]]
-)
+@pytest.mark.parametrize("offsets", [[0, 5, 3, 8], [0, 100, 5, 8], [0, 4, 2**31 - 1, 8], [0, -1, 4, 8]])
 def test_damaged_offsets_are_an_error(offsets: list[int], large: bool) -> None:
     array = offsets_array(offsets, b"B" * 8, large)
-    with pytest.raises(ValueError, match="(?i)offset|buffer"):
+    with pytest.raises(ValueError, match=r"(?i)offset|buffer"):
         scan(array)
-    with pytest.raises(ValueError, match="(?i)offset|buffer"):
+    with pytest.raises(ValueError, match=r"(?i)offset|buffer"):
         pgo.decode(array)

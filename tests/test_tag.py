@@ -15,7 +15,11 @@ U = RelationSpec(16385, "public", "u", (ColumnSpec("id", 23),))
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
 R, I = encode.encode_relation(T), encode.encode_insert(T.oid, ["1"])  # noqa: E741
 RU, IU = encode.encode_relation(U), encode.encode_insert(U.oid, ["1"])
-S, S_MORE, E = encode.encode_stream_start(9, True), encode.encode_stream_start(9, False), encode.encode_stream_stop()
+S, S_MORE, E = (
+    encode.encode_stream_start(9, True),
+    encode.encode_stream_start(9, False),
+    encode.encode_stream_stop(),
+)
 R9, I9 = encode.encode_relation(T, xid=9), encode.encode_insert(T.oid, ["1"], xid=9)
 C9 = encode.encode_stream_commit(9, 300, 308, 0)
 ORIGIN = encode.encode_origin(5, "o")
@@ -97,7 +101,7 @@ def outcomes(out: pgo.Decoded) -> list[tuple[Any, ...]]:
 def test_an_xid_that_begins_again_voids_what_was_open() -> None:
     assert outcomes(pgo.decode([S, E, S, E])) == [(0, None, "aborted", 2)]
     assert outcomes(pgo.decode([S, E, encode.encode_begin(1, 0, 9)])) == [(0, None, "aborted", 2)]
-    prepared = encode.encode_stream_prepare(9, 1, 2, 0, "g") if False else encode.encode_stream_prepare(1, 2, 0, 9, "g")
+    prepared = encode.encode_stream_prepare(1, 2, 0, 9, "g")
     assert outcomes(pgo.decode([S, E, prepared, S])) == [(0, None, "aborted", 3)]
 
 
@@ -116,7 +120,10 @@ def test_a_session_voids_streams_and_keeps_what_is_prepared() -> None:
 def test_types_named_anew_make_their_relations_new() -> None:
     mood = RelationSpec(16384, "public", "t", (ColumnSpec("m", 20001),))
     relation, insert = encode.encode_relation(mood), encode.encode_insert(16384, ["1"])
-    int4, text = encode.encode_type(20001, "pg_catalog", "int4"), encode.encode_type(20001, "pg_catalog", "text")
+    int4, text = (
+        encode.encode_type(20001, "pg_catalog", "int4"),
+        encode.encode_type(20001, "pg_catalog", "text"),
+    )
     out = pgo.decode([BEGIN, int4, relation, insert, text, relation, insert, int4, relation, insert])
     assert [each.batch.column("m").to_pylist() for each in out.changes] == [[1, 1], ["1"]]
 

@@ -54,7 +54,9 @@ def test_scale_is_signed() -> None:
         (23, "public", "text", pa.int32(), False),  # built in: nobody can say otherwise
     ],
 )
-def test_types_by_name(oid: int, namespace: str | None, name: str | None, arrow: pa.DataType, unknown: bool) -> None:
+def test_types_by_name(
+    oid: int, namespace: str | None, name: str | None, arrow: pa.DataType, unknown: bool
+) -> None:
     found = of(oid, -1, namespace, name)
     assert (found.arrow, found.unknown) == (arrow, unknown)
 

@@ -31,6 +31,7 @@ class Workload:
         self.prefix, self.version, self.rows = prefix, version, rows
         self.next_id = 1
         self.next_column = 1
+        self.truncates = version >= 11  # else they are not sent
         self.added: dict[str, list[str]] = {"key": [], "whole": [], "index": []}
 
     @property
@@ -88,7 +89,7 @@ class Workload:
             yield f"UPDATE {table} SET {key} = {key} + 1000000 {some} AND {key} < 1000000"
         elif choice < 17:
             yield f"DELETE FROM {table} {some} AND {key} % 2 = 0"
-        elif choice < 18 and self.version >= 11 and rng.random() < 0.5:
+        elif choice < 18 and self.truncates and rng.random() < 0.5:
             yield f"TRUNCATE {table}"
         elif choice < 19:
             yield from self.alter(kind, table)

@@ -1,7 +1,7 @@
 """PostgreSQL's logical replication bytes as typed columns.
 
-`decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged` split
-the work so that it can be done anywhere and in any order. `pgoutput_fast.spark` is the face for PySpark,
+`decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
+split the work so that it can be done anywhere and in any order. `pgoutput_fast.spark` is the face for PySpark,
 `pgoutput_fast.encode` the inverse. Importing this package imports neither PySpark nor psycopg2.
 """
 

@@ -113,7 +113,7 @@ def version_of(body: bytes) -> int:
 
 
 # A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
-described = functools.lru_cache(maxsize=1024)(parse_relation)
+fields_of = functools.lru_cache(maxsize=1024)(parse_relation)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -127,7 +127,7 @@ def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...]
     Raises:
         Malformed: if the body breaks the protocol.
     """
-    oid, namespace, name, identity, columns = described(body)
+    oid, namespace, name, identity, columns = fields_of(body)
     names = dict(type_names)
     named = (
         Column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
@@ -205,7 +205,9 @@ class Catalog:
             ValueError: if the values are not a catalog of a known format.
         """
         if values.get("format") != FORMAT:
-            raise ValueError(f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast")
+            raise ValueError(
+                f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
+            )
         return cls(Relation.from_dict(each) for each in values["relations"])
 
     def to_json(self) -> str:

@@ -12,7 +12,6 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64
-from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 
 if TYPE_CHECKING:
@@ -29,8 +28,11 @@ class Decoder:
         state: where an earlier decoder stopped; the stream's beginning if not given.
         catalog: relation versions to know beside those of the state.
 
-    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData frame of
-    a walsender without the frame's header.
+    Raises:
+        ValueError: if the state holds changes back and the options are not those of the committed view.
+
+    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
+    frame of a walsender without the frame's header.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -48,7 +50,13 @@ class Decoder:
         self.options = options if options is not None else Options()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
-        self._view = _committed_view()(self.options, held) if self.options.transactions == "committed" else None
+        if held is not None and self.options.transactions != "committed":
+            raise ValueError(
+                "the state holds changes back that wait for their commit: go on with Options(transactions='committed')"
+            )
+        self._view = (
+            _committed_view()(self.options, held) if self.options.transactions == "committed" else None
+        )
 
     @property
     def state(self) -> StreamState:
@@ -70,13 +78,13 @@ class Decoder:
         """Decodes the next messages of the stream.
 
         Args:
-            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the order
-                in which they came.
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
+                order in which they came.
             lsn: int64 per payload, the frame's start LSN; null or 0 where unknown.
             seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as it was before the call.
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
         arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
@@ -89,8 +97,8 @@ class Decoder:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
 
         Args:
-            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if they
-                have them, `lsn` and `seq`.
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
+                they have them, `lsn` and `seq`.
         """
         for batch in batches:
             yield self.decode(*_columns(batch))
@@ -144,7 +152,10 @@ def tag(
 
 
 def decode_tagged(
-    batch: pa.RecordBatch, catalog: Catalog, options: Options | None = None, outcomes: pa.RecordBatch | None = None
+    batch: pa.RecordBatch,
+    catalog: Catalog,
+    options: Options | None = None,
+    outcomes: pa.RecordBatch | None = None,
 ) -> Decoded:
     """Decodes tagged payloads: any subset of a stream, in any order.
 
@@ -161,7 +172,7 @@ def decode_tagged(
     """
     options = options if options is not None else Options()
     if isinstance(batch, pa.Table):
-        batch = batch.combine_chunks().to_batches()[0] if batch.num_rows else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
+        batch = _single(batch)
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
@@ -175,6 +186,14 @@ def _committed_view() -> type[CommittedView]:
     from pgoutput_fast.transactions import CommittedView
 
     return CommittedView
+
+
+def _single(table: pa.Table) -> pa.RecordBatch:
+    """The tagged rows of a table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
@@ -199,7 +218,9 @@ def _columns(batch: Any) -> tuple[Any, Any, Any]:
     names = batch.schema.names
     payload = next((name for name in ("payload", "data") if name in names), None)
     if payload is None:
-        raise TypeError(f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}")
+        raise TypeError(
+            f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}"
+        )
     return (
         batch.column(payload),
         batch.column("lsn") if "lsn" in names else None,

@@ -82,7 +82,7 @@ _REASONS = {
     15: "a timestamp beyond what int64 microseconds since 1970 hold",
     16: "the Relation names a column twice",
     17: "a change of a relation that was never described: did the stream begin before this message?",
-    18: "a change of a relation whose last description was lost or malformed; the next valid Relation message ends this",
+    18: "a change of a relation whose last description was lost or malformed, until the next valid Relation message",
     19: "the stream's state is not known after a malformed message; the next transaction boundary ends this",
     20: "this message belongs into a transaction, and none is open: did the stream begin before this message?",
     21: "this message cannot come inside an open transaction; if a new session begins here, call start_session()",

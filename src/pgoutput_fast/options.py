@@ -24,9 +24,9 @@ class Options:
         numeric: type of numerics without a precision, or with one beyond 38 digits: `"string"` as PostgreSQL prints
             them, `"float64"`, or a `pyarrow.decimal128`.
         uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over them).
-        strings: `"string"` for text columns.
+        strings: type of all columns that are strings (not of strings in lists): `"string"` or `"string_view"`.
         metadata_prefix: what the names of the metadata columns begin with.
-        threads: how many threads may decode. 1 is the calling one alone.
+        threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
         batch_rows: most rows of a record batch (at least 2).
         batch_bytes: a record batch is closed once it holds this many bytes.
 
@@ -42,7 +42,7 @@ class Options:
     unrepresentable: Literal["null", "raise"] = "null"
     numeric: str | pa.Decimal128Type = "string"
     uuid: Literal["string", "fixed_size_binary", "arrow.uuid"] = "string"
-    strings: Literal["string"] = "string"
+    strings: Literal["string", "string_view"] = "string"
     metadata_prefix: str = "_"
     threads: int = 1
     batch_rows: int = 65_536
@@ -57,7 +57,7 @@ class Options:
         elif not 0 <= self.numeric.scale <= self.numeric.precision:
             raise ValueError("numeric must be a decimal128 whose scale lies between 0 and its precision")
         _one_of("uuid", self.uuid, "string", "fixed_size_binary", "arrow.uuid")
-        _one_of("strings", self.strings, "string")
+        _one_of("strings", self.strings, "string", "string_view")
         if not isinstance(self.metadata_prefix, str):
             raise ValueError("metadata_prefix must be a str")
         _at_least("threads", self.threads, 1)

@@ -10,8 +10,8 @@ import pyarrow as pa
 __all__ = ["as_binary_arrays", "as_int64"]
 
 _EXPECTED = (
-    "payloads must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, or "
-    "an iterable of bytes"
+    "payloads must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, "
+    "or an iterable of bytes"
 )
 
 
@@ -22,7 +22,11 @@ def as_binary_arrays(payloads: Any) -> list[pa.Array]:
         TypeError: for nulls and for anything that is not bytes; the message says what to pass.
     """
     if isinstance(payloads, pa.ChunkedArray):
-        return [_checked(chunk) for chunk in payloads.chunks] if payloads.num_chunks else [_checked_type(payloads)]
+        return (
+            [_checked(chunk) for chunk in payloads.chunks]
+            if payloads.num_chunks
+            else [_checked_type(payloads)]
+        )
     if isinstance(payloads, pa.Array):
         return [_checked(payloads)]
     if isinstance(payloads, str | bytes | bytearray | memoryview | dict | pa.RecordBatch | pa.Table):
@@ -35,10 +39,9 @@ def as_binary_arrays(payloads: Any) -> list[pa.Array]:
             raise TypeError(f"{_EXPECTED}; there is None among them")
         if not issubclass(kind, bytes | bytearray | memoryview):
             raise TypeError(f"{_EXPECTED}; there is a {kind.__name__} among them")
-    try:
-        return [pa.array(items, pa.binary())]
-    except (pa.ArrowCapacityError, pa.ArrowInvalid):
-        return [pa.array(items, pa.large_binary())]
+    # More than 2 GiB come back in chunks.
+    array = pa.array(items, pa.binary())
+    return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
 
 
 def _checked_type(payloads: pa.ChunkedArray) -> pa.Array:
@@ -72,7 +75,11 @@ def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not isinstance(values, pa.Array):
-        values = pa.array(values, pa.int64())
+        # The type is inferred: asked for int64, pyarrow would cut fractions off.
+        try:
+            values = pa.array(values)
+        except pa.ArrowInvalid as problem:
+            raise TypeError(f"{what} must be integers: {problem}") from None
     if not pa.types.is_integer(values.type) and not pa.types.is_null(values.type):
         raise TypeError(f"{what} must be integers, not {values.type}")
     values = values.cast(pa.int64())

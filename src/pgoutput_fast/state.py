@@ -18,8 +18,8 @@ FORMAT = 1
 class StreamState:
     """An immutable snapshot of a stream's state, with the catalog that it refers to.
 
-    It holds the next ordinal, the transaction or stream block that is open, streamed and prepared transactions, what was
-    learnt inside of them, and which version each relation oid stands for. Pickles, and goes to JSON and back.
+    It holds the next ordinal, the transaction or stream block that is open, streamed and prepared transactions, what
+    was learnt inside of them, and which version each relation oid stands for. Pickles, and goes to JSON and back.
 
     >>> StreamState.from_json(StreamState().to_json()).next_seq
     0
@@ -28,7 +28,10 @@ class StreamState:
     __slots__ = ("_catalog", "_held", "_values")
 
     def __init__(
-        self, values: dict[str, Any] | None = None, catalog: Catalog | None = None, held: pa.Table | None = None
+        self,
+        values: dict[str, Any] | None = None,
+        catalog: Catalog | None = None,
+        held: pa.Table | None = None,
     ) -> None:
         self._values = values
         self._catalog = catalog if catalog is not None else Catalog()
@@ -89,7 +92,9 @@ class StreamState:
         """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ValueError(f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it")
+            raise ValueError(
+                f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it"
+            )
         held = document["held"]
         return cls(
             document["state"],

@@ -33,8 +33,8 @@ class CommittedView:
     def __init__(self, options: Options, held: pa.Table | None = None) -> None:
         self._options = options
         self._decoder = NativeDecoder(options)
-        # By transaction, so that a call touches only what it brings or ends: pieces in stream order, and (subxid, seq) of
-        # the subtransactions that were rolled back, whose rows are dropped at the end.
+        # By transaction, so that a call touches only what it brings or ends: pieces in stream order, and (subxid, seq)
+        # of the subtransactions that were rolled back, whose rows are dropped at the end.
         self._pieces: dict[int, list[pa.Table]] = {}
         self._rolled_back: dict[int, list[tuple[int, int]]] = {}
         if held is not None:
@@ -48,8 +48,8 @@ class CommittedView:
     def decode(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Decoded:
         """Tags the payloads with `native` and decodes what is committed by now. As atomic as `native.tag` is."""
         with native.tentative():
-            batches, records = native.tag(arrays, lsns, seqs)
-            arrived = pa.Table.from_batches(batches, TAGGED_SCHEMA)
+            tagged, records = native.tag(arrays, lsns, seqs)
+            arrived = pa.Table.from_batches([tagged])
             arrived = arrived.filter(pc.is_in(arrived.column("kind"), _HELD_KINDS))
             final, rolled_back = _fates(records.outcomes)
             forgotten = records.forgotten
@@ -60,7 +60,11 @@ class CommittedView:
             held = np.fromiter(self._pieces, np.int64, len(self._pieces))
             due = held[np.isin(held, ended)].tolist()
             rows = self._collect(due, rolled_back, arrived.filter(pa.array(ends)))
-            lost = rows.filter(pc.is_in(rows.column("txn"), pa.array(forgotten, pa.int64()))) if forgotten else None
+            lost = (
+                rows.filter(pc.is_in(rows.column("txn"), pa.array(forgotten, pa.int64())))
+                if forgotten
+                else None
+            )
             self._decoder.learn(native.catalog)
             changes, released = self._decoder.decode_tagged(_one_batch(_committed(rows, final)))
         for txn in due:
@@ -136,7 +140,7 @@ class _Records:
 
 
 def _rejected(rows: pa.Table) -> pa.Table:
-    """Reject rows of whole messages that belong to a transaction whose end is not known. A Truncate has one row here."""
+    """Reject rows of whole messages of a transaction whose end is not known. A Truncate has one row here."""
     seqs = rows.column("seq").to_numpy()
     _, first = np.unique(seqs, return_index=True)
     rows = rows.take(pa.array(first))

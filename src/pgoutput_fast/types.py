@@ -5,7 +5,7 @@ A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -94,7 +94,10 @@ def numeric_modifier(typmod: int) -> tuple[int, int] | None:
 
 def column_type_of(column: Column, options: Options) -> ColumnType:
     """The type of a relation's column: by its oid where that is built in, else by what a Type message said of it."""
-    return _type_of(column.type_oid, column.typmod, column.type_namespace, column.type_name, options)
+    found = _type_of(column.type_oid, column.typmod, column.type_namespace, column.type_name, options)
+    if options.strings == "string_view" and pa.types.is_string(found.arrow):
+        return replace(found, arrow=pa.string_view())
+    return found
 
 
 def _type_of(oid: int, typmod: int, namespace: str | None, name: str | None, options: Options) -> ColumnType:
@@ -142,7 +145,9 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
     if kernel == "uuid":
         if options.uuid == "string":
             return ColumnType(pa.string(), "uuid_string", name=name)
-        return ColumnType(pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
+        return ColumnType(
+            pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name
+        )
     return ColumnType(arrow, kernel, name=name)
 
 
@@ -157,4 +162,6 @@ def _numeric(typmod: int, options: Options) -> ColumnType:
     if options.numeric == "float64":
         return ColumnType(pa.float64(), "numeric_float8", name="numeric")
     assert isinstance(options.numeric, pa.Decimal128Type)  # by Options
-    return ColumnType(options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric")
+    return ColumnType(
+        options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric"
+    )

@@ -55,8 +55,8 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
             kind = widen(known.type, field.type)
             if kind is None:
                 raise ValueError(
-                    f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} and "
-                    f"{known.type} in version {first.version}; no one table can hold both, take `changes` by version"
+                    f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} "
+                    f"and {known.type} in version {first.version}; no table can hold both, take `changes` by version"
                 )
             fields[field.name] = (known.with_type(kind), first)
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)

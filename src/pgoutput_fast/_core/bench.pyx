@@ -60,8 +60,8 @@ def time_headers(array):
 def time_stages(array, options):
     """Decodes the messages of one Arrow array, which must be all well-formed.
 
-    Returns ({stage: seconds}, [(relation, batch)]). The stages are scan, tag, slice, convert (with the metadata columns)
-    and assemble; what sorts a window's messages by relation counts as tag.
+    Returns ({stage: seconds}, [(relation, batch)]). The stages are scan, tag, slice, convert (with the metadata
+    columns) and assemble; what sorts a window's messages by relation counts as tag.
     """
     cdef Payloads payloads = Payloads(array)
     cdef Tagger tagger = Tagger(False)
@@ -171,7 +171,6 @@ def time_convert(column_type, values, bint binary, int passes):
     cdef Source source
     cdef Mark nothing
     cdef double start
-    cdef int k
     cdef size_t i, n
     for value in values.to_pylist():
         joined += b"\0" * 5
@@ -183,7 +182,7 @@ def time_convert(column_type, values, bint binary, int passes):
     source.end = source.base + len(joined)
     seconds = []
     try:
-        for k in range(passes):
+        for _ in range(passes):
             with nogil:
                 start = _now()
                 i = 0

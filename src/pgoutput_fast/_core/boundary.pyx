@@ -17,7 +17,8 @@ from pgoutput_fast._core.reasons cimport BAD_COUNT, BAD_FLAGS, OK
 from pgoutput_fast._core.stream_state cimport NONE64, BoundaryRecord, MessageRecord
 
 
-cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid, int64_t* gid_length) noexcept nogil:
+cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid,
+                         int64_t* gid_length) noexcept nogil:
     """Fills `b` with what the message says and points `gid` to the transaction's name, if it has one.
 
     `f` stands behind the tag; whatever is wrong is in it afterwards.

@@ -94,7 +94,7 @@ cdef extern from "arrow_array.hpp" namespace "pgo" nogil:
     cdef cppclass ArrayOwner:
         vector[ArrowArray] children
 
-    ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, int64_t n_buffers, size_t n_children) except +
+    ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, int64_t buffers, size_t children) except +
     void give_column(Column& column, ArrowArray* out) except +
     void give_nulls(const Column& column, size_t n, ArrowArray* out) except +
 

@@ -1,10 +1,10 @@
 """The stages in a row: payloads -> windows -> scan -> tag -> for each relation version slice, convert, assemble."""
 cimport cython
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.records cimport RecordTables, take_records
-from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
+from pgoutput_fast._core.records cimport take_records
+from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.stream_state cimport STREAMING
 from pgoutput_fast._core.tag cimport Tagger

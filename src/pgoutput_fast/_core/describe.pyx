@@ -7,7 +7,6 @@ from pgoutput_fast._core.reasons cimport (
     BAD_IDENTITY,
     BAD_STRING,
     DUPLICATE_COLUMN,
-    OK,
     TRAILING_BYTES,
     TRUNCATED,
 )
@@ -70,7 +69,7 @@ cdef class _Reader:
 
 
 def parse_relation(const uint8_t[::1] body):
-    """(oid, namespace, name, replica identity, [(name, type oid, typmod, key)]) of a Relation body without tag and xid."""
+    """(oid, namespace, name, replica identity, [(name, type oid, typmod, key)]) of a body without tag and xid."""
     cdef _Reader r = _Reader(body)
     cdef uint32_t oid = r.u32()
     namespace = r.text() or "pg_catalog"

@@ -2,7 +2,6 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
-from libcpp.vector cimport vector
 
 from pgoutput_fast._core.assemble cimport batch_of, new_array
 from pgoutput_fast._core.column cimport (

@@ -53,6 +53,7 @@ cdef class RelationRows:
     """Rows of one relation version: its columns, and the batch that is being filled."""
     cdef readonly object relation
     cdef readonly object schema
+    cdef object built_schema
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
     cdef vector[Column*] columns
@@ -71,7 +72,7 @@ cdef class RelationRows:
     cdef bint touched                    # whether the call at hand has rows for it
 
     cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
-                       Scratch scratch) except -1 nogil
+                  Scratch scratch) except -1 nogil
     cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef bint _refuse(self, Tagger tagger, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
     cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil

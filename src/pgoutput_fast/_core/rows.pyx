@@ -11,9 +11,7 @@ from pgoutput_fast._core.column cimport (
     LIST,
     ArrayOwner,
     ArrowArray,
-    Buffer,
     Column,
-    Convert,
     Issue,
     Source,
     append_bits,
@@ -33,6 +31,8 @@ from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
 
 import functools
+
+import pyarrow as pa
 
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
@@ -88,6 +88,10 @@ cdef class RelationRows:
         cdef int k
         self.relation = relation
         self.schema = schema
+        # What the buffers are laid out as; string_view columns are made of strings.
+        self.built_schema = pa.schema(
+            [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in schema]
+        ) if any(pa.types.is_string_view(f.type) for f in schema) else schema
         self.batches = []
         self.column_names = [column.name.encode() for column in relation.columns]
         self.count = <int32_t> len(relation.columns)
@@ -129,7 +133,7 @@ cdef class RelationRows:
     # ---- blocks --------------------------------------------------------------------------------------------------
 
     cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
-                       Scratch scratch) except -1 nogil:
+                  Scratch scratch) except -1 nogil:
         """Decodes messages from at[0] on until all are done, the batch is full or one is malformed and to be raised."""
         cdef Block block
         cdef int64_t k, first, room, worst
@@ -202,8 +206,8 @@ cdef class RelationRows:
     cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Appends the block's rows to the columns: ROWS_DONE.
 
-        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN if
-        all messages with malformed values have gone to the rejects.
+        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN
+        if all messages with malformed values have gone to the rejects.
         """
         cdef int32_t c
         cdef const Cell* cells
@@ -280,7 +284,8 @@ cdef class RelationRows:
             self._reject_message(tagger, w, scratch)
         return True
 
-    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n, Scratch scratch) except -1 nogil:
+    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
+                            Scratch scratch) except -1 nogil:
         """A block with both formats: each stretch of one format by itself. A cell's format stands before its length."""
         cdef size_t i = 0, start = 0, before, k
         cdef uint8_t format = 0, here
@@ -405,7 +410,8 @@ cdef class RelationRows:
         self.unchanged.clear()
         self.unrepresentable.clear()
         self.rows = 0
-        self.batches.append(batch_of(array, self.schema))
+        batch = batch_of(array, self.built_schema)
+        self.batches.append(batch if self.built_schema is self.schema else batch.cast(self.schema))
         return 0
 
     cdef int _give_change_types(self, ArrowArray* out) except -1:

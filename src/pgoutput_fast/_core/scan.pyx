@@ -94,7 +94,7 @@ cdef inline int64_t _offset(const int32_t* offsets32, const int64_t* offsets64, 
 
 cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offsets32, const int64_t* offsets64,
                    int64_t count, int64_t most_bytes, bint* in_stream, Window w) noexcept nogil:
-    """Scans messages 0..count until `most_bytes` are in the window. Returns how many, or -1 for offsets that run back."""
+    """Scans messages until `most_bytes` are in the window. Returns how many, or -1 for offsets that run back."""
     cdef int64_t begin = _offset(offsets32, offsets64, 0)
     cdef int64_t window_begin = begin
     cdef int64_t end, i, length

@@ -9,7 +9,6 @@ from pgoutput_fast._core.reasons cimport (
     BAD_CELL_KIND,
     BAD_CELL_LENGTH,
     BAD_TUPLE_TAG,
-    OK,
     TRAILING_BYTES,
     TRUNCATED,
 )

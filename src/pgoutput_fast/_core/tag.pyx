@@ -63,13 +63,13 @@ from pgoutput_fast._core.stream_state cimport (
 from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import described, relation_of
+from pgoutput_fast.catalog import fields_of, relation_of
 from pgoutput_fast.types import is_built_in
 
 
 @cython.final
 cdef class Tagger:
-    """The state machine of a stream. One call is: `begin_call`, `tag_window` for each window, then `end_call` or `undo`."""
+    """The state machine of a stream. A call: `begin_call`, `tag_window` for each window, `end_call` or `undo`."""
 
     def __cinit__(self, bint quarantine=False):
         self.quarantine = quarantine
@@ -224,7 +224,7 @@ cdef class Tagger:
         self.forget_lookups()
 
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
-        """A message that cannot be taken. Under quarantine: rejects it, with what follows from it, and returns False."""
+        """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
         self.reason = reason
         self.reason_offset = offset
         self.at = i
@@ -609,7 +609,6 @@ cdef class Tagger:
         cdef uint8_t kind, cls, flags
         cdef int32_t slot
         cdef int result
-        cdef const uint8_t* p
         cdef int64_t count = w.count
         while i < count:
             kind = w.kind[i]
@@ -698,7 +697,7 @@ cdef class Tagger:
         cdef Known known
         cdef bint distrusted = self.state.bad_type
         try:
-            fields = described(body)
+            fields = fields_of(body)
         except Malformed as problem:
             if self.fail(w, i, problem.reason, header + <int64_t> problem.offset):
                 self.reason = problem.reason

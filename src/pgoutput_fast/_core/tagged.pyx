@@ -4,13 +4,13 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, start_fields
-from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED, UNKNOWN_TAG
+from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED
 from pgoutput_fast._core.column cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
-from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Payloads, Window, message_class, scan_window
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Payloads, Window, message_class, scan_window
 from pgoutput_fast._core.stream_state cimport NONE64, SLOT_UNKNOWN, BoundaryRecord, MessageRecord, Run, TruncateRecord
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport load32, load64
+from pgoutput_fast._core.wire cimport load32
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 # Positions of TAGGED_SCHEMA's columns.
-_HEAD_SCHEMA = pa.schema(list(TAGGED_SCHEMA)[:-1])
+_HEAD_SCHEMA = pa.schema([field for field in TAGGED_SCHEMA if field.name != "payload"])
 
 cdef enum:
     SEQ = 0
@@ -78,8 +78,8 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
                 message.push_back(i)
                 slot.push_back(tagger.described[i] if tagger.described[i] != SLOT_UNKNOWN else <int32_t> NO_SLOT)
         n = message.size()
-        for k in range(PAYLOAD):
-            if k != KIND and k != IN_STREAM_COLUMN:
+        for k in range(<size_t> PAYLOAD):
+            if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
                 out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
         kind = t.columns[KIND].data.append_uninitialized(n)
         bits.assign(n, 0)
@@ -102,10 +102,10 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
             out[SUBXID][k] = run.subxid
             out[COMMIT_LSN][k] = run.commit_lsn
             out[COMMIT_TIMESTAMP][k] = run.commit_timestamp
-        for k in range(PAYLOAD):
-            if k == KIND:
+        for k in range(<size_t> PAYLOAD):
+            if k == <size_t> KIND:
                 t.columns[k].append_validity(NULL, n)
-            elif k == IN_STREAM_COLUMN:
+            elif k == <size_t> IN_STREAM_COLUMN:
                 append_bits(t.columns[k].data, 0, bits.data(), n)
                 t.columns[k].append_validity(NULL, n)
             else:

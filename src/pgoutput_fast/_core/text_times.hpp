@@ -43,6 +43,15 @@ struct CivilDate {
     unsigned month, day;
 };
 inline bool read_civil_date(const uint8_t*& p, const uint8_t* end, CivilDate* date) noexcept {
+    if (end - p >= 10 && p[4] == '-' && p[7] == '-') {
+        // A year of four digits, which nearly every date has.
+        unsigned century, rest;
+        bool good = two_digits(p, &century) & two_digits(p + 2, &rest) & two_digits(p + 5, &date->month) &
+                    two_digits(p + 8, &date->day);
+        date->year = century * 100 + rest;
+        p += 10;
+        return good && date->year != 0 && date->month - 1 < 12 && date->day >= 1;
+    }
     const uint8_t* start = p;
     int64_t year = 0;
     while (p < end && is_digit(*p) && p - start < 7) year = year * 10 + (*p++ - '0');
@@ -70,7 +79,12 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
     if (h > 24 || m > 59 || s > 59) return false;
     p += 8;
     int64_t value = (static_cast<int64_t>(h) * 3600 + m * 60 + s) * MICROS_PER_SECOND;
-    if (p < end && *p == '.') {
+    unsigned high, middle, low;
+    if (end - p >= 7 && *p == '.' && (two_digits(p + 1, &high) & two_digits(p + 3, &middle) & two_digits(p + 5, &low))) {
+        value += high * 10000 + middle * 100 + low;
+        p += 7;
+        if (p < end && is_digit(*p)) return false;
+    } else if (p < end && *p == '.') {
         static const uint32_t scale[7] = {0, 100000, 10000, 1000, 100, 10, 1};
         const uint8_t* start = ++p;
         uint32_t fraction = 0;

@@ -20,7 +20,7 @@ __all__ = ["spark_arrow_schema", "spark_arrow_type", "spark_schema"]
 
 def spark_arrow_type(kind: pa.DataType) -> pa.DataType:
     """The Arrow type in which a value of type `kind` is handed to Spark."""
-    if pa.types.is_time(kind):
+    if pa.types.is_time(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if isinstance(kind, pa.BaseExtensionType):
         return spark_arrow_type(kind.storage_type)

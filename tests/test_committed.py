@@ -1,0 +1,163 @@
+"""The committed view."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast import DecodeError, Decoder, Options, encode
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+
+T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
+COMMITTED = Options(transactions="committed")
+R9 = encode.encode_relation(T, xid=9)
+STOP = encode.encode_stream_stop()
+
+
+def start(xid: int = 9, first: bool = True) -> bytes:
+    return encode.encode_stream_start(xid, first)
+
+
+def insert(k: int, xid: int | None = None) -> bytes:
+    return encode.encode_insert(16384, [str(k)], xid=xid)
+
+
+def plain(*ks: int) -> list[bytes]:
+    body = [encode.encode_relation(T), *map(insert, ks)]
+    return [encode.encode_begin(100, 0, 7), *body, encode.encode_commit(100, 108, 0)]
+
+
+def committed(*payloads: bytes, options: Options = COMMITTED) -> list[tuple[Any, ...]]:
+    """(id, _seq, _commit_lsn) of what comes out, in apply order; the same when every message is a call of its own."""
+    out = pgo.decode(list(payloads), options=options)
+    decoder = Decoder(options)
+    single = []
+    for payload in payloads:
+        single += rows(decoder.decode([payload]))
+        decoder = Decoder(options, pickle.loads(pickle.dumps(decoder.state)))
+    assert single == rows(out)
+    return single
+
+
+def rows(out: pgo.Decoded) -> list[tuple[Any, ...]]:
+    if not out.changes:
+        return []
+    table = out.table("public.t")
+    return list(zip(*(table.column(c).to_pylist() for c in ("id", "_seq", "_commit_lsn")), strict=True))
+
+
+def test_changes_come_with_their_commit() -> None:
+    assert committed(*plain(1, 2)) == [(1, 2, 100), (2, 3, 100)]
+    assert committed(*plain(1, 2)[:-1]) == []
+    stream = [start(), R9, insert(5, 9), STOP]
+    assert committed(*stream) == []
+    assert committed(*stream, *plain(1), encode.encode_stream_commit(9, 300, 308, 5)) == [
+        (1, 6, 100),
+        (5, 2, 300),
+    ]
+    assert committed(*stream, encode.encode_stream_abort(9, 9)) == []
+
+
+def test_a_subtransactions_rows_go_with_it() -> None:
+    stream = [
+        start(),
+        R9,
+        insert(1, 9),
+        insert(2, 10),
+        insert(3, 11),
+        STOP,
+        encode.encode_stream_abort(9, 10),
+    ]
+    more = [start(first=False), R9, insert(4, 10), STOP, encode.encode_stream_commit(9, 300, 308, 0)]
+    assert committed(*stream, *more) == [(1, 2, 300), (3, 4, 300), (4, 9, 300)], (
+        "an xid that comes again is another"
+    )
+
+
+def test_prepared_transactions_wait() -> None:
+    prepare = [
+        encode.encode_begin_prepare(1, 2, 0, 8, "g"),
+        encode.encode_relation(T),
+        insert(1),
+        encode.encode_prepare(1, 2, 0, 8, "g"),
+    ]
+    assert committed(*prepare) == []
+    assert committed(*prepare, *plain(2), encode.encode_commit_prepared(400, 408, 0, 8, "g")) == [
+        (2, 6, 100),
+        (1, 2, 400),
+    ]
+    assert committed(*prepare, encode.encode_rollback_prepared(2, 5, 0, 0, 8, "g")) == []
+    stream = [start(), R9, insert(5, 9), STOP, encode.encode_stream_prepare(1, 2, 0, 9, "g")]
+    assert committed(*stream, encode.encode_commit_prepared(400, 408, 0, 9, "g")) == [(5, 2, 400)]
+
+
+def test_rolled_back_changes_may_be_anything() -> None:
+    bad = encode.encode_insert(16384, ["x"], xid=10)
+    stream = [start(), R9, bad, insert(1, 9), STOP]
+    done = encode.encode_stream_commit(9, 300, 308, 0)
+    assert committed(*stream, encode.encode_stream_abort(9, 10), done) == [(1, 3, 300)]
+    with pytest.raises(DecodeError) as caught:
+        pgo.decode([*stream, done], options=COMMITTED)
+    assert (caught.value.seq, caught.value.column) == (2, "id")
+
+
+def test_messages() -> None:
+    alone = encode.encode_message(5, "now", b"", transactional=False)
+    inside = encode.encode_message(6, "later", b"", xid=9)
+    decoder = Decoder(COMMITTED)
+    assert decoder.decode([start(), inside, STOP, alone]).messages.column("prefix").to_pylist() == ["now"]
+    done = [encode.encode_stream_abort(9, 10), encode.encode_stream_commit(9, 300, 308, 0)]
+    assert decoder.decode(done).messages.column("prefix").to_pylist() == ["later"]
+
+
+def test_a_failed_call_holds_nothing_back() -> None:
+    decoder = Decoder(COMMITTED)
+    decoder.decode([start(), R9, insert(1, 9), STOP])
+    before = decoder.state
+    for bad in (
+        [start(first=False), insert(2, 9), STOP, b"?"],
+        [*plain(3)[:-2], encode.encode_insert(16384, ["x"]), plain()[-1]],
+    ):
+        with pytest.raises(DecodeError):
+            decoder.decode(bad)
+        assert decoder.state == before
+    assert rows(decoder.decode([encode.encode_stream_commit(9, 300, 308, 0)])) == [(1, 2, 300)]
+
+
+def test_what_a_bad_boundary_cuts_off_is_rejected_not_lost() -> None:
+    decoder = Decoder(Options(transactions="committed", on_error="quarantine"))
+    message = encode.encode_message(6, "p", b"")
+    first = [
+        encode.encode_begin(100, 0, 7),
+        encode.encode_relation(T),
+        insert(1),
+        message,
+        encode.encode_truncate([16384]),
+    ]
+    assert decoder.decode(first).rejects.num_rows == 0
+    out = decoder.decode([insert(2), b"C\0\0", insert(3), *plain(4)])
+    assert out.rejects.column("seq").to_pylist() == [2, 3, 4, 5, 6, 7]
+    assert out.rejects.column("raw").to_pylist()[:3] == first[2:]
+    assert rows(out) == [(4, 10, 100)]
+    assert decoder.state.held is None
+
+
+def test_a_session_drops_what_was_open() -> None:
+    decoder = Decoder(COMMITTED)
+    decoder.decode([start(), R9, insert(1, 9), STOP])
+    decoder.start_session()
+    out = decoder.decode([start(), R9, insert(1, 9), STOP, encode.encode_stream_commit(9, 300, 308, 0)])
+    assert rows(out) == [(1, 6, 300)]
+
+
+def test_many_calls_and_many_aborts_are_quick() -> None:
+    decoder = Decoder(COMMITTED)
+    decoder.decode([start(), R9, STOP])
+    for k in range(300):
+        decoder.decode([start(first=False), *[insert(k, 10 + k)] * 100, STOP])
+    aborts = [encode.encode_stream_abort(9, 10 + k) for k in range(0, 300, 2)]
+    out = decoder.decode([*aborts, encode.encode_stream_commit(9, 300, 308, 0)])
+    assert sum(each.batch.num_rows for each in out.changes) == 15_000

@@ -1,0 +1,122 @@
+"""Tagged payloads: what is beside them, and that they decode by themselves."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast import DecodeError, Options, encode
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from streams import RandomChoices, check_tagged, make_stream, rows_of
+
+T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
+U = RelationSpec(16385, "public", "u", (ColumnSpec("id", 23),))
+STREAM = [
+    encode.encode_begin(100, 0, 7), encode.encode_relation(T), encode.encode_relation(U), encode.encode_insert(16384, ["1"]),
+    encode.encode_truncate([16384, 16385]), encode.encode_commit(100, 108, 0), encode.encode_stream_start(9, True),
+    encode.encode_relation(T, xid=9), encode.encode_insert(16384, ["2"], xid=10), encode.encode_stream_stop(),
+    encode.encode_stream_commit(9, 300, 308, 5), encode.encode_message(5, "p", b"", transactional=False),
+]  # fmt: skip
+
+
+def test_the_columns_beside_the_payloads() -> None:
+    batch, state = pgo.tag(STREAM, lsn=[0] * 3 + [77] * 9)
+    assert batch.schema.equals(pgo.TAGGED_SCHEMA)
+    t, u = (relation.version for relation in state.catalog.relations)
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    assert columns["seq"] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert bytes(columns["kind"]) == b"BRRITTCSRIEcM"
+    assert columns["relation"] == [
+        None,
+        16384,
+        16385,
+        16384,
+        16384,
+        16385,
+        None,
+        None,
+        16384,
+        16384,
+        None,
+        None,
+        None,
+    ]
+    assert columns["version"] == [None, t, u, t, t, u, None, None, t, t, None, None, None]
+    assert columns["txn"] == [0] * 7 + [6] * 5 + [None]
+    assert columns["xid"] == [7] * 7 + [9] * 5 + [None]
+    assert columns["subxid"] == [None] * 8 + [9, 10, None, None, None]
+    assert columns["in_stream"] == [False] * 7 + [True] * 4 + [False] * 2
+    assert columns["commit_lsn"] == [100] * 7 + [None] * 4 + [300, None]
+    assert columns["lsn"] == [None] * 3 + [77] * 10
+    assert columns["payload"][5] == STREAM[4]
+
+
+def test_a_session_that_starts_is_a_row_of_kind_0() -> None:
+    decoder = pgo.Decoder()
+    decoder.decode(STREAM[:2])
+    decoder.start_session()
+    batch, state = pgo.tag(STREAM[:2], decoder.state)
+    assert batch.column("kind").to_pylist() == [0, ord("B"), ord("R")]
+    assert batch.column("seq").to_pylist() == [2, 2, 3]
+    assert batch.column("payload").to_pylist()[0] == b""
+    assert pgo.decode_tagged(batch, state.catalog).changes == []
+
+
+def test_tagging_goes_on_where_it_stopped() -> None:
+    whole, _ = pgo.tag(STREAM)
+    state, parts = None, []
+    for payload in STREAM:
+        batch, state = pgo.tag([payload], state)
+        state = pickle.loads(pickle.dumps(state))
+        parts.append(batch)
+    assert pa.Table.from_batches(parts).combine_chunks().equals(pa.Table.from_batches([whole]))
+
+
+@pytest.mark.parametrize("mode", ["as_sent", "committed"])
+def test_any_subset_in_any_order(mode: str) -> None:
+    for seed in range(60):
+        choices = RandomChoices(seed)
+        check_tagged(make_stream(choices, 10), choices, transactions=mode)
+
+
+def test_subsets_and_permutations() -> None:
+    batch, state = pgo.tag(STREAM)
+    rows = {(row["_seq"], row["relation"]): row for row in rows_of(pgo.decode(STREAM))}
+    for k in range(batch.num_rows):
+        for row in rows_of(pgo.decode_tagged(batch.slice(k, 1), state.catalog)):
+            assert row == rows.pop((row["_seq"], row["relation"]))
+    assert not rows
+    backwards = batch.take(pa.array(range(batch.num_rows - 1, -1, -1)))
+    out = pgo.decode_tagged(pa.Table.from_batches([backwards]), state.catalog)
+    assert sum(each.batch.num_rows for each in out.changes) == 4
+    assert out.truncates.num_rows == 1
+
+
+def test_what_is_missing_or_wrong() -> None:
+    batch, state = pgo.tag(STREAM)
+    with pytest.raises(DecodeError, match="description"):
+        pgo.decode_tagged(batch, pgo.Catalog())
+    with pytest.raises(ValueError, match="outcomes"):
+        pgo.decode_tagged(batch, state.catalog, Options(transactions="committed"))
+    with pytest.raises(TypeError, match="columns"):
+        pgo.decode_tagged(batch.select(["seq", "payload"]), state.catalog)
+    out = pgo.decode_tagged(batch, pgo.Catalog(), Options(on_error="quarantine"))
+    assert set(out.rejects.column("seq").to_pylist()) == {3, 4, 8}
+    assert pgo.decode_tagged(batch.slice(0, 0), state.catalog).changes == []
+    with pytest.raises(DecodeError):
+        pgo.tag([b"?"])
+
+
+@pytest.mark.parametrize("at", range(13))
+def test_payloads_that_were_cut(at: int) -> None:
+    batch, state = pgo.tag(STREAM)
+    payloads = batch.column("payload").to_pylist()
+    for size in range(len(payloads[at])):
+        cut = pa.array([*payloads[:at], payloads[at][:size], *payloads[at + 1 :]], pa.binary())
+        damaged = batch.set_column(11, "payload", cut)
+        out = pgo.decode_tagged(damaged, state.catalog, Options(on_error="quarantine"))
+        if bytes([batch.column("kind")[at].as_py()]) in b"IT":
+            assert batch.column("seq")[at].as_py() in out.rejects.column("seq").to_pylist()
