@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pgoutput_fast._core.bench import time_convert
 
 from benchmarks.columns import TYPES
 from benchmarks.corpora import SEED
 from benchmarks.report import check_convert, column_type
+from pgoutput_fast._core.bench import time_convert
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from pgoutput_fast._core.bench import time_headers
 
 import pgoutput_fast as pgo
 from benchmarks.corpora import Corpus
+from pgoutput_fast._core.bench import time_headers
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from pgoutput_fast._core.bench import time_stages
 
 import pgoutput_fast as pgo
 from benchmarks.corpora import Corpus
 from benchmarks.report import check_stages
+from pgoutput_fast._core.bench import time_stages
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

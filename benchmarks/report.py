@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
 
 import pgoutput_fast as pgo
 from benchmarks import corpora, yardsticks
 from benchmarks.columns import TYPES, ColumnKind
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast import catalog
+from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
 from pgoutput_fast._core.column import convert
 from pgoutput_fast.types import ColumnType, column_type_of
 
