@@ -478,9 +478,10 @@ cdef class Tagger:
 
     cdef void _leave(self) noexcept nogil:
         """After a boundary that closes: no transaction is open."""
+        if self.state.context != PLAIN and self.state.context != PREPARING:
+            self.forget_lookups()  # a stream's Relations no longer count, or count for all now
         self.state.context = OUTSIDE
         self.state.current = Transaction()
-        self.forget_lookups()
         self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
 
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil:

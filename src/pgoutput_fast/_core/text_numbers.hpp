@@ -156,6 +156,46 @@ inline constexpr uint64_t POWERS_OF_TEN[20] = {1ull,
                                                1000000000000000000ull,
                                                10000000000000000000ull};
 
+// The value of up to sixteen digits that end at `end`. No branch: lengths change from cell to cell.
+inline uint64_t digits16_backed(const uint8_t* end, unsigned count, uint64_t& bad) noexcept {
+    const unsigned low = count < 8 ? count : 8;
+    return digits8_backed(end, low, bad) + 100000000ull * digits8_backed(end - 8, count - low, bad);
+}
+
+// parse_float, with a short cut for what nearly all floats look like: up to seven digits, a point, up to sixteen more (19
+// in all), no exponent. Such a number is a quotient of two 64-bit integers: one division gives it exactly enough to be
+// rounded once.
+template <class F>
+inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept {
+    const unsigned negative = n && *p == '-';
+    const uint32_t length = n - negative;
+    if (length < 8 || length > 20) return parse_float(p, n, out);
+    // The point among the first eight characters: the lowest byte that is zero.
+    uint64_t v = load64_raw(p + negative) ^ 0x2e2e2e2e2e2e2e2eull;
+    v = (v - 0x0101010101010101ull) & ~v & 0x8080808080808080ull;
+    const unsigned whole = v ? static_cast<unsigned>(__builtin_ctzll(v)) / 8 : 0;
+    const unsigned places = length - whole - 1;
+    if (whole == 0 || places == 0 || places > 16 || (whole > 1 && p[negative] == '0')) return parse_float(p, n, out);
+    uint64_t bad = 0;
+    uint64_t value = digits8_backed(p + negative + whole, whole, bad);
+    const uint64_t unit = POWERS_OF_TEN[places];
+    value = value * unit + digits16_backed(p + n, places, bad);
+    if (bad || value == 0) return parse_float(p, n, out);
+    const int up = __builtin_clzll(value), down = __builtin_clzll(unit);
+    const uint64_t divisor = unit << down;
+    const uint128 dividend = static_cast<uint128>(value << up) << 62;
+    // At least 62 bits and less than 64; the lowest one only has to say whether there is anything behind it.
+    uint64_t quotient = static_cast<uint64_t>(dividend / divisor);
+    quotient |= static_cast<uint128>(quotient) * divisor != dividend;
+    // A power of two, by its exponent: the quotient is 2^(62 + up - down) too large.
+    const uint64_t exponent = static_cast<uint64_t>(1023 - 62 + down - up) << 52;
+    double power;
+    std::memcpy(&power, &exponent, sizeof power);
+    const F rounded = static_cast<F>(static_cast<int64_t>(quotient)) * static_cast<F>(power);
+    *out = negative ? -rounded : rounded;
+    return OK;
+}
+
 // The layout that nearly every decimal has: as many fractional digits as its scale, and few enough in all. False leaves
 // everything else, right or wrong, to the parser below.
 inline bool parse_usual_decimal_backed(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {

@@ -98,6 +98,49 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
     return true;
 }
 
+// ---- what nearly all dates and times look like: four digits of the year, and UTC ----
+
+// Eight characters: those under 0x7f in `pattern` must be as in `like`, those under 0x76 digits. True if they are; then
+// byte k of `pairs` is the number that characters k and k + 1 make.
+inline bool read_pattern(const uint8_t* p, uint64_t like, uint64_t pattern, uint64_t* pairs) noexcept {
+    uint64_t v = load64_raw(p) ^ like;
+    *pairs = v * 10 + (v >> 8);
+    return !(((v + pattern) | v) & 0x8080808080808080ull);
+}
+
+// "YYYY-MM-DD": days since 1970. False for anything else, though it may be a date.
+inline bool read_common_date(const uint8_t* p, int32_t* days) noexcept {
+    // Years from March: what lies before each month, in days.
+    static const uint16_t before[13] = {0, 306, 337, 0, 31, 61, 92, 122, 153, 184, 214, 245, 275};
+    uint64_t pairs;
+    unsigned day;
+    bool good = read_pattern(p, 0x2d30302d30303030ull, 0x7f76767f76767676ull, &pairs) & two_digits(p + 8, &day);
+    unsigned year = (pairs & 0xff) * 100 + (pairs >> 16 & 0xff), month = pairs >> 40 & 0xff;
+    if (!good | !year | (month - 1 > 11) | !day) return false;
+    if (day > 28 && day > days_in_month(year, month)) return false;
+    unsigned y = year - (month < 3);
+    *days = static_cast<int32_t>(365 * y + y / 4 - y / 100 + y / 400 + before[month] + day) - 719469;
+    return true;
+}
+
+// "HH:MM:SS" and up to six more digits behind a point, in n characters. False for anything else.
+inline bool read_common_clock(const uint8_t* p, uint32_t n, int64_t* micros) noexcept {
+    static const uint32_t scale[7] = {0, 100000, 10000, 1000, 100, 10, 1};
+    uint64_t pairs;
+    if (!read_pattern(p, 0x30303a30303a3030ull, 0x76767f76767f7676ull, &pairs)) return false;
+    unsigned h = pairs & 0xff, m = pairs >> 24 & 0xff, s = pairs >> 48 & 0xff;
+    if ((h > 23) | (m > 59) | (s > 59)) return false;
+    int64_t value = static_cast<int64_t>(h * 3600 + m * 60 + s) * MICROS_PER_SECOND;
+    if (n != 8) {
+        if (n < 10 || n > 15 || p[8] != '.') return false;
+        uint64_t bad = 0;
+        value += static_cast<int64_t>(digits8_backed(p + n, n - 9, bad)) * scale[n - 9];
+        if (bad) return false;
+    }
+    *micros = value;
+    return true;
+}
+
 inline Reason is_infinity_text(const uint8_t* p, uint32_t n) noexcept {
     if ((n == 8 && std::memcmp(p, "infinity", 8) == 0) || (n == 9 && std::memcmp(p, "-infinity", 9) == 0))
         return IS_INFINITE;
@@ -112,6 +155,7 @@ inline Reason finish_civil_date(const CivilDate& date, bool bc, int64_t* days) n
 }
 
 inline Reason parse_date(const uint8_t* p, uint32_t n, int32_t* out) noexcept {
+    if (n == 10 && read_common_date(p, out)) return OK;
     const uint8_t* end = p + n;
     const uint8_t* q = p;
     CivilDate date;
@@ -124,6 +168,7 @@ inline Reason parse_date(const uint8_t* p, uint32_t n, int32_t* out) noexcept {
 }
 
 inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    if (n >= 8 && read_common_clock(p, n, out)) return OK;
     const uint8_t* end = p + n;
     if (!read_clock(p, end, out) || p != end) return BAD_TEXT;
     return *out == MICROS_PER_DAY ? HOUR_24 : OK;
@@ -132,10 +177,17 @@ inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
 // Microseconds since 1970; `zoned` asks for an offset such as +00, -03:30 or +00:19:32.
 template <bool zoned>
 inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    int64_t clock, offset = 0;
+    int32_t common_days;
+    const uint32_t zone = zoned ? 3 : 0;
+    if (n >= 19 + zone && p[10] == ' ' && (!zoned || std::memcmp(p + n - 3, "+00", 3) == 0) &&
+        read_common_date(p, &common_days) && read_common_clock(p + 11, n - 11 - zone, &clock)) {
+        *out = common_days * MICROS_PER_DAY + clock;
+        return OK;
+    }
     const uint8_t* end = p + n;
     const uint8_t* q = p;
     CivilDate date;
-    int64_t clock, offset = 0;
     bool bc = take_bc(p, end);
     if (!read_civil_date(q, end, &date)) return is_infinity_text(p, n);
     if (q == end || *q++ != ' ' || !read_clock(q, end, &clock) || clock == MICROS_PER_DAY) return BAD_TEXT;
