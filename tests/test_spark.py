@@ -47,6 +47,7 @@ def _stream(transactions: int) -> list[bytes]:
     wal += writer.stream_stop()
     wal += writer.stream_commit(900, 10**6, 10**6 + 8, 5)
     wal += writer.begin_prepare(901, 10**6 + 10, 10**6 + 20, 6, "gid")
+    wal += writer.origin(78, "farther")
     wal += writer.change(WIDER, "delete", key=["-1", None, None])
     wal += writer.prepare(901, 10**6 + 10, 10**6 + 20, 6, "gid")
     wal += writer.commit_prepared(901, 10**6 + 30, 10**6 + 40, 7, "gid")

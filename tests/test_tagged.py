@@ -120,3 +120,32 @@ def test_payloads_that_were_cut(at: int) -> None:
         out = pgo.decode_tagged(damaged, state.catalog, Options(on_error="quarantine"))
         if bytes([batch.column("kind")[at].as_py()]) in b"IT":
             assert batch.column("seq")[at].as_py() in out.rejects.column("seq").to_pylist()
+
+
+TWO_PHASE = [
+    encode.encode_begin(100, 0, 7), encode.encode_origin(55, "north"), encode.encode_relation(T), encode.encode_insert(16384, ["1"]),
+    encode.encode_commit(100, 108, 0), encode.encode_begin_prepare(200, 208, 3, 8, "gid"), encode.encode_origin(56, "south"),
+    encode.encode_insert(16384, ["2"]), encode.encode_prepare(200, 208, 3, 8, "gid"), encode.encode_stream_start(9, True),
+    encode.encode_origin(57, "east"), encode.encode_insert(16384, ["3"], xid=9), encode.encode_stream_stop(),
+    encode.encode_stream_abort(9, 10), encode.encode_commit_prepared(300, 308, 4, 8, "gid"), encode.encode_stream_abort(9, 9),
+    encode.encode_stream_start(11, True), encode.encode_stream_stop(), encode.encode_stream_prepare(400, 408, 5, 11, "other"),
+    encode.encode_rollback_prepared(408, 500, 5, 6, 11, "other"), encode.encode_stream_abort(99, 99),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_tables_beside_the_changes_come_from_tagged_payloads_too(backwards: bool) -> None:
+    whole = pgo.decode(TWO_PHASE)
+    tagged, state = pgo.tag(TWO_PHASE)
+    if backwards:
+        tagged = tagged.take(pa.array(range(tagged.num_rows - 1, -1, -1)))
+    out = pgo.decode_tagged(tagged, state.catalog)
+    for name, order in {
+        "transactions": "seq",
+        "outcomes": "at_seq",
+        "messages": "seq",
+        "truncates": "seq",
+    }.items():
+        expected = getattr(whole, name).to_pylist()
+        assert sorted(getattr(out, name).to_pylist(), key=lambda row, key=order: row[key]) == expected
+    assert whole.transactions.column("origin").to_pylist().count("south") == 1

@@ -3,12 +3,20 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
-from pgoutput_fast._core.fields cimport Fields, start_fields
+from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
 from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED
 from pgoutput_fast._core.column cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Payloads, Window, message_class, scan_window
-from pgoutput_fast._core.stream_state cimport NONE64, SLOT_UNKNOWN, BoundaryRecord, MessageRecord, Run, TruncateRecord
+from pgoutput_fast._core.stream_state cimport (
+    NONE64,
+    SLOT_UNKNOWN,
+    BoundaryRecord,
+    MessageRecord,
+    OutcomeRecord,
+    Run,
+    TruncateRecord,
+)
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport load32
 
@@ -172,6 +180,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     cdef const int64_t* commit_lsn = _values(columns["commit_lsn"])
     cdef const int64_t* commit_timestamp = _values(columns["commit_timestamp"])
     cdef set truncates = set()
+    cdef dict origins = {}
     cdef Run run
     cdef int32_t slot = -1
     cdef int64_t last_version = NONE64
@@ -217,7 +226,9 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             _load_boundary(tagger, w, i, &run)
         elif w.kind[i] == c'M':
             _load_message(tagger, w, i, &run)
-    return 0
+        elif w.kind[i] == c'O':
+            _load_origin(tagger, w, i, run.txn, origins)
+    return _complete_boundaries(tagger, origins)
 
 
 cdef int _load_truncate(Tagger tagger, Window w, int64_t i, Run* run, set seen) except -1:
@@ -246,12 +257,15 @@ cdef int _load_truncate(Tagger tagger, Window w, int64_t i, Run* run, set seen) 
 
 
 cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
+    """The record of a boundary message, and of the fate that it settles."""
     cdef Fields f
     cdef BoundaryRecord b
+    cdef OutcomeRecord o
     cdef const uint8_t* gid = NULL
     cdef int64_t gid_length = -1
+    cdef uint8_t kind = w.kind[i]
     start_fields(&f, w.base + w.start[i], w.length[i], 1)
-    parse_boundary(&f, w.kind[i], &b, &gid, &gid_length)
+    parse_boundary(&f, kind, &b, &gid, &gid_length)
     if f.reason != OK:
         if tagger.fail(w, i, f.reason, f.reason_offset):
             raise Malformed(f.reason, f.reason_offset)
@@ -262,6 +276,60 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
     if gid != NULL:
         b.gid = tagger.records.keep(gid, <size_t> gid_length)
     tagger.records.boundaries.push_back(b)
+    if run.txn == NONE64 or not (kind == c'C' or kind == c'c' or kind == c'K' or kind == c'A' or kind == c'r'):
+        return 0
+    o.txn = run.txn
+    o.at_seq = b.seq
+    o.committed = kind != c'A' and kind != c'r'
+    if o.committed:
+        o.commit_lsn = b.lsn
+        o.commit_timestamp = b.timestamp
+    elif kind == c'A' and b.subxid != b.xid:
+        o.subxid = b.subxid
+    tagger.records.outcomes.push_back(o)
+    return 0
+
+
+cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict origins) except -1:
+    """Remembers the last Origin of a transaction."""
+    cdef Fields f
+    cdef const uint8_t* name = NULL
+    cdef int64_t length = 0
+    cdef int64_t lsn
+    start_fields(&f, w.base + w.start[i], w.length[i], 1)
+    lsn = read_lsn(&f)
+    read_text(&f, &name, &length)
+    finish(&f)
+    if f.reason != OK:
+        if tagger.fail(w, i, f.reason, f.reason_offset):
+            raise Malformed(f.reason, f.reason_offset)
+        return 0
+    known = origins.get(txn)
+    if known is None or known[0] < tagger.seq_of(i):
+        origins[txn] = (tagger.seq_of(i), lsn, (<const char*> name)[:length])
+    return 0
+
+
+cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
+    """What other messages of the same transaction add: its origin, and to its commit when it was prepared."""
+    cdef BoundaryRecord* b
+    cdef size_t k
+    cdef bytes name
+    cdef dict prepared = {}
+    for k in range(tagger.records.boundaries.size()):
+        b = &tagger.records.boundaries[k]
+        if (b.kind == c'P' or b.kind == c'p') and b.txn != NONE64:
+            prepared[b.txn] = b.timestamp
+    if not origins and not prepared:
+        return 0
+    for k in range(tagger.records.boundaries.size()):
+        b = &tagger.records.boundaries[k]
+        if b.kind == c'K' and b.txn in prepared:
+            b.prepare_timestamp = prepared[b.txn]
+        if b.txn in origins and (b.kind == c'C' or b.kind == c'c' or b.kind == c'P' or b.kind == c'p'
+                                 or (b.kind == c'A' and b.subxid == b.xid)):
+            _, b.origin_lsn, name = origins[b.txn]
+            b.origin = tagger.records.keep(<const uint8_t*> <const char*> name, <size_t> len(name))
     return 0
 
 

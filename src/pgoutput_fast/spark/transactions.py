@@ -14,7 +14,7 @@ from pgoutput_fast.spark.workers import check_workers
 __all__ = ["transactions"]
 
 # Rows that end a transaction, and so bear its origin; an abort only if it is the whole transaction's.
-_ENDS = ("commit", "prepare", "stream_commit", "stream_prepare", "commit_prepared", "rollback_prepared")
+_ENDS = ("commit", "prepare", "stream_commit", "stream_prepare")
 
 
 def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
