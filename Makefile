@@ -17,12 +17,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-# The package is installed as a wheel, as its users have it: tests do not see src/.
+# The package is installed as a wheel, as its users have it: tests do not see src/. What an earlier build left behind
+# would go into the wheel, too.
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
+	rm -rf build/lib*
 	$(BIN)/pip install --quiet --upgrade '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(BIN)/python
+	rm -rf build/lib*
 	$(BIN)/pip install --quiet --upgrade '.[dev]'
 	@touch $@ $(VENV)/.demo
 
@@ -46,6 +49,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME)
 
 wheel: | $(BIN)/python  ## a wheel in dist/
+	rm -rf build/lib*
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 develop: | $(BIN)/python  ## compiles in place, for work on the ground floor with PYTHONPATH=src
