@@ -18,6 +18,7 @@ FLAGS = [
     "-Wno-unused-parameter",
 ]
 FLAGS += os.environ.get("PGOUTPUT_FAST_CFLAGS", "").split()
+LINK_FLAGS = os.environ.get("PGOUTPUT_FAST_LDFLAGS", "-Wl,--strip-all").split()
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -36,7 +37,7 @@ setup(
                 language="c++",
                 include_dirs=[str(CORE)],
                 extra_compile_args=FLAGS,
-                extra_link_args=os.environ.get("PGOUTPUT_FAST_LDFLAGS", "").split(),
+                extra_link_args=LINK_FLAGS,
                 depends=[str(header) for header in sorted(CORE.glob("*.hpp"))],
             )
             for source in sorted(CORE.glob("*.pyx"))
