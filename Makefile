@@ -7,7 +7,7 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx
 TIME ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint bench wheel fuzz sanitize clean develop
+.PHONY: help demo test lint bench wheel fuzz clean develop
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -204,11 +204,14 @@ class Catalog:
         Raises:
             ValueError: if the values are not a catalog of a known format.
         """
-        if values.get("format") != FORMAT:
+        if not isinstance(values, Mapping) or values.get("format") != FORMAT:
             raise ValueError(
                 f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
             )
-        return cls(Relation.from_dict(each) for each in values["relations"])
+        try:
+            return cls(Relation.from_dict(each) for each in values["relations"])
+        except KeyError as problem:
+            raise ValueError(f"not a catalog: {problem} is missing") from None
 
     def to_json(self) -> str:
         """As a JSON document."""

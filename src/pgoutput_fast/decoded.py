@@ -35,12 +35,19 @@ class RelationBatch:
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         """{column: array}. Fixed-width columns without nulls are views of the batch's memory.
 
-        Nulls become NaN, NaT or None, as pyarrow's `to_numpy` does it.
+        Not so where NumPy lacks the type: booleans (bits in Arrow), dates (of 32 bits) and decimals are copied.
+
+        Nulls become NaN, NaT or None, as pyarrow's `to_numpy` does it. A time is the timedelta64 since midnight.
         """
         return {
-            name: column.to_numpy(zero_copy_only=False)
+            name: _without_objects(column).to_numpy(zero_copy_only=False)
             for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True)
         }
+
+
+def _without_objects(column: pa.Array) -> pa.Array:
+    """A time as a duration, of which NumPy has a type; as a time it would be an object per value."""
+    return column.view(pa.duration("us")) if pa.types.is_time64(column.type) else column
 
 
 class Decoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
 
+_LAST_INT64 = (1 << 63) - 1
+
 
 class Decoder:
     """Decodes a stream of pgoutput messages, call by call.
@@ -30,6 +33,8 @@ class Decoder:
 
     Raises:
         ValueError: if the state holds changes back and the options are not those of the committed view.
+
+    Threads may share a decoder: its calls come one after the other.
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
@@ -48,6 +53,8 @@ class Decoder:
         self, options: Options | None = None, state: StreamState | None = None, catalog: Catalog | None = None
     ) -> None:
         self.options = options if options is not None else Options()
+        # The ground floor runs without the GIL, and a call moves the state: one at a time.
+        self._lock = threading.Lock()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
         if held is not None and self.options.transactions != "committed":
@@ -61,18 +68,21 @@ class Decoder:
     @property
     def state(self) -> StreamState:
         """A snapshot from which another decoder, in another process, can go on."""
-        state: StreamState = self._native.state
-        return state if self._view is None else state.with_held(self._view.held)
+        with self._lock:
+            state: StreamState = self._native.state
+            return state if self._view is None else state.with_held(self._view.held)
 
     @property
     def catalog(self) -> Catalog:
         """The relation versions met so far."""
-        catalog: Catalog = self._native.catalog
-        return catalog
+        with self._lock:
+            catalog: Catalog = self._native.catalog
+            return catalog
 
     def start_session(self) -> None:
         """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
-        self._native.start_session()
+        with self._lock:
+            self._native.start_session()
 
     def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
         """Decodes the next messages of the stream.
@@ -87,10 +97,12 @@ class Decoder:
             DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
-        arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
-        if self._view is not None:
-            return self._view.decode(self._native, arrays, lsns, seqs)
-        changes, records = self._native.decode(arrays, lsns, seqs)
+        arrays = as_binary_arrays(payloads)
+        with self._lock:
+            lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
+            if self._view is not None:
+                return self._view.decode(self._native, arrays, lsns, seqs)
+            changes, records = self._native.decode(arrays, lsns, seqs)
         return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
@@ -146,7 +158,8 @@ def tag(
     [1]
     """
     native = NativeDecoder(Options(), state)
-    arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)
+    arrays = as_binary_arrays(payloads)
+    lsns, seqs = _positions(arrays, lsn, seq, native.next_seq)
     batch, _ = native.tag(arrays, lsns, seqs)
     return batch, native.state
 
@@ -196,12 +209,11 @@ def _single(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
-    arrays = as_binary_arrays(payloads)
+def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tuple[Any, Any]:
     if lsn is None and seq is None:
-        return arrays, None, None
+        return None, None
     count = sum(map(len, arrays))
-    seqs = as_int64(seq, count, "seq")
+    seqs = as_int64(seq, count, "seq", nulls=False)
     if seqs is not None and count:
         import pyarrow.compute as pc
 
@@ -209,7 +221,9 @@ def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.A
             raise ValueError(f"seq must go on from {next_seq}, not begin at {seqs[0].as_py()}")
         if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
             raise ValueError("seq must be strictly increasing")
-    return arrays, as_int64(lsn, count, "lsn"), seqs
+        if seqs[-1].as_py() == _LAST_INT64:
+            raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs one too")
+    return as_int64(lsn, count, "lsn"), seqs
 
 
 def _columns(batch: Any) -> tuple[Any, Any, Any]:

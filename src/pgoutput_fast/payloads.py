@@ -63,12 +63,12 @@ def _checked(array: pa.Array) -> pa.Array:
     return array
 
 
-def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
-    """An int64 array of `count` values; nulls become 0. None stays None.
+def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Array | None:
+    """An int64 array of `count` values; nulls become 0, where they are allowed. None stays None.
 
     Raises:
         TypeError: for values that are no integers.
-        ValueError: for another number of them than there are payloads.
+        ValueError: for another number of them than there are payloads, one beyond int64, or a null that is not allowed.
     """
     if values is None:
         return None
@@ -80,6 +80,8 @@ def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
             values = pa.array(values)
         except pa.ArrowInvalid as problem:
             raise TypeError(f"{what} must be integers: {problem}") from None
+        except OverflowError:
+            raise ValueError(f"{what} must fit int64") from None
     if not pa.types.is_integer(values.type) and not pa.types.is_null(values.type):
         raise TypeError(f"{what} must be integers, not {values.type}")
     values = values.cast(pa.int64())
@@ -88,5 +90,7 @@ def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
     if len(values) != count:
         raise ValueError(f"{what} must have a value per payload: {count} payloads, {len(values)} values")
     if values.null_count:
+        if not nulls:
+            raise ValueError(f"{what} must have no nulls")
         values = values.fill_null(0)
     return values
