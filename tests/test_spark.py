@@ -144,6 +144,21 @@ def test_another_python_for_the_workers_is_refused(
         check_workers(wal)
 
 
+def test_other_names_of_this_python_are_this_python(
+    wal: Any, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    import os
+    import sys
+
+    names = [n for n in os.listdir(os.path.dirname(sys.executable)) if n in ("python", "python3")]
+    for name in names:
+        path = os.path.join(os.path.dirname(sys.executable), name)
+        if os.path.realpath(path) == os.path.realpath(sys.executable):
+            monkeypatch.setattr(spark.sparkContext, "pythonExec", path)
+            monkeypatch.setenv("PYSPARK_PYTHON", path)
+            check_workers(wal)
+
+
 def test_workers_of_a_local_spark_take_this_python_by_default(
     wal: Any, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:

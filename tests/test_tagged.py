@@ -97,7 +97,7 @@ def test_subsets_and_permutations() -> None:
 
 def test_what_is_missing_or_wrong() -> None:
     batch, state = pgo.tag(STREAM)
-    with pytest.raises(DecodeError, match="description"):
+    with pytest.raises(DecodeError, match="catalog does not know"):
         pgo.decode_tagged(batch, pgo.Catalog())
     with pytest.raises(ValueError, match="outcomes"):
         pgo.decode_tagged(batch, state.catalog, Options(transactions="committed"))

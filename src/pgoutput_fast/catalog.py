@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import operator
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -175,8 +176,8 @@ class Catalog:
         Raises:
             KeyError: if there is none; the message names what there is.
         """
-        if isinstance(table, int):
-            found = tuple(r for r in self.relations if r.oid == table)
+        if not isinstance(table, str):
+            found = tuple(r for r in self.relations if r.oid == operator.index(table))
         else:
             wanted = parse_qualified_name(table)
             found = tuple(r for r in self.relations if (r.namespace, r.name) == wanted)
@@ -204,11 +205,14 @@ class Catalog:
         Raises:
             ValueError: if the values are not a catalog of a known format.
         """
-        if values.get("format") != FORMAT:
+        if not isinstance(values, Mapping) or values.get("format") != FORMAT:
             raise ValueError(
                 f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
             )
-        return cls(Relation.from_dict(each) for each in values["relations"])
+        try:
+            return cls(Relation.from_dict(each) for each in values["relations"])
+        except KeyError as problem:
+            raise ValueError(f"not a catalog: {problem} is missing") from None
 
     def to_json(self) -> str:
         """As a JSON document."""

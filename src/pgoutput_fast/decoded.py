@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,31 @@ class RelationBatch:
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         """{column: array}. Fixed-width columns without nulls are views of the batch's memory.
 
-        Nulls become NaN, NaT or None, as pyarrow's `to_numpy` does it.
+        Not so where NumPy lacks the type: booleans (bits in Arrow), dates (of 32 bits) and decimals are copied.
+
+        Integers with nulls are a `numpy.ma.MaskedArray` over the same memory; elsewhere nulls become NaN, NaT or None,
+        as pyarrow's `to_numpy` does it. A time is the timedelta64 since midnight.
         """
         return {
-            name: column.to_numpy(zero_copy_only=False)
+            name: _to_numpy(_without_objects(column))
             for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True)
         }
+
+
+def _without_objects(column: pa.Array) -> pa.Array:
+    """A time as a duration, of which NumPy has a type; as a time it would be an object per value."""
+    return column.view(pa.duration("us")) if pa.types.is_time64(column.type) else column
+
+
+def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
+    if not pa.types.is_integer(column.type) or column.null_count == 0:
+        return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    import numpy as np
+
+    # As floats, which is what pyarrow makes of them, large integers would be others.
+    whole = np.frombuffer(column.buffers()[1], column.type.to_pandas_dtype())
+    values = whole[column.offset : column.offset + len(column)]
+    return np.ma.MaskedArray(values, column.is_null().to_numpy(zero_copy_only=False))
 
 
 class Decoded:
@@ -119,8 +139,8 @@ class Decoded:
 
 
 def _matches(relation: Relation, table: str | int) -> bool:
-    if isinstance(table, int):
-        return relation.oid == table
+    if not isinstance(table, str):
+        return relation.oid == operator.index(table)
     return (relation.namespace, relation.name) == parse_qualified_name(table)
 
 

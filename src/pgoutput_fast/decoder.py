@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
 
+_LAST_INT64 = (1 << 63) - 1
+
 
 class Decoder:
     """Decodes a stream of pgoutput messages, call by call.
@@ -30,6 +33,8 @@ class Decoder:
 
     Raises:
         ValueError: if the state holds changes back and the options are not those of the committed view.
+
+    Threads may share a decoder: its calls come one after the other.
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
@@ -48,6 +53,11 @@ class Decoder:
         self, options: Options | None = None, state: StreamState | None = None, catalog: Catalog | None = None
     ) -> None:
         self.options = options if options is not None else Options()
+        _expect("options", self.options, Options)
+        _expect("state", state, StreamState)
+        _expect("catalog", catalog, Catalog)
+        # The ground floor runs without the GIL, and a call moves the state: one at a time.
+        self._lock = threading.Lock()
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
         if held is not None and self.options.transactions != "committed":
@@ -61,18 +71,21 @@ class Decoder:
     @property
     def state(self) -> StreamState:
         """A snapshot from which another decoder, in another process, can go on."""
-        state: StreamState = self._native.state
-        return state if self._view is None else state.with_held(self._view.held)
+        with self._lock:
+            state: StreamState = self._native.state
+            return state if self._view is None else state.with_held(self._view.held)
 
     @property
     def catalog(self) -> Catalog:
         """The relation versions met so far."""
-        catalog: Catalog = self._native.catalog
-        return catalog
+        with self._lock:
+            catalog: Catalog = self._native.catalog
+            return catalog
 
     def start_session(self) -> None:
         """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
-        self._native.start_session()
+        with self._lock:
+            self._native.start_session()
 
     def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
         """Decodes the next messages of the stream.
@@ -87,10 +100,12 @@ class Decoder:
             DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
-        arrays, lsns, seqs = _inputs(payloads, lsn, seq, self._native.next_seq)
-        if self._view is not None:
-            return self._view.decode(self._native, arrays, lsns, seqs)
-        changes, records = self._native.decode(arrays, lsns, seqs)
+        arrays = as_binary_arrays(payloads)
+        with self._lock:
+            lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
+            if self._view is not None:
+                return self._view.decode(self._native, arrays, lsns, seqs)
+            changes, records = self._native.decode(arrays, lsns, seqs)
         return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
@@ -146,7 +161,8 @@ def tag(
     [1]
     """
     native = NativeDecoder(Options(), state)
-    arrays, lsns, seqs = _inputs(payloads, lsn, seq, native.next_seq)
+    arrays = as_binary_arrays(payloads)
+    lsns, seqs = _positions(arrays, lsn, seq, native.next_seq)
     batch, _ = native.tag(arrays, lsns, seqs)
     return batch, native.state
 
@@ -171,6 +187,11 @@ def decode_tagged(
         ValueError: in committed mode without outcomes.
     """
     options = options if options is not None else Options()
+    _expect("options", options, Options)
+    if not isinstance(catalog, Catalog):
+        raise TypeError(f"catalog must be a Catalog, such as state.catalog; not {type(catalog).__name__}")
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        raise TypeError(f"tagged payloads must be a pyarrow RecordBatch or Table; not {type(batch).__name__}")
     if isinstance(batch, pa.Table):
         batch = _single(batch)
     if options.transactions == "committed":
@@ -179,6 +200,11 @@ def decode_tagged(
         batch = _committed_view().released(batch, outcomes)
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
+
+
+def _expect(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def _committed_view() -> type[CommittedView]:
@@ -196,12 +222,11 @@ def _single(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.Array], Any, Any]:
-    arrays = as_binary_arrays(payloads)
+def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tuple[Any, Any]:
     if lsn is None and seq is None:
-        return arrays, None, None
+        return None, None
     count = sum(map(len, arrays))
-    seqs = as_int64(seq, count, "seq")
+    seqs = as_int64(seq, count, "seq", nulls=False)
     if seqs is not None and count:
         import pyarrow.compute as pc
 
@@ -209,7 +234,9 @@ def _inputs(payloads: Any, lsn: Any, seq: Any, next_seq: int) -> tuple[list[pa.A
             raise ValueError(f"seq must go on from {next_seq}, not begin at {seqs[0].as_py()}")
         if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
             raise ValueError("seq must be strictly increasing")
-    return arrays, as_int64(lsn, count, "lsn"), seqs
+        if seqs[-1].as_py() == _LAST_INT64:
+            raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs one too")
+    return as_int64(lsn, count, "lsn"), seqs
 
 
 def _columns(batch: Any) -> tuple[Any, Any, Any]:

@@ -94,6 +94,8 @@ _REASONS = {
     27: "the array's elements are not of the type that the column has",
     28: "the text or binary form of the array is malformed{hint}",
     29: "the value is beyond the range of {type}",
+    30: "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
+    31: "the payload is not what its tags say: kind or relation differ",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

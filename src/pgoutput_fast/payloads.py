@@ -29,7 +29,9 @@ def as_binary_arrays(payloads: Any) -> list[pa.Array]:
         )
     if isinstance(payloads, pa.Array):
         return [_checked(payloads)]
-    if isinstance(payloads, str | bytes | bytearray | memoryview | dict | pa.RecordBatch | pa.Table):
+    if isinstance(
+        payloads, str | bytes | bytearray | memoryview | dict | set | frozenset | pa.RecordBatch | pa.Table
+    ):
         raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
         raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
@@ -37,7 +39,8 @@ def as_binary_arrays(payloads: Any) -> list[pa.Array]:
     for kind in set(map(type, items)):
         if kind is type(None):
             raise TypeError(f"{_EXPECTED}; there is None among them")
-        if not issubclass(kind, bytes | bytearray | memoryview):
+        # NumPy's fixed-width strings have lost their last zero bytes.
+        if not issubclass(kind, bytes | bytearray | memoryview) or kind.__module__ == "numpy":
             raise TypeError(f"{_EXPECTED}; there is a {kind.__name__} among them")
     # More than 2 GiB come back in chunks.
     array = pa.array(items, pa.binary())
@@ -63,12 +66,12 @@ def _checked(array: pa.Array) -> pa.Array:
     return array
 
 
-def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
-    """An int64 array of `count` values; nulls become 0. None stays None.
+def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Array | None:
+    """An int64 array of `count` values; nulls become 0, where they are allowed. None stays None.
 
     Raises:
         TypeError: for values that are no integers.
-        ValueError: for another number of them than there are payloads.
+        ValueError: for another number of them than there are payloads, one beyond int64, or a null that is not allowed.
     """
     if values is None:
         return None
@@ -80,6 +83,8 @@ def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
             values = pa.array(values)
         except pa.ArrowInvalid as problem:
             raise TypeError(f"{what} must be integers: {problem}") from None
+        except OverflowError:
+            raise ValueError(f"{what} must fit int64") from None
     if not pa.types.is_integer(values.type) and not pa.types.is_null(values.type):
         raise TypeError(f"{what} must be integers, not {values.type}")
     values = values.cast(pa.int64())
@@ -88,5 +93,7 @@ def as_int64(values: Any, count: int, what: str) -> pa.Array | None:
     if len(values) != count:
         raise ValueError(f"{what} must have a value per payload: {count} payloads, {len(values)} values")
     if values.null_count:
+        if not nulls:
+            raise ValueError(f"{what} must have no nulls")
         values = values.fill_null(0)
     return values

@@ -95,12 +95,15 @@ class StreamState:
             raise ValueError(
                 f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it"
             )
-        held = document["held"]
-        return cls(
-            document["state"],
-            Catalog.from_dict(document["catalog"]),
-            None if held is None else _table_from_text(held),
-        )
+        try:
+            held = document["held"]
+            return cls(
+                document["state"],
+                Catalog.from_dict(document["catalog"]),
+                None if held is None else _table_from_text(held),
+            )
+        except KeyError as problem:
+            raise ValueError(f"not a stream state: {problem} is missing") from None
 
 
 def _table_to_text(table: pa.Table) -> str:

@@ -33,6 +33,7 @@ class CommittedView:
     def __init__(self, options: Options, held: pa.Table | None = None) -> None:
         self._options = options
         self._decoder = NativeDecoder(options)
+        self._learnt = 0  # how many of the tagging decoder's relation versions it knows
         # By transaction, so that a call touches only what it brings or ends: pieces in stream order, and (subxid, seq)
         # of the subtransactions that were rolled back, whose rows are dropped at the end.
         self._pieces: dict[int, list[pa.Table]] = {}
@@ -65,8 +66,9 @@ class CommittedView:
                 if forgotten
                 else None
             )
-            self._decoder.learn(native.catalog)
+            learnt = self._decoder.learn_from(native, self._learnt)
             changes, released = self._decoder.decode_tagged(_one_batch(_committed(rows, final)))
+        self._learnt = learnt
         for txn in due:
             del self._pieces[txn]
             self._rolled_back.pop(txn, None)

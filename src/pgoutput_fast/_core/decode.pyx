@@ -109,10 +109,13 @@ cdef class NativeDecoder:
     def next_seq(self):
         return self.tagger.next_seq
 
-    def learn(self, catalog):
-        """Relation versions to know beside those that are known."""
-        for relation in catalog.relations:
-            self.tagger.slot_of(relation)
+    def learn_from(self, NativeDecoder other, int64_t start):
+        """Relation versions that another decoder met from its `start`-th on; how many it has met by now."""
+        cdef int64_t k
+        cdef int64_t met = len(other.tagger.versions)
+        for k in range(start, met):
+            self.tagger.slot_of(other.tagger.versions[k])
+        return met
 
     def tentative(self):
         """A context in which a call counts only if the whole block succeeds."""

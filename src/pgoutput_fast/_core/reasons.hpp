@@ -38,6 +38,8 @@ enum Reason : uint8_t {
     BAD_ELEMENT,
     BAD_ARRAY,
     OUT_OF_RANGE,
+    UNKNOWN_VERSION,
+    TAGS_DISAGREE,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,

@@ -33,6 +33,8 @@ cdef extern from "reasons.hpp" namespace "pgo" nogil:
         BAD_ELEMENT "pgo::BAD_ELEMENT"
         BAD_ARRAY "pgo::BAD_ARRAY"
         OUT_OF_RANGE "pgo::OUT_OF_RANGE"
+        UNKNOWN_VERSION "pgo::UNKNOWN_VERSION"
+        TAGS_DISAGREE "pgo::TAGS_DISAGREE"
         IS_INFINITE "pgo::IS_INFINITE"
         IS_NAN "pgo::IS_NAN"
         BEYOND_RANGE "pgo::BEYOND_RANGE"

@@ -4,7 +4,7 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
-from pgoutput_fast._core.reasons cimport OK, RELATION_LOST, TRUNCATED
+from pgoutput_fast._core.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
 from pgoutput_fast._core.column cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Payloads, Window, message_class, scan_window
@@ -179,6 +179,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     cdef const int64_t* subxid = _values(columns["subxid"])
     cdef const int64_t* commit_lsn = _values(columns["commit_lsn"])
     cdef const int64_t* commit_timestamp = _values(columns["commit_timestamp"])
+    cdef int header
+    cdef vector[uint32_t] oids
     cdef set truncates = set()
     cdef dict origins = {}
     cdef Run run
@@ -189,6 +191,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     tagger.run_of.resize(<size_t> count)
     tagger.taken.assign(<size_t> count, 1)
     tagger.runs.clear()
+    for relation in tagger.versions:
+        oids.push_back(<uint32_t> relation.oid)
     tagger._loaded = (columns, payloads)
     for i in range(count):
         if (i == 0 or txn[i] != run.txn or xid[i] != run.xid or subxid[i] != run.subxid
@@ -202,6 +206,10 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             run.in_stream = stream[i] != 0
             tagger.runs.push_back(run)
         tagger.run_of[i] = <uint32_t> tagger.runs.size() - 1
+        if <uint8_t> kind[i] != w.kind[i] and kind[i] != 0:
+            if tagger.fail(w, i, TAGS_DISAGREE, 0):
+                raise Malformed(TAGS_DISAGREE, 0)
+            continue
         w.kind[i] = <uint8_t> kind[i]
         w.flags[i] = IN_STREAM if stream[i] else 0
         cls = message_class(w.kind[i])
@@ -214,8 +222,13 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 last_version = version[i]
                 slot = tagger.slot_of_version(last_version)
             if slot < 0:
-                if tagger.fail(w, i, RELATION_LOST, 0):
-                    raise Malformed(RELATION_LOST, 0)
+                if tagger.fail(w, i, UNKNOWN_VERSION, 0):
+                    raise Malformed(UNKNOWN_VERSION, 0)
+                continue
+            header = 5 if stream[i] else 1
+            if cls & CHANGE and load32(w.base + w.start[i] + header) != oids[slot]:
+                if tagger.fail(w, i, TAGS_DISAGREE, header):
+                    raise Malformed(TAGS_DISAGREE, header)
                 continue
             tagger.item_message[tagger.items] = <uint32_t> i
             tagger.item_slot[tagger.items] = slot

@@ -43,7 +43,7 @@ def read_catalog(wal: DataFrame) -> Catalog:
             oid, namespace, name = parse_type(bytes(row["body"]))
             names[oid] = (namespace, name)
         else:
-            found.append(relation_of(bytes(row["body"]), tuple(names.items())))
+            found.append(relation_of(bytes(row["body"]), tuple(sorted(names.items()))))
     return Catalog(found)
 
 

@@ -14,6 +14,11 @@ __all__ = ["check_workers"]
 _log = logging.getLogger(__name__)
 
 
+def _place(executable: str) -> tuple[str, str]:
+    # python, python3 and python3.11 of one environment are one Python; the same binary's link in another is not.
+    return os.path.dirname(os.path.abspath(executable)), os.path.realpath(executable)
+
+
 def check_workers(frame: DataFrame) -> None:
     """Makes sure that a local Spark runs its workers with this Python.
 
@@ -27,7 +32,7 @@ def check_workers(frame: DataFrame) -> None:
     if not (context.master or "").startswith("local"):
         return
     chosen = shutil.which(context.pythonExec)
-    if chosen is not None and os.path.abspath(chosen) == os.path.abspath(sys.executable):
+    if chosen is not None and _place(chosen) == _place(sys.executable):
         return
     if "PYSPARK_PYTHON" in os.environ or context.getConf().get("spark.pyspark.python"):
         raise RuntimeError(
