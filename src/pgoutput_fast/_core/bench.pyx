@@ -8,7 +8,8 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_cells, make_column
 from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
-from pgoutput_fast._core.slice cimport AHEAD, Block, prefetch_message, slice_message
+from pgoutput_fast._core.reasons cimport OK
+from pgoutput_fast._core.slice cimport Block, slice_block
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
@@ -140,13 +141,10 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         block.bytes = 0
         block.formats = 0
         block.unchanged = False
-        while done[0] < count and block.rows + 2 <= block.stride and block.bytes < BLOCK_BYTES:
-            if done[0] + AHEAD < count:
-                prefetch_message(w, messages[done[0] + AHEAD])
-            if not slice_message(w, messages[done[0]], rows.count, &block):
-                with gil:
-                    raise ValueError(f"message {block.message} of a window is malformed: {reason_text(block.reason)}")
-            done[0] += 1
+        done[0] = slice_block(w, messages.data(), count, done[0], rows.count, tagger.taken.data(), BLOCK_BYTES, &block)
+        if block.reason != OK:
+            with gil:
+                raise ValueError(f"message {block.message} of a window is malformed: {reason_text(block.reason)}")
         t1 = _now()
         spent[0] += t1 - t0
         if rows.convert_block(tagger, w, &block, scratch) != ROWS_DONE:

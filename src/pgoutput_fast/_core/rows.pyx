@@ -24,8 +24,9 @@ from pgoutput_fast._core.column cimport (
     settle_nulls,
     start_array,
 )
+from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport Window
-from pgoutput_fast._core.slice cimport AHEAD, BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, prefetch_message, slice_message
+from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
 from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
@@ -161,18 +162,18 @@ cdef class RelationRows:
                 block.formats = 0
                 block.unchanged = False
                 k = first
-                while k < count and block.rows + 2 <= block.stride and block.bytes < BLOCK_BYTES:
-                    if k + AHEAD < count:
-                        prefetch_message(w, messages[k + AHEAD])
-                    if tagger.taken[messages[k]] and not slice_message(w, messages[k], columns, &block):
-                        scratch.trouble.message = block.message
-                        scratch.trouble.reason = block.reason
-                        scratch.trouble.byte_offset = block.byte_offset
-                        scratch.trouble.column = block.column
-                        scratch.trouble.sent = block.sent
-                        if not self.quarantine:
-                            return ROWS_FAILED
-                        self._reject_message(tagger, w, scratch)
+                while True:
+                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), BLOCK_BYTES, &block)
+                    if block.reason == OK:
+                        break
+                    scratch.trouble.message = block.message
+                    scratch.trouble.reason = block.reason
+                    scratch.trouble.byte_offset = block.byte_offset
+                    scratch.trouble.column = block.column
+                    scratch.trouble.sent = block.sent
+                    if not self.quarantine:
+                        return ROWS_FAILED
+                    self._reject_message(tagger, w, scratch)
                     k += 1
                 worst = max(2 * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
                 if self.rows and self._largest() + worst > OFFSET_LIMIT:

@@ -49,4 +49,7 @@ cdef struct Block:
     int32_t sent
 
 
+cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int64_t k, int32_t columns,
+                         const uint8_t* taken, int64_t most_bytes, Block* block) noexcept nogil
+cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil
 cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil
