@@ -97,6 +97,7 @@ def decode_section(name: str, scale: float, rounds: int, seed: int) -> Section:
     check_stages(corpus)
     tasks: dict[str, Any] = {
         "memcpy": yardsticks.memcpy(corpus),
+        "memcpy to new memory": yardsticks.memcpy_to_new(corpus),
         "decode": lambda: pgo.decode(corpus.payloads),
         "tag()": lambda: pgo.tag(corpus.payloads),
     }
