@@ -6,9 +6,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_cells, make_column
+from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
-from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.slice cimport Block, slice_block
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell

@@ -109,7 +109,6 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
     cdef uint8_t formats = 0
     cdef Cell* cell = block.cells + row
     cdef uint32_t message
-    cdef int32_t c
     cdef int k
     for k in range(4):
         message = messages[k]
@@ -120,7 +119,7 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
         if w.kind[message] != c'I' or end[k] - at[k] < 3 or at[k][0] != c'N' or load16(at[k] + 1) != columns:
             return False
         at[k] += 3
-    for c in range(columns):
+    for _ in range(columns):
         if not (_usual_cell(&at[0], end[0], w.base, cell, &formats)
                 and _usual_cell(&at[1], end[1], w.base, cell + 1, &formats)
                 and _usual_cell(&at[2], end[2], w.base, cell + 2, &formats)
