@@ -211,9 +211,10 @@ def test_exception_in_the_block_cleans_up(installation: Installation) -> None:
 
 
 CHILD = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from pgoutput_fast.demo.servers import Installation, Server
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
 server = Server(Installation(int(sys.argv[1]), Path(sys.argv[2]), "test"))
 server.start()
 if os.fork() == 0:  # a forked child that ends must not take the server along
@@ -450,6 +451,15 @@ def test_java_from_the_wheel_takes_sparks_arguments(no_system_java: Path) -> Non
     result = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert result.returncode == 0, result.stderr
     assert "odd = a b'\"$c" in result.stderr
+
+
+def test_a_start_script_as_java_home_is_not_mistaken_for_the_java_behind_it(
+    no_system_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process is given by one that asked before: the script takes the argument, the Java behind it does not."""
+    home = java.java_home()
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.java_home() == home
 
 
 def test_a_java_that_does_not_run_is_passed_over(

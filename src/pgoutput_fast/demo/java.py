@@ -52,7 +52,8 @@ def java_home() -> Path:
     tried = []
     for java in _candidates():
         facts = _inspect(java, _VECTOR)
-        if facts and facts[0] >= OLDEST_JAVA:
+        # The home that a start script such as ours tells is that of the Java behind it, which may lack the module.
+        if facts and facts[0] >= OLDEST_JAVA and _inspect(facts[1] / "bin" / "java", _VECTOR):
             return facts[1]
         facts = facts or _inspect(java)
         if facts and facts[0] >= OLDEST_JAVA:
