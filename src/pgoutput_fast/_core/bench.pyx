@@ -28,7 +28,7 @@ cdef extern from "<time.h>" nogil:
 # As in decode.pyx and rows.pyx.
 cdef int64_t WINDOW_MESSAGES = 1 << 16
 cdef int64_t WINDOW_BYTES = 1 << 25
-cdef int64_t BLOCK_ROWS = 1032
+cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
 
 
@@ -134,9 +134,12 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         block.stride = min(BLOCK_ROWS, room, 2 * (count - done[0]))
         if <int64_t> scratch.cells.size() < block.stride * rows.count + 1:
             scratch.cells.resize(block.stride * rows.count + 1)
+        if <int64_t> scratch.alike.size() < rows.count + 1:
+            scratch.alike.resize(rows.count + 1)
         block.cells = scratch.cells.data()
         block.row_message = scratch.row_message.data()
         block.row_change = scratch.row_change.data()
+        block.alike = scratch.alike.data()
         block.rows = 0
         block.bytes = 0
         block.formats = 0
@@ -150,6 +153,8 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         if rows.convert_block(tagger, w, &block, scratch) != ROWS_DONE:
             with gil:
                 raise ValueError(f"message {scratch.trouble.message} of a window holds a malformed value")
+        if rows.rows == block.rows:
+            rows._expect(count - done[0])
         spent[1] += _now() - t1
     return 0
 

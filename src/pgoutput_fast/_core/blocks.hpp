@@ -43,7 +43,7 @@ private:
     };
     static_assert(sizeof(Header) <= ALIGNMENT, "the header lies in the line before the data");
 
-    static constexpr size_t KEPT_LIMIT = size_t{128} << 20;
+    static constexpr size_t KEPT_LIMIT = size_t{256} << 20;
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
     static constexpr size_t STEPS = 8;  // size classes per doubling: at most an eighth is wasted
 

@@ -1,6 +1,7 @@
 // One output column: what was decided about it once, and the Arrow buffers it fills.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,17 @@ inline bool is_malformed(Reason reason) noexcept { return reason != OK && reason
 inline bool is_unrepresentable(Reason reason) noexcept {
     return reason >= FIRST_UNREPRESENTABLE && reason < FIRST_NOTED;
 }
+
+// What vector loops may read before and behind a cell.
+constexpr uint32_t ROOM_BEFORE = 48, ROOM_BEHIND = 64;
+
+// What a look at a block's cells tells.
+struct Facts {
+    int32_t signs = 0;                          // negative if cells are missing
+    uint32_t shortest = UINT32_MAX, longest = 0;  // lengths of those that are there
+    uint32_t first = UINT32_MAX, end = 0;       // where the first begins and the last ends
+    size_t total = 0;                           // bytes of those that are there
+};
 
 struct Column;
 // Appends exactly `n` values; missing cells and those with an issue get zero, an empty value or an empty list.
@@ -63,7 +75,10 @@ struct Column {
 
     // Facts about the cells at hand, and room to work in.
     bool missing = false;
-    size_t total = 0;
+    bool roomy = false;                  // vector loops may read around every cell
+    uint32_t shortest = 0, longest = 0;  // lengths of cells that are not missing
+    size_t total = 0;                    // of their bytes
+    uint32_t patience = 0;               // chunks of cells to go until a vector loop is tried again
     std::vector<Cell> cells;
     std::vector<uint8_t> arena;
     std::vector<uint8_t> valid;
@@ -90,14 +105,15 @@ struct Column {
             data.reserve(n * width);
         } else {
             offsets.reserve((n + 1) * sizeof(int32_t));
-            size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.02);
+            size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.05);
             if (layout == Layout::BYTES) data.reserve(likely);
             else child->expect(likely);
         }
     }
-    // Remembers how long values are; called before the buffers are given away.
+    // Remembers how long values are; called before the buffers are given away, and before room is made in them.
     void learn_lengths() noexcept {
         if (rows == 0) return;
+        if (child) child->learn_lengths();
         size_t contents = child ? child->rows : data.size();
         bytes_per_row = static_cast<double>(contents) / static_cast<double>(rows);
     }
@@ -184,36 +200,26 @@ inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null
     column.append_validity(column.valid.data(), n);
 }
 
-// Whether cells are missing, and how many bytes the others have.
-inline void gather_facts(Column& column, const Cell* cells, size_t n) noexcept {
-    int32_t sign = 0;
-    size_t total = 0;
-    for (size_t i = 0; i < n; ++i) {
-        int32_t length = cells[i].length;
-        sign |= length;
-        total += static_cast<uint32_t>(length < 0 ? 0 : length);
-    }
-    column.missing = sign < 0;
-    column.total = total;
-}
-
-// Converts n cells of one format and settles which rows are null. Issues carry rows relative to `cells`.
-inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
-    if (n == 0) return;
-    gather_facts(column, cells, n);
-    const bool missing = column.missing;
-    size_t before = issues.size();
-    convert(column, source, cells, n, issues);
-    if (!missing && issues.size() == before) {
-        column.append_validity(nullptr, n);
+// The same, where one knows already what is among the n int64 that end the column's data. As long as there are only nulls,
+// they are counted and not kept.
+inline void settle_known(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
+    const size_t rows = column.rows;
+    const bool only_nulls = column.nulls == rows && column.validity.size() == 0;
+    if (!any_value && only_nulls) {
+        column.data.set_size(0);
+        column.rows += n;
+        column.nulls += n;
         return;
     }
-    column.valid.resize(n);
-    uint8_t* valid = column.valid.data();
-    for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;
-    for (size_t k = before; k < issues.size(); ++k)
-        if (!issues[k].inside && issues[k].reason < FIRST_NOTED) valid[issues[k].row] = 0;
-    column.append_validity(valid, n);
+    if (rows && only_nulls) {
+        column.data.append_uninitialized(rows * sizeof(int64_t));
+        uint8_t* data = column.data.data();
+        std::memmove(data + rows * sizeof(int64_t), data, n * sizeof(int64_t));
+        std::memset(data, 0, rows * sizeof(int64_t));
+        std::memset(column.validity.append_uninitialized((rows + 7) / 8), 0, (rows + 7) / 8);
+    }
+    if (!any_null) column.append_validity(nullptr, n);
+    else settle_nulls(column, reinterpret_cast<int64_t*>(column.data.data() + column.data.size()) - n, n, null);
 }
 
 }  // namespace pgo

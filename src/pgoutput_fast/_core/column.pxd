@@ -52,6 +52,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         int precision
         int scale
         uint32_t element_oid
+        uint32_t patience
         unique_ptr[Column] child
         size_t rows
         size_t nulls
@@ -64,12 +65,14 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         int32_t* reserve_offsets(size_t n) except +
         void append_validity(const uint8_t* there, size_t n) except +
         void expect(size_t n) except +
+        void learn_lengths()
         size_t bytes()
         size_t largest_data()
 
     void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                        Issues& issues) except +
     void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
+    void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
     bint is_malformed(Reason reason)
     bint is_unrepresentable(Reason reason)
 

@@ -6,6 +6,10 @@ from pgoutput_fast._core.assemble cimport array_of, exported_column
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
 
+cdef extern from "vectors.hpp" namespace "pgo":
+    bint _use_vectors "pgo::use_vectors"(bint on) noexcept
+
+
 cdef Column* make_column(object column_type) except NULL:
     """A column for a types.ColumnType. The caller deletes it."""
     cdef bytes name = column_type.kernel.encode()
@@ -29,19 +33,12 @@ cdef Column* make_column(object column_type) except NULL:
     return column
 
 
-def convert(column_type, values, bint binary, bint exported=False):
-    """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
-
-    `values` are the cells' bytes, None for null. With `exported`, the array is an object that has nothing but
-    `__arrow_c_array__`. For tests and benchmarks of this stage.
-    """
-    cdef Column* column = make_column(column_type)
-    # The readers may look back from a value as far as a message's header reaches.
-    cdef bytes joined = b"\0" * 16 + b"".join(v for v in values if v is not None)
+cdef void _convert(Column* column, values, bint binary, Issues& issues) except *:
+    # The readers may look around a value.
+    cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * 64
     cdef vector[Cell] cells
     cdef Cell cell
-    cdef uint32_t at = 16
-    cdef Issues issues
+    cdef uint32_t at = 64
     cdef Source source
     for value in values:
         cell.offset = at
@@ -51,8 +48,24 @@ def convert(column_type, values, bint binary, bint exported=False):
         cells.push_back(cell)
     source.base = <const uint8_t*> <const char*> joined
     source.end = source.base + len(joined)
+    convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
+
+
+def use_vectors(bint on):
+    """Switches the vector loops of the converters on or off; says whether they are on. For tests."""
+    return _use_vectors(on)
+
+
+def convert(column_type, values, bint binary, bint exported=False):
+    """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
+
+    `values` are the cells' bytes, None for null. With `exported`, the array is an object that has nothing but
+    `__arrow_c_array__`. For tests and benchmarks of this stage.
+    """
+    cdef Column* column = make_column(column_type)
+    cdef Issues issues
     try:
-        convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
+        _convert(column, values, binary, issues)
         if exported:
             array = exported_column(column, column_type.arrow)
         else:
@@ -60,3 +73,14 @@ def convert(column_type, values, bint binary, bint exported=False):
     finally:
         del column
     return array, [(issues[i].row, <int> issues[i].reason, bool(issues[i].inside)) for i in range(<int> issues.size())]
+
+
+def refused_quickly(column_type, values, bint binary):
+    """Whether a vector loop left cells to the portable converter. False, too, where there is none. For tests."""
+    cdef Column* column = make_column(column_type)
+    cdef Issues issues
+    try:
+        _convert(column, values, binary, issues)
+        return column.patience != 0
+    finally:
+        del column

@@ -13,20 +13,26 @@
 #include "text_numbers.hpp"
 #include "text_times.hpp"
 #include "utf8.hpp"
+#include "vectors.hpp"
 
 namespace pgo {
 
 // ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
 
+// How many cells a vector loop gets at a time, and for how many such chunks it is left alone once it refused one.
+constexpr size_t CHUNK = 128;
+constexpr uint32_t PATIENCE = 8;
+
 template <class T, class Read>
-inline void read_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, T* out, Read read) {
+inline void read_chunk(const Column& column, Source source, const Cell* cells, size_t from, size_t to, Issues& issues,
+                       T* out, Read read) {
     if (!column.missing) {
         unsigned trouble = 0;
-        for (size_t i = 0; i < n; ++i)
+        for (size_t i = from; i < to; ++i)
             trouble |= read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
         if (!trouble) return;
     }
-    for (size_t i = 0; i < n; ++i) {
+    for (size_t i = from; i < to; ++i) {
         Reason reason = OK;
         if (cells[i].length >= 0)
             reason = read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
@@ -35,22 +41,85 @@ inline void read_fixed(Column& column, Source source, const Cell* cells, size_t 
     }
 }
 
+// Lets `quick` take a chunk in which cells are missing: those that are there by themselves, their values spread out then.
+template <class T>
+inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
+    Cell present[CHUNK + 1];
+    T values[CHUNK + 1];
+    size_t count = 0;
+    for (size_t i = 0; i < n; ++i) {
+        present[count] = cells[i];
+        count += cells[i].length >= 0;
+    }
+    if (count && !quick(source, present, count, values, column)) return false;
+    values[count] = T{};
+    for (size_t i = 0, k = 0; i < n; ++i) {
+        const bool there = cells[i].length >= 0;
+        out[i] = values[there ? k : count];
+        k += there;
+    }
+    return true;
+}
+
 template <class T, class Read>
-inline void convert_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Read read) {
-    read_fixed<T>(column, source, cells, n, issues, column.reserve_values<T>(n), read);
+inline void read_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, T* out,
+                       Quick<T> quick, Read read) {
+    if (!quick || !column.roomy || column.shortest == 0) {
+        read_chunk(column, source, cells, 0, n, issues, out, read);
+        return;
+    }
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t end = n - at < CHUNK ? n : at + CHUNK;
+        if (column.patience) --column.patience;
+        else if (column.missing ? take_present(column, source, cells + at, end - at, out + at, quick)
+                                : quick(source, cells + at, end - at, out + at, column)) continue;
+        else column.patience = PATIENCE;
+        read_chunk(column, source, cells, at, end, issues, out, read);
+    }
+}
+
+template <class T, class Read>
+inline void convert_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Quick<T> quick,
+                          Read read) {
+    read_fixed<T>(column, source, cells, n, issues, column.reserve_values<T>(n), quick, read);
 }
 
 template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
-void from_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<T>(column, source, cells, n, issues,
+inline void parse_cells(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Quick<T> quick) {
+    convert_fixed<T>(column, source, cells, n, issues, quick,
                      [](const uint8_t* p, uint32_t length, T* out, const Column&) { return Parse(p, length, out); });
+}
+template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
+void from_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<T, Parse>(column, source, cells, n, issues, nullptr);
 }
 
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<T>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, T* out, const Column&) {
-        return length == width ? Read(p, out) : BAD_LENGTH;
-    });
+    convert_fixed<T>(column, source, cells, n, issues, nullptr,
+                     [](const uint8_t* p, uint32_t length, T* out, const Column&) {
+                         return length == width ? Read(p, out) : BAD_LENGTH;
+                     });
+}
+
+template <class T>
+void integer_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<T, parse_integer_backed<T>>(column, source, cells, n, issues, PGO_QUICK(integers<T>));
+}
+template <>
+inline void integer_text<int64_t>(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_integer_backed<int64_t>>(column, source, cells, n, issues, PGO_QUICK(long_integers));
+}
+template <class F>
+void float_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<F, parse_float_backed<F>>(column, source, cells, n, issues, PGO_QUICK(floats<F>));
+}
+inline void date_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int32_t, parse_date>(column, source, cells, n, issues, PGO_QUICK(dates));
+}
+template <bool zoned>
+void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_QUICK(timestamps<zoned>));
 }
 
 inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
@@ -59,16 +128,19 @@ inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexc
     *out = value;
     return reason;
 }
+inline void oid_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_oid_backed>(column, source, cells, n, issues, PGO_QUICK(oids));
+}
 
 inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<int128>(column, source, cells, n, issues,
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_QUICK(decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
                               if (parse_usual_decimal_backed(p, length, c.precision, c.scale, out)) return OK;
                               return parse_decimal(p, length, c.precision, c.scale, out);
                           });
 }
 inline void decimal_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<int128>(column, source, cells, n, issues,
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_QUICK(binary_decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
                               return read_decimal(p, length, c.precision, c.scale, out);
                           });
@@ -77,7 +149,7 @@ inline void decimal_binary(Column& column, Source source, const Cell* cells, siz
 // numeric as float64 (by option): through its text, so that both formats round alike.
 inline void numeric_float8_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Buffer printed;
-    convert_fixed<double>(column, source, cells, n, issues,
+    convert_fixed<double>(column, source, cells, n, issues, nullptr,
                           [&printed](const uint8_t* p, uint32_t length, double* out, const Column&) {
                               printed.set_size(0);
                               if (Reason reason = print_numeric(p, length, printed)) return reason;
@@ -89,13 +161,13 @@ struct Uuid {
     uint8_t bytes[UUID_BYTES];
 };
 inline void uuid_text_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<Uuid>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
         if (length != UUID_TEXT) return BAD_LENGTH;
         return parse_uuid(p, out->bytes) ? OK : BAD_TEXT;
     });
 }
 inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<Uuid>(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
         if (length != UUID_BYTES) return BAD_LENGTH;
         std::memcpy(out->bytes, p, UUID_BYTES);
         return OK;
@@ -105,20 +177,23 @@ inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cell
 // ---- bool: read as bytes, kept as bits --------------------------------------------------------------------------
 
 template <class Read>
-inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Read read) {
+inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues,
+                         Quick<uint8_t> quick, Read read) {
     column.valid.resize(n);
-    read_fixed<uint8_t>(column, source, cells, n, issues, column.valid.data(), read);
+    read_fixed<uint8_t>(column, source, cells, n, issues, column.valid.data(), quick, read);
     append_bits(column.data, column.rows, column.valid.data(), n);
 }
 inline void bool_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_bool(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+    convert_bool(column, source, cells, n, issues, PGO_QUICK(bools),
+                 [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
         if (length != 1) return BAD_TEXT;
         *out = *p == 't';
         return *p == 't' || *p == 'f' ? OK : BAD_TEXT;
     });
 }
 inline void bool_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_bool(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+    convert_bool(column, source, cells, n, issues, nullptr,
+                 [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
         return length == 1 ? read_bool(p, out) : BAD_LENGTH;
     });
 }
@@ -129,9 +204,37 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 inline bool gather_bytes(Column& column, Source source, const Cell* cells, size_t n, uint32_t skip) {
     int32_t* offsets = column.reserve_offsets(n);
     uint8_t* out = column.data.reserve(column.total);
+#ifdef PGO_AVX2
+    if (vectors_on && column.roomy) {
+        const bool ascii = (column.longest > 32 ? avx2::gather<2> : avx2::gather<1>)(source, cells, n, skip, out, offsets);
+        column.data.set_size(static_cast<size_t>(offsets[n]));
+        return ascii;
+    }
+#endif
     bool ascii = gather_cells(source.base, source.end, cells, n, skip, out, offsets);
     column.data.set_size(static_cast<size_t>(offsets[n]));
     return ascii;
+}
+
+// A vector loop over all cells of a block: true if it took them, false if it left them to the portable writer.
+using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*) noexcept;
+
+// Lets `quick` append the values, `room` bytes at most; where it refuses, nothing was appended.
+inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t room) {
+    if (!quick || !column.roomy) return false;
+    if (column.patience) {
+        --column.patience;
+        return false;
+    }
+    const size_t before = column.offsets.size();
+    int32_t* offsets = column.reserve_offsets(n);
+    if (quick(source, cells, n, column.data.reserve(room), offsets)) {
+        column.data.set_size(static_cast<size_t>(offsets[n]));
+        return true;
+    }
+    column.offsets.set_size(before);
+    column.patience = PATIENCE;
+    return false;
 }
 
 constexpr size_t MAX_OFFSET = 0x7fffffff;
@@ -210,6 +313,7 @@ inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_
 
 inline void bytea_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     column.total /= 2;
+    if (append_quickly(column, source, cells, n, PGO_QUICK(byteas), column.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length < 2 || p[0] != '\\' || p[1] != 'x' || length % 2) return BAD_TEXT;
         size_t bytes = (length - 2) / 2;
@@ -230,6 +334,7 @@ inline void numeric_string_binary(Column& column, Source source, const Cell* cel
 }
 
 inline void uuid_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_QUICK(uuids), n * UUID_TEXT)) return;
     uint8_t ignored[UUID_BYTES];
     write_bytes(column, source, cells, n, issues, [&ignored](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length != UUID_TEXT) return BAD_LENGTH;
@@ -239,6 +344,7 @@ inline void uuid_string_text(Column& column, Source source, const Cell* cells, s
     });
 }
 inline void uuid_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_QUICK(binary_uuids), n * UUID_TEXT)) return;
     bool usual = !column.missing;
     for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(UUID_BYTES);
     if (usual) {

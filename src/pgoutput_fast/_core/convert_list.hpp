@@ -4,14 +4,15 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cells.hpp"
 #include "column.hpp"
 #include "convert.hpp"
 
 namespace pgo {
 
 constexpr unsigned MAX_DIMENSIONS = 6;
-// Room before the arena's first byte, for the readers that look back.
-constexpr size_t ARENA_FRONT = 16;
+// Room before the arena's first byte, for the readers that look back; a missing element points behind it.
+constexpr size_t ARENA_FRONT = ROOM_BEFORE;
 
 // Element cells of one block. In the payload they lie as they are; once an escape turns up anywhere in the block,
 // all of them are copied, unescaped, into the arena.
@@ -29,7 +30,7 @@ struct Elements {
         cells.push_back({static_cast<uint32_t>(arena.size()), static_cast<int32_t>(n)});
         arena.insert(arena.end(), p, p + n);
     }
-    void add_null() { cells.push_back({0, CELL_NULL}); }
+    void add_null() { cells.push_back({static_cast<uint32_t>(ARENA_FRONT), CELL_NULL}); }
 };
 
 enum class Sliced : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "cells.hpp"
 #include "convert.hpp"
 #include "convert_list.hpp"
 
@@ -17,12 +18,12 @@ struct Kernel {
 
 inline constexpr Kernel KERNELS[] = {
     {"bool", Layout::BITS, 0, bool_text, bool_binary},
-    {"int2", Layout::FIXED, 2, from_text<int16_t, parse_integer_backed<int16_t>>, from_binary<int16_t, 2, read_int2>},
-    {"int4", Layout::FIXED, 4, from_text<int32_t, parse_integer_backed<int32_t>>, from_binary<int32_t, 4, read_int4>},
-    {"int8", Layout::FIXED, 8, from_text<int64_t, parse_integer_backed<int64_t>>, from_binary<int64_t, 8, read_int8>},
-    {"oid", Layout::FIXED, 8, from_text<int64_t, parse_oid_backed>, from_binary<int64_t, 4, read_oid>},
-    {"float4", Layout::FIXED, 4, from_text<float, parse_float_backed<float>>, from_binary<float, 4, read_float4>},
-    {"float8", Layout::FIXED, 8, from_text<double, parse_float_backed<double>>, from_binary<double, 8, read_float8>},
+    {"int2", Layout::FIXED, 2, integer_text<int16_t>, from_binary<int16_t, 2, read_int2>},
+    {"int4", Layout::FIXED, 4, integer_text<int32_t>, from_binary<int32_t, 4, read_int4>},
+    {"int8", Layout::FIXED, 8, integer_text<int64_t>, from_binary<int64_t, 8, read_int8>},
+    {"oid", Layout::FIXED, 8, oid_text, from_binary<int64_t, 4, read_oid>},
+    {"float4", Layout::FIXED, 4, float_text<float>, from_binary<float, 4, read_float4>},
+    {"float8", Layout::FIXED, 8, float_text<double>, from_binary<double, 8, read_float8>},
     {"decimal", Layout::FIXED, 16, decimal_text, decimal_binary},
     {"numeric_string", Layout::BYTES, 0, numeric_string_text, numeric_string_binary},
     {"numeric_float8", Layout::FIXED, 8, from_text<double, parse_numeric_float8>, numeric_float8_binary},
@@ -31,11 +32,11 @@ inline constexpr Kernel KERNELS[] = {
     {"bytea", Layout::BYTES, 0, bytea_text, bytea_binary},
     {"uuid_string", Layout::BYTES, 0, uuid_string_text, uuid_string_binary},
     {"uuid_bytes", Layout::FIXED, 16, uuid_text_to_bytes, uuid_binary_to_bytes},
-    {"date", Layout::FIXED, 4, from_text<int32_t, parse_date>, from_binary<int32_t, 4, read_date>},
+    {"date", Layout::FIXED, 4, date_text, from_binary<int32_t, 4, read_date>},
     {"time", Layout::FIXED, 8, from_text<int64_t, parse_time>, from_binary<int64_t, 8, read_time>},
-    {"timestamp", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<false>>,
+    {"timestamp", Layout::FIXED, 8, timestamp_text<false>,
      from_binary<int64_t, 8, read_timestamp>},
-    {"timestamptz", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<true>>,
+    {"timestamptz", Layout::FIXED, 8, timestamp_text<true>,
      from_binary<int64_t, 8, read_timestamp>},
     {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
     {"list", Layout::LIST, 0, convert_list<false>, convert_list<true>},

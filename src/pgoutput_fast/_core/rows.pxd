@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
@@ -39,6 +39,7 @@ cdef struct Trouble:
 cdef class Scratch:
     """Room for one block of cells, shared by all relations."""
     cdef vector[Cell] cells
+    cdef vector[uint64_t] alike
     cdef vector[uint32_t] row_message
     cdef vector[uint8_t] row_change
     cdef vector[Mark] marks

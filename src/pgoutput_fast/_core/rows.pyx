@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
-from libcpp.algorithm cimport sort
+from libcpp.algorithm cimport fill_n, sort
 
 from pgoutput_fast._core.assemble cimport batch_of, new_array
 from pgoutput_fast._core.column cimport (
@@ -21,7 +21,7 @@ from pgoutput_fast._core.column cimport (
     is_malformed,
     is_unrepresentable,
     make_column,
-    settle_nulls,
+    settle_known,
     start_array,
 )
 from pgoutput_fast._core.reasons cimport OK
@@ -38,9 +38,9 @@ import pyarrow as pa
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
 
-# Rows of a block: its cells and what they become stay in L2. Not a power of two: the cells of a row lie a block apart,
-# and would all fall into the same few sets of the L1 cache.
-cdef int64_t BLOCK_ROWS = 1032
+# Rows of a block: its cells, their messages and what they become stay in L2. Not a power of two: the cells of a row lie a
+# block apart, and would all fall into the same few sets of the L1 cache.
+cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
 # Wide relations have shorter blocks.
 cdef int64_t BLOCK_CELLS = 1 << 17
@@ -52,12 +52,9 @@ cdef int64_t LONGEST_NUMERIC = 147_460
 # Values of `_change_type`, in the order of slice.pxd's codes.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 
-cdef const char* CHANGE_NAMES[5]
-CHANGE_NAMES[0] = "insert"
-CHANGE_NAMES[1] = "update_preimage"
-CHANGE_NAMES[2] = "update_postimage"
-CHANGE_NAMES[3] = "delete"
-CHANGE_NAMES[4] = "truncate"
+# The same, each in sixteen bytes.
+cdef bytes _PADDED_NAMES = b"".join(name.encode().ljust(16, b"\0") for name in CHANGE_TYPES)
+cdef const char* CHANGE_NAMES = _PADDED_NAMES
 cdef int32_t[5] CHANGE_LENGTHS = [6, 15, 16, 6, 8]
 
 # Metadata columns that are int64 inside; the order is that of the contract, with _change_type before and
@@ -152,9 +149,12 @@ cdef class RelationRows:
                 scratch.row_change.resize(BLOCK_ROWS)
             if <int64_t> scratch.cells.size() < block.stride * columns + 1:
                 scratch.cells.resize(block.stride * columns + 1)
+            if <int64_t> scratch.alike.size() < columns + 1:
+                scratch.alike.resize(columns + 1)
             block.cells = scratch.cells.data()
             block.row_message = scratch.row_message.data()
             block.row_change = scratch.row_change.data()
+            block.alike = scratch.alike.data()
             first = at[0]
             while True:
                 block.rows = 0
@@ -185,6 +185,9 @@ cdef class RelationRows:
                     return ROWS_FAILED
                 # Messages of the block were malformed and are rejected now: the block once more without them.
             at[0] = k
+            if self.rows == block.rows:
+                # The first block of a batch shows how long values are.
+                self._expect(count - at[0])
         return ROWS_DONE
 
     cdef int _expect(self, int64_t messages) except -1 nogil:
@@ -194,6 +197,7 @@ cdef class RelationRows:
         if rows < BLOCK_ROWS:
             return 0
         for k in range(self.columns.size()):
+            self.columns[k].learn_lengths()
             self.columns[k].expect(<size_t> rows)
         for k in range(7):
             self.meta[k].expect(<size_t> rows)
@@ -357,30 +361,50 @@ cdef class RelationRows:
     cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil:
         cdef int64_t n = block.rows
         cdef int64_t* out[7]
-        cdef int64_t i
-        cdef int k
-        cdef uint32_t message
+        cdef int64_t i, k, end
+        cdef uint32_t message, run_number
+        cdef uint32_t nulls = 0, values = 1 << SEQ  # which columns have them: a bit each
+        cdef const uint32_t* messages = block.row_message
         cdef const Run* run
+        cdef int64_t[7] same
         for k in range(7):
             out[k] = <int64_t*> self.meta[k].data.append_uninitialized(<size_t> n * 8)
-        for i in range(n):
-            message = block.row_message[i]
-            run = &tagger.runs[tagger.run_of[message]]
-            out[SEQ][i] = tagger.seqs[message] if tagger.seqs != NULL else tagger.base_seq + message
-            out[TXN][i] = run.txn
-            out[XID][i] = run.xid
-            out[SUBXID][i] = run.subxid
-            out[COMMIT_LSN][i] = run.commit_lsn
-            out[COMMIT_TIMESTAMP][i] = run.commit_timestamp
-        if tagger.lsns != NULL:
+        if tagger.seqs != NULL:
             for i in range(n):
-                message = block.row_message[i]
-                out[LSN][i] = tagger.lsns[message] if tagger.lsns[message] != 0 else NONE64
+                out[SEQ][i] = tagger.seqs[messages[i]]
         else:
             for i in range(n):
-                out[LSN][i] = NONE64
+                out[SEQ][i] = tagger.base_seq + messages[i]
+        if tagger.lsns != NULL:
+            for i in range(n):
+                message = messages[i]
+                out[LSN][i] = tagger.lsns[message] if tagger.lsns[message] != 0 else NONE64
+            nulls |= 1 << LSN
+            values |= 1 << LSN
+        else:
+            nulls |= 1 << LSN
+        # What a transaction (or a block of a stream) is, is the same for a stretch of rows.
+        end = 0
+        while end < n:
+            i = end
+            run_number = tagger.run_of[messages[i]]
+            run = &tagger.runs[run_number]
+            end += 1
+            while end < n and tagger.run_of[messages[end]] == run_number:
+                end += 1
+            same[TXN] = run.txn
+            same[XID] = run.xid
+            same[SUBXID] = run.subxid
+            same[COMMIT_LSN] = run.commit_lsn
+            same[COMMIT_TIMESTAMP] = run.commit_timestamp
+            for k in range(TXN, 7):
+                if same[k] == NONE64:
+                    nulls |= 1 << k
+                else:
+                    values |= 1 << k
+                fill_n(out[k] + i, end - i, same[k])
         for k in range(7):
-            settle_nulls(self.meta[k][0], out[k], <size_t> n, NONE64)
+            settle_known(self.meta[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
         self.changes.append(block.row_change, <size_t> n)
         return 0
 
@@ -434,7 +458,7 @@ cdef class RelationRows:
             for i in range(self.rows):
                 code = change[i] & 7
                 # Sixteen bytes at once: no name is longer, and the buffer has room behind its end.
-                memcpy(data + at, CHANGE_NAMES[code], <size_t> CHANGE_LENGTHS[code])
+                memcpy(data + at, CHANGE_NAMES + 16 * code, 16)
                 at += CHANGE_LENGTHS[code]
                 offsets[i + 1] = at
         column.rows = <size_t> self.rows

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.wire cimport Cell, prefetch
@@ -24,6 +24,12 @@ cdef enum:
     FETCHED_BYTES = 1024
 
 
+cdef extern from "four_tuples.hpp" namespace "pgo" nogil:
+    const int64_t HEADER_ROOM
+    bint slice_four_tuples(const uint8_t** starts, const uint8_t** ends, const uint8_t* base, int32_t columns,
+                           int64_t stride, Cell* cell, uint8_t* formats, uint64_t* alike, bint learn) noexcept
+
+
 cdef inline void prefetch_message(Window w, uint32_t message) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t length = min(w.length[message], <uint32_t> FETCHED_BYTES)
@@ -40,6 +46,7 @@ cdef struct Block:
     int64_t rows
     int64_t bytes            # of the messages
     uint8_t formats
+    uint64_t* alike          # per column: room for the header that its cells share
     bint unchanged           # some cell was not sent and nothing answers it
     # Where a tuple went wrong.
     uint8_t reason

@@ -71,43 +71,16 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
     return p
 
 
-cdef inline bint _usual_cell(const uint8_t** at, const uint8_t* end, const uint8_t* base, Cell* cell,
-                             uint8_t* formats) noexcept nogil:
-    """A value or a null at at[0], which moves behind it; False for anything else."""
-    cdef const uint8_t* p = at[0]
-    cdef int64_t length
-    if p == end:
-        return False
-    if p[0] == c't' or p[0] == c'b':
-        if end - p < 5:
-            return False
-        length = <int32_t> load32(p + 1)
-        formats[0] |= (p[0] & 2) | ((p[0] >> 2) & 1)
-        p += 5
-        if length < 0 or length > end - p:
-            return False
-        cell.offset = <uint32_t> (p - base)
-        cell.length = <int32_t> length
-        at[0] = p + length
-        return True
-    cell.offset = <uint32_t> (p - base)
-    cell.length = CELL_NULL
-    at[0] = p + 1
-    return p[0] == c'n'
-
-
 cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil:
     """Appends the rows of four messages at once, if they are inserts without anything unusual.
 
-    Where a cell begins is known only when the one before it was read; four chains of that kind side by side take little
-    longer than one. False leaves the block as it was: slice_message takes the messages one by one then.
+    False leaves the block as it was: slice_message takes the messages one by one then.
     """
     cdef const uint8_t* at[4]
     cdef const uint8_t* end[4]
     cdef int64_t row = block.rows
     cdef int64_t bytes = 0
     cdef uint8_t formats = 0
-    cdef Cell* cell = block.cells + row
     cdef uint32_t message
     cdef int k
     for k in range(4):
@@ -116,19 +89,14 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
         end[k] = at[k] + w.length[message]
         bytes += w.length[message]
         at[k] += 9 if w.flags[message] & IN_STREAM else 5
-        if w.kind[message] != c'I' or end[k] - at[k] < 3 or at[k][0] != c'N' or load16(at[k] + 1) != columns:
+        if (w.kind[message] != c'I' or end[k] - at[k] < 3 or w.end - end[k] < HEADER_ROOM or at[k][0] != c'N'
+                or load16(at[k] + 1) != columns):
             return False
         at[k] += 3
-    for _ in range(columns):
-        if not (_usual_cell(&at[0], end[0], w.base, cell, &formats)
-                and _usual_cell(&at[1], end[1], w.base, cell + 1, &formats)
-                and _usual_cell(&at[2], end[2], w.base, cell + 2, &formats)
-                and _usual_cell(&at[3], end[3], w.base, cell + 3, &formats)):
-            return False
-        cell += block.stride
+    if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.alike,
+                             row == 0):
+        return False
     for k in range(4):
-        if at[k] != end[k]:
-            return False
         block.row_message[row + k] = messages[k]
         block.row_change[row + k] = INSERT
     block.formats |= formats

@@ -1,0 +1,54 @@
+// From cells to a column: facts about them first, then the converter, then which rows are null.
+#pragma once
+#include <cstdint>
+
+#include "column.hpp"
+#include "vectors.hpp"
+
+namespace pgo {
+
+inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
+    for (size_t i = 0; i < n; ++i) {
+        const int32_t length = cells[i].length;
+        const uint32_t offset = cells[i].offset, size = static_cast<uint32_t>(length < 0 ? 0 : length);
+        facts->signs |= length;
+        facts->total += size;
+        // As unsigned numbers, missing cells have the greatest lengths.
+        if (static_cast<uint32_t>(length) < facts->shortest) facts->shortest = static_cast<uint32_t>(length);
+        if (size > facts->longest) facts->longest = size;
+        if (offset < facts->first) facts->first = offset;
+        if (offset + size > facts->end) facts->end = offset + size;
+    }
+}
+
+// Converts n cells of one format and settles which rows are null. Issues carry rows relative to `cells`.
+inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (n == 0) return;
+    Facts facts;
+    size_t seen = 0;
+#ifdef PGO_AVX2
+    if (vectors_on) seen = avx2::facts(cells, n, &facts);
+#endif
+    gather_facts(cells + seen, n - seen, &facts);
+    column.missing = facts.signs < 0;
+    column.total = facts.total;
+    column.shortest = facts.shortest;
+    column.longest = facts.longest;
+    column.roomy = facts.first >= ROOM_BEFORE &&
+                   static_cast<int64_t>(facts.end) + ROOM_BEHIND <= source.end - source.base;
+    const bool missing = column.missing;
+    const size_t before = issues.size();
+    convert(column, source, cells, n, issues);
+    if (!missing && issues.size() == before) {
+        column.append_validity(nullptr, n);
+        return;
+    }
+    column.valid.resize(n);
+    uint8_t* valid = column.valid.data();
+    for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;
+    for (size_t k = before; k < issues.size(); ++k)
+        if (!issues[k].inside && issues[k].reason < FIRST_NOTED) valid[issues[k].row] = 0;
+    column.append_validity(valid, n);
+}
+
+}  // namespace pgo

@@ -1,0 +1,217 @@
+"""The vector loops take what is usual, and never change what the portable converters make of anything."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast import Column, Options
+from pgoutput_fast._core.column import convert, refused_quickly, use_vectors
+from pgoutput_fast.types import ColumnType, column_type_of
+
+Rng = random.Random
+Make = Callable[[Rng], bytes]
+
+CELLS = 300  # more than two chunks
+MUTANTS = 400
+
+
+def integer(bits: int) -> Make:
+    return lambda rng: b"%d" % (rng.randrange(-(2 ** (bits - 1)), 2 ** (bits - 1)) >> rng.randrange(bits))
+
+
+def real(digits: str) -> Make:
+    return lambda rng: format(rng.uniform(-1, 1) * 10 ** rng.randrange(0, 6), digits).encode()
+
+
+def decimal(whole: int, scale: int) -> Make:
+    def make(rng: Rng) -> bytes:
+        units = rng.randrange(10 ** (whole + scale)) // 10 ** rng.randrange(whole + scale)
+        sign = "-" if units and rng.random() < 0.3 else ""
+        return f"{sign}{Decimal(units).scaleb(-scale):f}".encode()
+
+    return make
+
+
+def binary_decimal(rng: Rng) -> bytes:
+    groups = [rng.randrange(10000), rng.randrange(10000), rng.randrange(0, 10000, 100)]
+    while groups and groups[-1] == 0:
+        groups.pop()
+    weight = 1
+    while groups and groups[0] == 0:
+        groups.pop(0)
+        weight -= 1
+    sign = 0x4000 if groups and rng.random() < 0.3 else 0
+    return struct.pack(f">HhHH{len(groups)}H", len(groups), weight if groups else 0, sign, 2, *groups)
+
+
+def day(rng: Rng) -> str:
+    return f"{rng.randrange(1, 10000):04}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
+
+
+def stamp(zone: str) -> Make:
+    def make(rng: Rng) -> bytes:
+        clock = f"{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.randrange(60):02}"
+        fraction = f".{rng.randrange(1, 10**6):06}".rstrip("0") if rng.random() < 0.8 else ""
+        return f"{day(rng)} {clock}{fraction}{zone}".encode()
+
+    return make
+
+
+def uuid(rng: Rng) -> bytes:
+    digits = rng.randbytes(16).hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])).encode()
+
+
+def words(most: int) -> Make:
+    return lambda rng: "".join(rng.choice("abc xyz,") for _ in range(rng.randrange(most))).encode()
+
+
+# name -> (oid, typmod, binary, cells of the usual kind)
+KINDS: dict[str, tuple[int, int, bool, Make]] = {
+    "bool": (16, -1, False, lambda rng: rng.choice([b"t", b"f"])),
+    "int2": (21, -1, False, integer(16)),
+    "int4": (23, -1, False, integer(32)),
+    "int8": (20, -1, False, integer(64)),
+    "small int8": (20, -1, False, integer(40)),
+    "oid": (26, -1, False, lambda rng: b"%d" % rng.randrange(2**32)),
+    "float4": (700, -1, False, real(".5f")),
+    "float8": (701, -1, False, real(".13f")),
+    "numeric(12,2)": (1700, (12 << 16 | 2) + 4, False, decimal(10, 2)),
+    "numeric(10,0)": (1700, (10 << 16) + 4, False, decimal(10, 0)),
+    "numeric(15,14)": (1700, (15 << 16 | 14) + 4, False, decimal(1, 14)),
+    "binary numeric(12,2)": (1700, (12 << 16 | 2) + 4, True, binary_decimal),
+    "date": (1082, -1, False, lambda rng: day(rng).encode()),
+    "timestamp": (1114, -1, False, stamp("")),
+    "timestamptz": (1184, -1, False, stamp("+00")),
+    "uuid": (2950, -1, False, uuid),
+    "binary uuid": (2950, -1, True, lambda rng: rng.randbytes(16)),
+    "bytea": (17, -1, False, lambda rng: b"\\x" + rng.randbytes(rng.randrange(70)).hex().encode()),
+    "short text": (25, -1, False, words(30)),
+    "long text": (25, -1, False, words(200)),
+    "jsonb": (3802, -1, True, lambda rng: b"\x01" + words(90)(rng)),
+}
+
+
+def typed(name: str) -> tuple[ColumnType, bool]:
+    oid, typmod, binary, _ = KINDS[name]
+    return column_type_of(Column("c", oid, typmod), Options()), binary
+
+
+@pytest.fixture(autouse=True)
+def vectors() -> Iterator[None]:
+    if not use_vectors(True):
+        pytest.skip("this processor has no vector loops")
+    yield
+    use_vectors(True)
+
+
+def exact(array: pa.Array) -> tuple[Any, ...]:
+    """Everything that can be seen of an array, to the bit."""
+    array.validate(full=True)
+    buffers = [None if b is None else b.to_pybytes() for b in array.buffers()[1:]]
+    return array.type, array.is_valid().to_pylist(), buffers
+
+
+def both_ways(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None:
+    use_vectors(True)
+    quick, quick_issues = convert(kind, cells, binary)
+    use_vectors(False)
+    portable, issues = convert(kind, cells, binary)
+    use_vectors(True)
+    assert quick_issues == issues
+    assert exact(quick) == exact(portable)
+
+
+@pytest.mark.parametrize("nulls", [False, True], ids=["all there", "some missing"])
+@pytest.mark.parametrize("name", KINDS)
+def test_usual_cells_are_taken(name: str, nulls: bool) -> None:
+    rng = Rng(name)
+    kind, binary = typed(name)
+    cells = [None if nulls and rng.random() < 0.3 else KINDS[name][3](rng) for _ in range(CELLS)]
+    assert not refused_quickly(kind, cells, binary)
+    both_ways(kind, cells, binary)
+
+
+def mutant(rng: Rng, cell: bytes) -> bytes:
+    """The cell with a byte or two changed, inserted, doubled or lost."""
+    changed = bytearray(cell)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        at = rng.randrange(len(changed) + 1)
+        strange = rng.choice(b"0123456789-+.: eEBCnaftx\\/;@`gGF\x00\x01\x7f\x80\xc3\xff")
+        match rng.randrange(4):
+            case 0 if at < len(changed):
+                changed[at] = strange
+            case 1 if at < len(changed):
+                del changed[at]
+            case 2 if at < len(changed):
+                changed.insert(at, changed[at])
+            case _:
+                changed.insert(at, strange)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whatever_is_unusual_is_as_without_them(name: str) -> None:
+    rng = Rng(f"{name} mutants")
+    kind, binary = typed(name)
+    cells: list[bytes | None] = [KINDS[name][3](rng) for _ in range(20)]
+    for _ in range(MUTANTS):
+        at = rng.randrange(len(cells))
+        usual = cells[at]
+        assert usual is not None
+        cells[at] = mutant(rng, usual)
+        both_ways(kind, cells, binary)
+        cells[at] = usual
+
+
+EDGES = {
+    "int2": [b"32767", b"-32768", b"32768", b"-32769", b"-0", b"00", b"0", b"-", b"", b"1-2", b"9" * 17, b"9" * 40],
+    "int4": [b"2147483647", b"-2147483648", b"2147483648", b"-2147483649", b"99999999999999999"],
+    "int8": [
+        *(b"%d" % (sign * 2**63 + k) for sign in (1, -1) for k in (-1, 0, 1)),
+        b"27670116110564327423",  # 2^63 - 1 and 2^64
+        b"18446744073709551616",
+        b"-9999999999999999999",
+        b"0000000000000000001",
+    ],
+    "oid": [b"4294967295", b"4294967296", b"-1", b"-0"],
+    "date": [b"2024-02-29", b"2023-02-29", b"1900-02-29", b"2000-02-29", b"2024-00-10", b"2024-13-01", b"2024-01-00",
+             b"2024-01-65", b"2024-17-01", b"0000-01-01", b"9999-12-31", b"2024-04-31", b"infinity", b"0044-03-15 BC"],
+    "timestamptz": [b"2024-01-01 24:00:00+00", b"2024-01-01 23:59:60+00", b"2024-01-01 23:60:00+00",
+                    b"2024-01-01 25:00:00+00", b"2024-01-01 00:00:00.+00", b"2024-01-01 00:00:00.1234567+00",
+                    b"2024-01-01 00:00:00-00", b"2024-01-01 00:00:00+01", b"-infinity", b"2024-01-01 00:00:00"],
+    "numeric(12,2)": [b"-0.00", b"0.00", b"00.00", b".00", b"1.0", b"1.000", b"9999999999.99", b"10000000000.00",
+                      b"-9999999999.99", b"NaN", b"1", b"-", b"-.50", b"1.5.0"],
+    "float8": [b"0.1", b"-0.0", b"0", b"00.5", b"1.", b".5", b"1.7976931348623157e+308", b"4.9406564584124654e-324",
+               b"0.00012345678901234567", b"9007199254740993.0", b"123456789012345678.5", b"1e-05", b"NaN", b"-Infinity",
+               b"9999999999999999999.9", b"0.30000000000000004", b"100.000000000000014210854715202"],
+    "bytea": [b"\\x", b"\\x0", b"\\xGG", b"\\xAB", b"x00", b"", b"\\", b"\\x" + b"0" * 64, b"\\x" + b"0" * 63],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges(name: str) -> None:
+    rng = Rng(name)
+    kind, binary = typed(name)
+    usual: list[bytes | None] = [KINDS[name][3](rng) for _ in range(9)]
+    for edge in EDGES[name]:
+        both_ways(kind, [*usual, edge, None, *usual], binary)
+
+
+def test_floats_are_the_nearest() -> None:
+    rng = Rng("nearest")
+    kind, _ = typed("float8")
+    texts = [
+        f"{rng.randrange(10 ** rng.randrange(1, 9))}.{rng.randrange(10 ** rng.randrange(1, 19))}"
+        for _ in range(20000)
+    ]
+    values, issues = convert(kind, [t.encode() for t in texts], False)
+    assert not issues
+    assert values.to_pylist() == [float(t) for t in texts]
