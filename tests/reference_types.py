@@ -288,10 +288,11 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     """The elements of what array_out prints; quoting and bounds are ASCII, what is inside is left alone."""
+    delimiter = b";" if kind.name == "box" else b","
     if not raw.startswith(b"["):
         if raw.startswith(b"{{") and raw.endswith(b"}"):
             raise NoArrowFormError("multi-dimensional array")
-        return text_array_body(raw), 1
+        return text_array_body(raw, delimiter), 1
     match = BOUNDS.match(raw)
     if not match:
         raise MalformedError("array bounds")
@@ -306,7 +307,7 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
         if not (body.startswith(b"{{") and body.endswith(b"}")):
             raise MalformedError("array bounds that do not fit the array")
         raise NoArrowFormError("multi-dimensional array")
-    elements = text_array_body(body)
+    elements = text_array_body(body, delimiter)
     lower, upper = bounds[0]
     if len(elements) != upper - lower + 1:
         raise MalformedError("array bounds that do not fit the array")
@@ -314,11 +315,11 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
 
 
 QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-UNQUOTED = re.compile(rb'[^"\\{}, \t\n\r\v\f]+')
 ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
-def text_array_body(body: bytes) -> list[bytes | None]:
+def text_array_body(body: bytes, delimiter: bytes = b",") -> list[bytes | None]:
+    unquoted_element = re.compile(rb'[^"\\{}' + delimiter + rb" \t\n\r\v\f]+")
     if body == b"{}":
         return []
     if not body.startswith(b"{"):
@@ -329,7 +330,7 @@ def text_array_body(body: bytes) -> list[bytes | None]:
         if quoted := QUOTED.match(body, at):
             elements.append(ESCAPED.sub(rb"\1", quoted[1]))
             at = quoted.end()
-        elif unquoted := UNQUOTED.match(body, at):
+        elif unquoted := unquoted_element.match(body, at):
             if unquoted[0] != b"NULL" and unquoted[0].upper() == b"NULL":
                 raise MalformedError("array element that PostgreSQL would have quoted")
             elements.append(None if unquoted[0] == b"NULL" else unquoted[0])
@@ -338,8 +339,8 @@ def text_array_body(body: bytes) -> list[bytes | None]:
             raise MalformedError("array element")
         if body[at:] == b"}":
             return elements
-        if body[at : at + 1] != b",":
-            raise MalformedError("array element that ends neither with , nor with }")
+        if body[at : at + 1] != delimiter:
+            raise MalformedError("array element that ends neither with the delimiter nor with }")
         at += 1
 
 
@@ -633,3 +634,11 @@ FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
 for _name in ("text", "varchar", "bpchar", "name", "json", "jsonb", "citext", "unknown"):
     FROM_TEXT.setdefault(_name, string)
     FROM_BINARY.setdefault(_name, string)
+
+from reference_printed import BUILT_IN, PRINTED_FROM_BINARY, PRINTED_FROM_TEXT  # noqa: E402
+
+FROM_TEXT |= PRINTED_FROM_TEXT
+FROM_BINARY |= PRINTED_FROM_BINARY
+NAME_OF_OID |= {oid: name for oid, (name, _) in BUILT_IN.items()}
+OID_OF_NAME |= {name: oid for oid, (name, _) in BUILT_IN.items()}
+ELEMENT_OF_ARRAY |= {array: oid for oid, (_, array) in BUILT_IN.items() if array}

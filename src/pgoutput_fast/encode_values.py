@@ -79,15 +79,18 @@ def array_to_binary(
     return b"".join(parts)
 
 
-def array_to_text(items: Sequence[str | None], lower_bound: int = 1) -> str:
+def array_to_text(items: Sequence[str | None], lower_bound: int = 1, delimiter: str = ",") -> str:
     """A one-dimensional array of elements in text format, quoted as array_out does; None is a null element.
+
+    `delimiter` is the element type's: a semicolon for box, a comma for all others.
 
     >>> array_to_text(["1", None, "null", 'a "b"'])
     '{1,NULL,"null","a \\\\"b\\\\""}'
     """
     _check_bounds(items, lower_bound)
     bounds = f"[{lower_bound}:{lower_bound + len(items) - 1}]=" if items and lower_bound != 1 else ""
-    return bounds + "{" + ",".join("NULL" if item is None else _quoted(item) for item in items) + "}"
+    elements = ("NULL" if item is None else _quoted(item, delimiter) for item in items)
+    return bounds + "{" + delimiter.join(elements) + "}"
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -101,13 +104,13 @@ def _check_bounds(items: Sequence[object], lower_bound: int) -> None:
         raise ValueError("lower_bound must leave all subscripts in the range of int4")
 
 
-def _quoted(item: str) -> str:
-    if item and item.upper() != "NULL" and not _ARRAY_SPECIAL.intersection(item):
+def _quoted(item: str, delimiter: str) -> str:
+    if item and item.upper() != "NULL" and delimiter not in item and not _ARRAY_SPECIAL.intersection(item):
         return item
     return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_ARRAY_SPECIAL = frozenset('{},"\\ \t\n\r\v\f')
+_ARRAY_SPECIAL = frozenset('{}"\\ \t\n\r\v\f')
 
 
 class _Codec(NamedTuple):
