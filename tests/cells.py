@@ -477,4 +477,12 @@ for _lists, _low in ((LISTS["int4[]"], 0), (LISTS["text[]"], -3)):
         )
     )
 
+# At the end, because it builds on what is above.
+import cells_built_in  # noqa: E402
+
+SCALARS |= cells_built_in.SCALARS | {
+    "xid": integers(28, "I", 0, 2**32 - 1),
+    "cid": integers(29, "I", 0, 2**32 - 1),
+}
+LISTS |= cells_built_in.LISTS
 ALL = SCALARS | LISTS
