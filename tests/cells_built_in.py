@@ -1,11 +1,11 @@
-"""Cells of the types that the server prints from a binary form of their own. Imported by `cells`."""
+"""Cells of the types that the server prints from a binary form of their own."""
 
 from __future__ import annotations
 
 import struct
 from decimal import Decimal
 
-from cells import Cells, array
+from cell import Cells, array
 from pgoutput_fast.encode_values import to_binary, to_text
 
 NOT_UTF8 = b"\xff"

@@ -1,7 +1,4 @@
-"""Values of the reference decoder that PostgreSQL would print: everything built in that is neither number, time nor text.
-
-Imported by `reference_types`, which is where to look things up.
-"""
+"""Values of the reference decoder that PostgreSQL would print: everything built in that is neither number, time nor text."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
-from reference_types import (
+from reference_bytes import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,
