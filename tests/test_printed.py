@@ -9,13 +9,15 @@ import struct
 import pyarrow as pa
 import pytest
 
+import pgoutput_fast as pgo
 import reference_bytes as reference
 import reference_printed as slow
 from cells_built_in import AND, DEEP, NOT, OR, phrase, query, word
 from pgoutput_fast import Column, Options
 from pgoutput_fast._core.column import convert
+from pgoutput_fast.encode import Binary, ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.encode_values import to_binary, to_text
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast.types import ColumnType, column_type_of, is_built_in
 
 FIRST_UNREPRESENTABLE = 64
 
@@ -178,3 +180,57 @@ def test_interval_text_is_read_strictly() -> None:
             continue
         assert not issues, bytes(text)
         assert tuple(array[0].as_py()) == expected
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "setting"),
+    [
+        (790, "1.234,50 €", "lc_monetary=C"),
+        (791, "{$1.50,1.50}", "lc_monetary=C"),
+        (1186, "P1DT2H", "IntervalStyle=postgres"),
+        (1187, '{"@ 1 day"}', "IntervalStyle=postgres"),
+    ],
+)
+def test_text_in_another_style_is_refused_with_a_hint(oid: int, text: str, setting: str) -> None:
+    writer = Writer()
+    spec = RelationSpec(1, "public", "t", (ColumnSpec("v", oid),))
+    wal = writer.begin(1, 1, 1) + writer.change(spec, "insert", new=[text]) + writer.commit(1, 2, 1)
+    with pytest.raises(pgo.DecodeError, match=setting) as caught:
+        pgo.decode(wal)
+    assert text not in str(caught.value)
+
+
+def test_printed_types_as_string_views() -> None:
+    writer = Writer()
+    spec = RelationSpec(1, "public", "t", (ColumnSpec("v", 869), ColumnSpec("w", 869)))
+    address = to_binary("inet", "2001:db8:1:2:3:4:5:6")
+    wal = (
+        writer.begin(1, 1, 1)
+        + writer.change(spec, "insert", new=[Binary(address), "10.0.0.1"])
+        + writer.commit(1, 2, 1)
+    )
+    table = pgo.decode(wal, options=pgo.Options(strings="string_view")).table("public.t")
+    assert table.schema.field("v").type == pa.string_view()
+    assert table.select(["v", "w"]).to_pylist() == [{"v": "2001:db8:1:2:3:4:5:6", "w": "10.0.0.1"}]
+
+
+def test_intervals_go_to_numpy() -> None:
+    writer = Writer()
+    spec = RelationSpec(1, "public", "t", (ColumnSpec("v", 1186),))
+    wal = (
+        writer.begin(1, 1, 1)
+        + writer.change(spec, "insert", new=["1 mon 2 days 00:00:03"])
+        + writer.commit(1, 2, 1)
+    )
+    values = pgo.decode(wal).changes[0].to_numpy()["v"]
+    assert values.shape == (1,)
+    assert values.dtype == object
+
+
+def test_every_built_in_type_has_a_converter_in_both_formats() -> None:
+    known = [oid for oid in range(10_000) if is_built_in(oid)]
+    assert len(known) > 120
+    for oid in known:
+        for binary_format in (False, True):
+            array, issues = convert(kind_of(oid), [None], binary_format)
+            assert (array.type, array.to_pylist(), issues) == (kind_of(oid).arrow, [None], [])
