@@ -111,6 +111,8 @@ _HINTS = {
     "timestamp": " (decoding needs DateStyle=ISO)",
     "timestamptz": " (decoding needs DateStyle=ISO)",
     "bytea": " (decoding needs bytea_output=hex)",
+    "interval": " (decoding needs IntervalStyle=postgres)",
+    "money": " (decoding needs lc_monetary=C)",
 }
 
 

@@ -67,7 +67,9 @@ inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, int64_t* l
     return dimensions > 1 ? Sliced::MULTI : Sliced::SHIFTED;
 }
 
-// array_out's text. It quotes whatever could be misread, so anything odd outside quotes is malformed.
+// array_out's text. It quotes whatever could be misread, so anything odd outside quotes is malformed. The delimiter is
+// the element type's: a semicolon for box, a comma for all others.
+template <uint8_t delimiter>
 inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
     int64_t promised = 0;
     const Sliced bounds = read_text_bounds(p, end, &promised);
@@ -105,7 +107,7 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
             ++p;
         } else {
             const uint8_t* start = p;
-            for (; p < end && *p != ',' && *p != '}'; ++p) {
+            for (; p < end && *p != delimiter && *p != '}'; ++p) {
                 uint8_t c = *p;
                 if (c == '{' || c == '"' || c == '\\' || c == ' ' || (c >= '\t' && c <= '\r')) return Sliced::BAD;
             }
@@ -124,7 +126,7 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
             const bool kept = bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised;
             return p + 1 == end && kept ? bounds : Sliced::BAD;
         }
-        if (*p != ',') return Sliced::BAD;
+        if (*p != delimiter) return Sliced::BAD;
         if (++p == end) return Sliced::BAD;
     }
 }
@@ -169,7 +171,7 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     return shifted ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
-template <bool binary>
+template <bool binary, uint8_t delimiter = ','>
 void convert_list(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Column& child = *column.child;
     const size_t first_issue = issues.size();
@@ -187,7 +189,7 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             const size_t before = elements.cells.size();
             Reason reason = BAD_ARRAY;
             Sliced sliced = binary ? slice_binary_array(p, end, column.element_oid, elements, &reason)
-                                   : slice_text_array(p, end, elements);
+                                   : slice_text_array<delimiter>(p, end, elements);
             if (sliced == Sliced::ESCAPED) {
                 // Once more from the block's beginning, with copies.
                 elements.copied = true;
