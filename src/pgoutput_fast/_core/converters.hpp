@@ -4,6 +4,7 @@
 
 #include "convert.hpp"
 #include "convert_list.hpp"
+#include "convert_struct.hpp"
 
 namespace pgo {
 
@@ -38,7 +39,12 @@ inline constexpr Kernel KERNELS[] = {
     {"timestamptz", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<true>>,
      from_binary<int64_t, 8, read_timestamp>},
     {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
-    {"list", Layout::LIST, 0, convert_list<false>, convert_list<true>},
+    {"list", Layout::LIST, 0, convert_list<false, SliceArray<false>>, convert_list<true, SliceArray<true>>},
+    {"composite", Layout::STRUCT, 0, convert_composite<false>, convert_composite<true>},
+    {"point", Layout::STRUCT, 0, convert_point<false>, convert_point<true>},
+    {"range", Layout::STRUCT, 0, convert_range<false>, convert_range<true>},
+    {"multirange", Layout::LIST, 0, convert_list<false, SliceMultirange<false>>,
+     convert_list<true, SliceMultirange<true>>},
 };
 
 inline const Kernel* find_kernel(const char* name) noexcept {
