@@ -42,6 +42,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_list(kind):
         return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     return kind
 
 
