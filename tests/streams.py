@@ -498,14 +498,14 @@ class _Listener(reference.Decoder):
 
     def __init__(self) -> None:
         super().__init__(True, False, False, DESCRIBED)
-        self.types: dict[int, tuple[Any, ...]] = {}
+        self.met: dict[int, tuple[Any, ...]] = {}
         self.same = True
 
     def remember(self, said: reference.Said) -> None:
         super().remember(said)
         if said.tag == "R" and said.content is not None:
             types = tuple(column.type for column in said.content.columns)
-            self.same = self.same and self.types.setdefault(said.content.version, types) == types
+            self.same = self.same and self.met.setdefault(said.content.version, types) == types
 
 
 def types_stay(stream: Stream) -> bool:
