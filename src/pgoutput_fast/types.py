@@ -125,8 +125,16 @@ def is_built_in(oid: int) -> bool:
 MAX_DEPTH = 32
 MAX_PARTS = 4096
 
-# Extension types whose binary form is their text.
+# Extension types whose binary form is their text: known by their name alone.
 _TEXT_EXTENSIONS = frozenset({"citext"})
+# Others, known where a live server says whose they are: (extension, name) -> converter. ltree's put a version byte
+# before their text, as jsonb does.
+_OF_EXTENSIONS = {
+    ("hstore", "hstore"): "hstore",
+    ("ltree", "ltree"): "jsonb",
+    ("ltree", "lquery"): "jsonb",
+    ("ltree", "ltxtquery"): "jsonb",
+}
 
 
 def numeric_modifier(typmod: int) -> tuple[int, int] | None:
@@ -244,8 +252,9 @@ def _qualified(namespace: str, name: str) -> str:
 def _base(namespace: str, name: str, extension: str) -> ColumnType:
     """A type with code of its own; `extension` is what it belongs to, empty if that is not known."""
     qualified = _qualified(namespace, name)
-    if name in _TEXT_EXTENSIONS:
-        return ColumnType(pa.string(), "string", name=qualified)
+    kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
+    if kernel is not None:
+        return ColumnType(pa.string(), kernel, name=qualified)
     return _unknown(qualified)
 
 

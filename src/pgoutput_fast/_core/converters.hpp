@@ -2,11 +2,16 @@
 #pragma once
 #include <cstring>
 
+#include "binary_hstore.hpp"
 #include "convert.hpp"
 #include "convert_list.hpp"
 #include "convert_struct.hpp"
 
 namespace pgo {
+
+inline void hstore_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues, print_hstore);
+}
 
 struct Kernel {
     const char* name;
@@ -39,6 +44,7 @@ inline constexpr Kernel KERNELS[] = {
     {"timestamptz", Layout::FIXED, 8, from_text<int64_t, parse_timestamp<true>>,
      from_binary<int64_t, 8, read_timestamp>},
     {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
+    {"hstore", Layout::BYTES, 0, string_any, hstore_binary},
     {"list", Layout::LIST, 0, convert_list<false, SliceArray<false>>, convert_list<true, SliceArray<true>>},
     {"composite", Layout::STRUCT, 0, convert_composite<false>, convert_composite<true>},
     {"point", Layout::STRUCT, 0, convert_point<false>, convert_point<true>},
