@@ -243,6 +243,8 @@ class Catalog:
             )
         except KeyError as problem:
             raise ValueError(f"not a catalog: {problem} is missing") from None
+        except TypeError as problem:
+            raise ValueError(f"not a catalog: {problem}") from None
 
     def to_json(self) -> str:
         """As a JSON document."""

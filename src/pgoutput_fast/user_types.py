@@ -81,23 +81,45 @@ class UserType:
         """The inverse of `to_dict`.
 
         Raises:
-            KeyError: if something is missing.
-            ValueError: for a kind of type that is not known.
+            ValueError: if the values are not a type.
         """
-        if values["kind"] not in _KINDS:
-            raise ValueError(f"a type's kind must be {' or '.join(_KINDS)}, not {values['kind']!r}")
-        return cls(
-            values["oid"],
-            values["namespace"],
-            values["name"],
-            values["kind"],
-            values.get("of", 0),
-            values.get("typmod", -1),
-            tuple(values.get("labels", ())),
-            tuple(TypeField(*field) for field in values.get("fields", ())),
-            values.get("delimiter", ","),
-            values.get("extension", ""),
-        )
+        try:
+            one = cls(
+                values["oid"],
+                values["namespace"],
+                values["name"],
+                values["kind"],
+                values.get("of", 0),
+                values.get("typmod", -1),
+                tuple(values.get("labels", ())),
+                tuple(TypeField(*field) for field in values.get("fields", ())),
+                values.get("delimiter", ","),
+                values.get("extension", ""),
+            )
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"not a type: {problem!r}") from None
+        oids = [one.oid, one.of, *(field.type_oid for field in one.fields)]
+        typmods = [one.typmod, *(field.typmod for field in one.fields)]
+        texts = [
+            one.namespace,
+            one.name,
+            one.delimiter,
+            one.extension,
+            *one.labels,
+            *(f.name for f in one.fields),
+        ]
+        if (
+            one.kind not in _KINDS
+            or not all(isinstance(each, str) for each in texts)
+            or not all(_within(oid, 0, (1 << 32) - 1) for oid in oids)
+            or not all(_within(typmod, -(1 << 31), (1 << 31) - 1) for typmod in typmods)
+        ):
+            raise ValueError("not a type: a kind, an oid or a name is none")
+        return one
+
+
+def _within(number: Any, least: int, most: int) -> bool:
+    return isinstance(number, int) and least <= number <= most
 
 
 class UserTypes(Mapping[int, UserType]):
