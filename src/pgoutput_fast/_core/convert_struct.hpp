@@ -47,6 +47,19 @@ struct Parts {
     }
 };
 
+// The first quote or backslash from p on, or `end`.
+inline const uint8_t* find_quote(const uint8_t* p, const uint8_t* end) noexcept {
+    constexpr uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
+    for (; end - p >= 8; p += 8) {
+        const uint64_t eight = load64_raw(p), quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
+        // The lowest high bit that is set marks the first byte that is zero.
+        const uint64_t found = ((quote - ones) & ~quote & highs) | ((backslash - ones) & ~backslash & highs);
+        if (found) return p + (__builtin_ctzll(found) >> 3);
+    }
+    while (p < end && *p != '"' && *p != '\\') ++p;
+    return p;
+}
+
 // A bound or field in text. Moves p to what follows it; nothing at all, not even quotes, is null.
 template <uint8_t where>
 inline Parted take_text_part(const uint8_t*& p, const uint8_t* end, Parts& parts, Cell* out) {
@@ -54,7 +67,7 @@ inline Parted take_text_part(const uint8_t*& p, const uint8_t* end, Parts& parts
         const uint8_t* const start = ++p;
         bool doubled = false;
         for (;; ++p) {
-            while (p < end && *p != '"' && *p != '\\') ++p;
+            p = find_quote(p, end);
             if (p == end) return Parted::BAD;
             const bool twice = p + 1 < end && p[1] == *p;
             if (!twice) break;

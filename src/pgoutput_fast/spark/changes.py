@@ -27,8 +27,8 @@ def changes(
         wal: tagged payloads (TAGGED_SCHEMA), whole or any part of them.
         table: the relation's qualified name, quoted as SQL quotes it, or its oid.
         options: how to decode; `Options()` if not given.
-        catalog: the relation versions, and what a live server said of its types; read from `wal` if not given, which
-            runs a small Spark job.
+        catalog: the relation versions, and what a live server said of its types. Versions are read from `wal` if it has
+            none, which runs a small Spark job.
 
     Raises:
         KeyError: if the catalog knows no such relation; the message names what there is.
@@ -39,7 +39,9 @@ def changes(
     if options.transactions != "as_sent":
         raise ValueError("Spark's changes give transactions as they were sent: pass transactions='as_sent'")
     check_workers(wal)
-    known = catalog if catalog is not None else read_catalog(wal)
+    known = catalog if catalog is not None else Catalog()
+    if not len(known):
+        known = read_catalog(wal).merged(known)
     versions, types = known.named(table), known.types
     schema = unify_schemas(
         [
