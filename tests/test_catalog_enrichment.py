@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import struct
 from typing import Any
 
+import psycopg2.extras
 import pyarrow as pa
 import pytest
 
@@ -110,6 +112,12 @@ def test_the_connection_is_left_in_its_transaction(connection: Any, database: pg
             assert "unfinished" in {each.name for each in types.values()}
         other.rollback()
     assert "unfinished" not in {each.name for each in Catalog().enriched(connection).types.values()}
+
+
+def test_a_replication_connection_will_do(database: pg.Database, connection: Any) -> None:
+    factory = psycopg2.extras.LogicalReplicationConnection
+    with contextlib.closing(psycopg2.connect(database.dsn, connection_factory=factory)) as replication:
+        assert Catalog().enriched(replication).types == Catalog().enriched(connection).types
 
 
 def test_no_connection() -> None:
@@ -264,6 +272,16 @@ def test_what_a_type_message_says_prevails(
 ) -> None:
     found, bare = type_of(oid, TYPES, namespace, name), type_of(oid, UserTypes(), namespace, name)
     assert (found == bare) is not known
+
+
+def test_arrays_with_another_delimiter_stay_unknown() -> None:
+    """Cut at commas, they would be other arrays."""
+    types = [
+        UserType(1_000_000, "s", "odd", "base", delimiter=";"),
+        UserType(1_000_001, "s", "_odd", "array", of=1_000_000),
+    ]
+    found = type_of(1_000_001, Catalog(types=types).types)
+    assert (found.arrow, found.kernel, found.unknown) == (pa.string(), "unknown", True)
 
 
 def test_names_that_other_types_take_are_theirs() -> None:

@@ -152,9 +152,11 @@ class Catalog:
     16401
     """
 
-    def __init__(self, relations: Iterable[Relation] = (), types: UserTypes = NO_TYPES) -> None:
+    def __init__(
+        self, relations: Iterable[Relation] = (), types: Iterable[UserType] | UserTypes = NO_TYPES
+    ) -> None:
         self._by_version: dict[int, Relation] = {relation.version: relation for relation in relations}
-        self._types = types
+        self._types = types if isinstance(types, UserTypes) else UserTypes(types)
 
     @property
     def relations(self) -> tuple[Relation, ...]:

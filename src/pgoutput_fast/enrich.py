@@ -26,7 +26,7 @@ SELECT t.oid::int8, n.nspname::text, t.typname::text, t.typtype::text, t.typbase
                  JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
                  WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
                    AND cn.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast'))
-       OR n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND n.nspname NOT LIKE 'pg\\_temp%'
+       OR n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND left(n.nspname::text, 7) <> 'pg_temp'
           AND coalesce(c.relkind, ec.relkind, 'c') = 'c'
 FROM pg_catalog.pg_type t
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
