@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.user_types import NO_TYPES, TypeField, UserType, UserTypes
+
 __all__ = ["TYPES", "Cells", "ColumnKind", "fixed_width", "join", "printed"]
 
 Rng = np.random.Generator
@@ -47,11 +49,12 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A type to make columns of: its oid and typmod, and the maker of `n` cells."""
+    """A type to make columns of: its oid and typmod, the maker of `n` cells, and what a server says of its types."""
 
     oid: int
     make: Callable[[Rng, int], Cells]
     typmod: int = -1
+    types: UserTypes = NO_TYPES
 
 
 def fixed_width(matrix: np.ndarray[Any, Any]) -> pa.Array:
@@ -325,9 +328,92 @@ def _array_of_three(element: Callable[[Rng, int], Cells], element_oid: int) -> C
     return make
 
 
+def _sized(values: pa.Array) -> pa.Array:
+    return join(_big_endian(pc.binary_length(values).to_numpy(), ">i4"), values)
+
+
+def _struct(**fields: pa.Array) -> pa.Array:
+    return pa.StructArray.from_arrays(list(fields.values()), list(fields))
+
+
+def _range_of(bound: Callable[[Rng, int], Cells], quote: bytes = b"") -> Callable[[Rng, int], Cells]:
+    """Ranges with both bounds, the lower one included; where `quote` says so their text is quoted."""
+
+    def make(rng: Rng, n: int) -> Cells:
+        lower, upper = bound(rng, n), bound(rng, n)
+        yes, no = pa.array(np.ones(n, bool)), pa.array(np.zeros(n, bool))
+        return Cells(
+            _struct(lower=lower.values, upper=upper.values, lower_inc=yes, upper_inc=no, empty=no),
+            join(b"[", quote, lower.text, quote, b",", quote, upper.text, quote, b")"),
+            join(b"\2", _sized(lower.binary), _sized(upper.binary)),
+        )
+
+    return make
+
+
+def _multirange_of_three(ranges: Callable[[Rng, int], Cells]) -> Callable[[Rng, int], Cells]:
+    def make(rng: Rng, n: int) -> Cells:
+        a, b, c = (ranges(rng, n) for _ in range(3))
+        order = pa.array(np.arange(3 * n).reshape(3, n).T.reshape(-1))
+        flat = pa.concat_arrays([each.values for each in (a, b, c)]).take(order)
+        return Cells(
+            pa.ListArray.from_arrays(np.arange(n + 1, dtype=np.int32) * 3, flat),
+            join(b"{", a.text, b",", b.text, b",", c.text, b"}"),
+            join(b"\0\0\0\3", *(_sized(each.binary) for each in (a, b, c))),
+        )
+
+    return make
+
+
+def _point(rng: Rng, n: int) -> Cells:
+    x, y = _float8(rng, n), _float8(rng, n)
+    return Cells(
+        _struct(x=x.values, y=y.values), join(b"(", x.text, b",", y.text, b")"), join(x.binary, y.binary)
+    )
+
+
+def _composite(rng: Rng, n: int) -> Cells:
+    """An int4, a short code, a numeric(12,2) and a timestamptz, which is what needs quotes."""
+    a, b, c, d = (
+        make(rng, n) for make in (_integer(pa.int32(), ">i4", 31), _code, _numeric, _timestamp("UTC"))
+    )
+    oids = [np.array([oid], ">u4").tobytes() for oid in (23, 1043, 1700, 1184)]
+    fields = [
+        part for oid, each in zip(oids, (a, b, c, d), strict=True) for part in (oid, _sized(each.binary))
+    ]
+    return Cells(
+        _struct(a=a.values, b=b.values, c=c.values, d=d.values),
+        join(b"(", a.text, b",", b.text, b",", c.text, b',"', d.text, b'")'),
+        join(b"\0\0\0\4", *fields),
+    )
+
+
+def _enum(rng: Rng, n: int) -> Cells:
+    labels = pa.array(["new", "paid", "packed", "shipped", "returned", "cancelled"])
+    return _as_cells(labels.take(pa.array(rng.integers(0, 6, n))))
+
+
 def _numeric_typmod(precision: int, scale: int) -> int:
     return (precision << 16 | scale) + 4
 
+
+_USER_TYPES = UserTypes(
+    [
+        UserType(
+            30001,
+            "public",
+            "line",
+            "composite",
+            fields=(
+                TypeField("a", 23),
+                TypeField("b", 1043, 24),
+                TypeField("c", 1700, _numeric_typmod(12, 2)),
+                TypeField("d", 1184),
+            ),
+        ),
+        UserType(30002, "public", "status", "enum"),
+    ]
+)
 
 TYPES: dict[str, ColumnKind] = {
     "bool": ColumnKind(16, _bool),
@@ -353,5 +439,11 @@ TYPES: dict[str, ColumnKind] = {
     "char(84)": ColumnKind(1042, _blanks(84), 84 + 4),
     "int4[]": ColumnKind(1007, _array_of_three(_integer(pa.int32(), ">i4", 31), 23)),
     "text[]": ColumnKind(1009, _array_of_three(_code, 25)),
+    "int4range": ColumnKind(3904, _range_of(_integer(pa.int32(), ">i4", 31))),
+    "tsrange": ColumnKind(3908, _range_of(_timestamp(None), b'"')),
+    "int4multirange": ColumnKind(4451, _multirange_of_three(_range_of(_integer(pa.int32(), ">i4", 31)))),
+    "point": ColumnKind(600, _point),
+    "composite": ColumnKind(30001, _composite, types=_USER_TYPES),
+    "enum": ColumnKind(30002, _enum, types=_USER_TYPES),
 }
 """By a name of our own where a type comes in several shapes: `serial` is an int8, `code` a varchar."""

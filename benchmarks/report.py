@@ -170,7 +170,7 @@ def check_stages(corpus: corpora.Corpus) -> None:
 
 def column_type(kind: ColumnKind) -> ColumnType:
     """How such a column is decoded."""
-    return column_type_of(catalog.Column("c", kind.oid, kind.typmod), pgo.Options())
+    return column_type_of(catalog.Column("c", kind.oid, kind.typmod), pgo.Options(), kind.types)
 
 
 def check_convert(name: str, kind: ColumnKind, n: int) -> None:

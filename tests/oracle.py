@@ -13,6 +13,7 @@ import pg
 import pgoutput_fast as pgo
 import reference
 from pgoutput_fast.decoded import Decoded
+from reference_nested import Described, Types
 
 Row: TypeAlias = dict[str, Any]
 
@@ -42,6 +43,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_list(kind):
         return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     return kind
 
 
@@ -79,10 +82,14 @@ def in_apply_order(rows: list[Row], *, committed: bool = False) -> list[Row]:
 
 
 def decode_in_pieces(
-    payloads: Sequence[pg.Payload], cuts: Iterable[int] = (), sessions: Iterable[int] = (), **options: Any
+    payloads: Sequence[pg.Payload],
+    cuts: Iterable[int] = (),
+    sessions: Iterable[int] = (),
+    catalog: pgo.Catalog | None = None,
+    **options: Any,
 ) -> list[Decoded]:
     """With one decoder: a new call at each cut and a new session at each of `sessions`."""
-    decoder = pgo.Decoder(pgo.Options(**options))
+    decoder = pgo.Decoder(pgo.Options(**options), catalog=catalog)
     sessions = set(sessions)
     edges = sorted({0, *cuts, *sessions, len(payloads)})
     outs = []
@@ -95,13 +102,25 @@ def decode_in_pieces(
 
 
 def same_as_reference(
-    payloads: Sequence[pg.Payload], sessions: Iterable[int] = (), cuts: Iterable[int] = (), **options: Any
+    payloads: Sequence[pg.Payload],
+    sessions: Iterable[int] = (),
+    cuts: Iterable[int] = (),
+    catalog: pgo.Catalog | None = None,
+    types: Types | None = None,
+    **options: Any,
 ) -> list[Decoded]:
-    """Decodes with both decoders, asserts that they agree in everything, and gives what the fast one said."""
+    """Decodes with both decoders, asserts that they agree in everything, and gives what the fast one said.
+
+    `catalog` is an enriched one, `types` what `server_types` says at the same time.
+    """
     sessions = tuple(sessions)
-    outs = decode_in_pieces(payloads, cuts, sessions, **options)
+    outs = decode_in_pieces(payloads, cuts, sessions, catalog, **options)
     expected = reference.decode(
-        [data for _, data in payloads], [lsn for lsn, _ in payloads], sessions=sessions, **options
+        [data for _, data in payloads],
+        [lsn for lsn, _ in payloads],
+        sessions=sessions,
+        types=types,
+        **options,
     )
     committed = options.get("transactions") == "committed"
     found = in_apply_order(plain_changes(outs), committed=committed)
@@ -207,6 +226,36 @@ def server_rows(slot: pg.Slot | pg.Database, table: str, columns: str = "*") -> 
     return sorted(
         (tuple(comparable(list(row))) for row in slot.execute(f"SELECT {columns} FROM {table}")), key=repr
     )
+
+
+def server_types(slot: pg.Slot | pg.Database) -> dict[int, Described]:
+    """What the server says of its types that are not built in, one question after the other."""
+    version = int(slot.execute("SHOW server_version_num")[0][0])
+    multirange = "rngmultitypid" if version >= 140000 else "0"
+    ranges = slot.execute(f"SELECT rngtypid::int8, rngsubtype::int8, ({multirange})::int8 FROM pg_range")
+    bounds = {oid: of for oid, of, _ in ranges}
+    range_of = {multi: oid for oid, _, multi in ranges}
+    arrays = dict(slot.execute("SELECT typarray::int8, oid::int8 FROM pg_type WHERE typarray <> 0"))
+    kinds = {"c": "composite", "d": "domain", "e": "enum", "r": "range", "m": "multirange"}
+    types = {}
+    for oid, schema, name, kind, base, typmod in slot.execute(
+        "SELECT t.oid::int8, nspname, typname, typtype, typbasetype::int8, typtypmod FROM pg_type t"
+        " JOIN pg_namespace n ON n.oid = typnamespace WHERE t.oid >= 16384"
+    ):
+        fields = slot.execute(
+            "SELECT attname, atttypid::int8, atttypmod FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped"
+            f" AND attrelid = (SELECT typrelid FROM pg_type WHERE oid = {oid}) ORDER BY attnum"
+        )
+        types[oid] = Described(
+            "array" if oid in arrays else kinds.get(kind, "base"), schema, name,
+            arrays.get(oid) or base or bounds.get(oid) or range_of.get(oid) or 0, typmod, tuple(fields),
+        )  # fmt: skip
+    return types
+
+
+def enriched(slot: pg.Slot) -> dict[str, Any]:
+    """Arguments for `same_as_reference`: what the server knows of its types by now."""
+    return {"catalog": pgo.Catalog().enriched(slot.connection), "types": server_types(slot)}
 
 
 def oid_of(slot: pg.Slot | pg.Database, table: str) -> int:

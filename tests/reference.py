@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_types import Cell, MalformedError, PgType, Reader, Value, convert, read_images, resolve
+from reference_nested import Kind, Types, convert, resolve
+from reference_types import Cell, MalformedError, Reader, Value, read_images
 
 Row = dict[str, Any]
 
@@ -60,8 +61,10 @@ def decode(
     transactions: str = "as_sent",
     numeric: str = "string",
     sessions: Collection[int] = (),
+    types: Types | None = None,
 ) -> Decoded:
-    """Decodes everything. `sessions` holds the index of each message that starts a new decoding session."""
+    """Decodes everything. `sessions` holds the index of each message that starts a new decoding session; `types` is
+    what a live server said of its types."""
     for given, known in (
         (on_error, ("raise", "quarantine")),
         (unrepresentable, ("null", "raise")),
@@ -70,7 +73,9 @@ def decode(
     ):
         if given not in known:
             raise NotImplementedError(given)
-    decoder = Decoder(on_error == "quarantine", unrepresentable == "raise", transactions == "committed")
+    decoder = Decoder(
+        on_error == "quarantine", unrepresentable == "raise", transactions == "committed", types
+    )
     for seq, payload in enumerate(payloads):
         if seq in sessions:
             decoder.start_session(seq)
@@ -89,7 +94,7 @@ class Frame:
 class Column:
     name: str
     type_oid: int
-    type: PgType
+    type: Kind
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,10 @@ class Transaction:
 
 
 class Decoder:
-    def __init__(self, quarantine: bool, raise_unrepresentable: bool, committed: bool):
+    def __init__(
+        self, quarantine: bool, raise_unrepresentable: bool, committed: bool, types: Types | None = None
+    ):
+        self.types = types
         self.quarantine = quarantine
         self.raise_unrepresentable = raise_unrepresentable
         self.committed = committed
@@ -510,9 +518,8 @@ class Decoder:
             reader.zero_or_one()
             column, type_oid, typmod = reader.string(), reader.u32(), reader.i32()
             explained = self.look_up("Y", type_oid)
-            columns.append(
-                Column(column, type_oid, resolve(type_oid, typmod, explained.content if explained else None))
-            )
+            means = resolve(type_oid, typmod, explained.content if explained else None, self.types)
+            columns.append(Column(column, type_oid, means))
         reader.end()
         if len({column.name for column in columns}) < count:
             raise MalformedError("two columns of the same name")

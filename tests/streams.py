@@ -18,7 +18,8 @@ import pyarrow as pa
 
 import reference
 from cells import ALL, SCALARS, Cells
-from pgoutput_fast import Decoded, DecodeError, Decoder, Options, StreamState, decode_tagged, tag
+from cells_nested import DESCRIBED, EVERY, TYPES
+from pgoutput_fast import Catalog, Decoded, DecodeError, Decoder, Options, StreamState, decode_tagged, tag
 from pgoutput_fast.encode import (
     UNCHANGED,
     Binary,
@@ -28,6 +29,7 @@ from pgoutput_fast.encode import (
     encode_message,
     encode_type,
 )
+from reference_nested import sent_name
 
 T = TypeVar("T")
 BOUNDARY_TAGS = b"BCSEcAbPpKr"
@@ -73,6 +75,11 @@ USER_TYPES = {
     20005: ("ext", "citext"),
     20006: ("ext", "_citext"),
 }
+# A Type message bears a domain's base type's name; types that nobody names are found by their oid alone.
+NAMES = USER_TYPES | {
+    oid: sent_name(oid, DESCRIBED) for oid, one in DESCRIBED.items() if not one.name.startswith("f")
+}
+ENRICHED = Catalog(types=TYPES)
 ODD_TYPES = dict(
     zip(USER_TYPES, map(ALL.get, ["text", "text[]", "int4", "text[]", "text", "text[]"]), strict=True)
 )
@@ -95,7 +102,7 @@ class _Maker:
         self.relations = [self._relation(16384 + k) for k in range(1 + choices.below(3))]
 
     def _writer(self) -> Writer:
-        return Writer(4, streaming="parallel" if self.parallel else "on", two_phase=True, types=USER_TYPES)
+        return Writer(4, streaming="parallel" if self.parallel else "on", two_phase=True, types=NAMES)
 
     def _relation(self, oid: int) -> RelationSpec:
         columns = []
@@ -103,7 +110,7 @@ class _Maker:
             if self.c.below(6) == 0:
                 oid_of_type, typmod = one_of(self.c, list(USER_TYPES)), -1
             else:
-                cells = one_of(self.c, list(ALL.values()))
+                cells = one_of(self.c, list(EVERY.values()))
                 oid_of_type, typmod = cells.oid, cells.typmod
             columns.append(ColumnSpec(f"c{k}", oid_of_type, typmod, key=k == 0))
         name = one_of(self.c, ["t", "Order Lines", "t2"])
@@ -133,7 +140,7 @@ class _Maker:
         if roll == 2 and unchanged:
             return UNCHANGED
         cells: Cells = ODD_TYPES.get(column.type_oid) or next(
-            each for each in ALL.values() if each.oid == column.type_oid and each.typmod == column.typmod
+            each for each in EVERY.values() if each.oid == column.type_oid and each.typmod == column.typmod
         )
         binary = bool(self.c.below(2))
         good = [pair[binary] for pair in cells.both] + (cells.binary if binary else cells.text)
@@ -342,6 +349,12 @@ def plain(column: pa.Array) -> list[Any]:
             out.append(inner[at : at + size])
             at += size
         return out
+    if pa.types.is_struct(kind):
+        fields = {field.name: plain(column.field(k)) for k, field in enumerate(kind)}
+        return [
+            {name: values[k] for name, values in fields.items()} if valid else None
+            for k, valid in enumerate(column.is_valid().to_pylist())
+        ]
     if pa.types.is_date(kind):
         return column.cast(pa.int32()).to_pylist()
     if pa.types.is_interval(kind):
@@ -356,6 +369,8 @@ def _exact(value: Any) -> Any:
         return "nan" if math.isnan(value) else (value, math.copysign(1, value))
     if isinstance(value, list):
         return [_exact(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _exact(each) for name, each in value.items()}
     return value
 
 
@@ -427,7 +442,9 @@ TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
 def by_reference(stream: Stream, **options: Any) -> dict[str, Any] | None:
     """None where it raises."""
     try:
-        out = reference.decode(stream.payloads, stream.lsns, sessions=stream.sessions, **options)
+        out = reference.decode(
+            stream.payloads, stream.lsns, sessions=stream.sessions, types=DESCRIBED, **options
+        )
     except reference.ReferenceError:
         return None
     return summary(out.rows, {name: getattr(out, name) for name in TABLES})
@@ -447,7 +464,7 @@ def by_fast(
     stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any
 ) -> dict[str, Any] | None:
     """Decodes in calls that end at `cuts` and where sessions start. None where it raises."""
-    decoder = Decoder(Options(**options))
+    decoder = Decoder(Options(**options), catalog=ENRICHED)
     rows: list[Any] = []
     tables: dict[str, list[Any]] = {name: [] for name in TABLES}
     ends = sorted({*cuts, *stream.sessions, len(stream.payloads)})
@@ -482,15 +499,15 @@ class _Listener(reference.Decoder):
     """Notes which types each relation version was met with."""
 
     def __init__(self) -> None:
-        super().__init__(True, False, False)
-        self.types: dict[int, tuple[Any, ...]] = {}
+        super().__init__(True, False, False, DESCRIBED)
+        self.met: dict[int, tuple[Any, ...]] = {}
         self.same = True
 
     def remember(self, said: reference.Said) -> None:
         super().remember(said)
         if said.tag == "R" and said.content is not None:
             types = tuple(column.type for column in said.content.columns)
-            self.same = self.same and self.types.setdefault(said.content.version, types) == types
+            self.same = self.same and self.met.setdefault(said.content.version, types) == types
 
 
 def types_stay(stream: Stream) -> bool:
@@ -535,8 +552,8 @@ def check_tagged(stream: Stream, choices: Choices, **options: Any) -> None:
     if stream.sessions or not types_stay(stream):
         return
     try:
-        batch, state = tag(stream.payloads, lsn=stream.lsns)
-        whole = Decoder(Options(**options)).decode(stream.payloads, lsn=stream.lsns)
+        batch, state = tag(stream.payloads, StreamState(catalog=ENRICHED), lsn=stream.lsns)
+        whole = Decoder(Options(**options), catalog=ENRICHED).decode(stream.payloads, lsn=stream.lsns)
     except DecodeError:
         return
     order = list(range(batch.num_rows))

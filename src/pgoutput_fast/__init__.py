@@ -12,6 +12,7 @@ from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
+from pgoutput_fast.user_types import TypeField, UserType, UserTypes
 
 __all__ = [
     "TAGGED_SCHEMA",
@@ -24,6 +25,9 @@ __all__ = [
     "Relation",
     "RelationBatch",
     "StreamState",
+    "TypeField",
+    "UserType",
+    "UserTypes",
     "decode",
     "decode_tagged",
     "tag",

@@ -1,4 +1,4 @@
-"""Relation versions: what the Relation and Type messages of a stream said."""
+"""Relation versions: what the Relation and Type messages of a stream said; and what a live server says of types."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from pgoutput_fast._core.describe import parse_relation
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
 
 __all__ = ["Catalog", "Column", "Relation"]
 
@@ -140,6 +141,10 @@ def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...]
 class Catalog:
     """The relation versions of a stream. Small, picklable, and all that a decoder of tagged payloads needs.
 
+    Args:
+        relations: relation versions; of those with the same id the last counts.
+        types: what a live server says of its types, as `enriched` reads it.
+
     >>> catalog = Catalog([Relation(16401, 7, "public", "orders", "d", (Column("id", 23),))])
     >>> Catalog.from_json(catalog.to_json()) == catalog
     True
@@ -147,19 +152,37 @@ class Catalog:
     16401
     """
 
-    def __init__(self, relations: Iterable[Relation] = ()) -> None:
+    def __init__(
+        self, relations: Iterable[Relation] = (), types: Iterable[UserType] | UserTypes = NO_TYPES
+    ) -> None:
         self._by_version: dict[int, Relation] = {relation.version: relation for relation in relations}
+        self._types = types if isinstance(types, UserTypes) else UserTypes(types)
 
     @property
     def relations(self) -> tuple[Relation, ...]:
         """All versions, in the order in which they were first described."""
         return tuple(self._by_version.values())
 
+    @property
+    def types(self) -> UserTypes:
+        """Types that are not built in, by oid; empty unless a live server was asked."""
+        return self._types
+
+    def enriched(self, connection: Any) -> Catalog:
+        """The same catalog with the types that a live server knows: see `pgoutput_fast.enrich.read_types`."""
+        from pgoutput_fast.enrich import read_types
+
+        return Catalog(self.relations, self.types.merged(read_types(connection)))
+
     def __len__(self) -> int:
         return len(self._by_version)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Catalog) and self._by_version == other._by_version
+        return (
+            isinstance(other, Catalog)
+            and self._by_version == other._by_version
+            and self._types == other._types
+        )
 
     __hash__ = None  # type: ignore[assignment]  # equal by content, which can grow
 
@@ -187,16 +210,22 @@ class Catalog:
 
     def merged(self, other: Catalog) -> Catalog:
         """Both catalogs' versions; where both know one, the other's word counts."""
-        return Catalog([*self.relations, *other.relations])
+        return Catalog([*self.relations, *other.relations], self.types.merged(other.types))
 
     def fingerprint(self) -> str:
-        """A digest of everything in it (types' names included, which the version ids leave out)."""
-        ordered = sorted(self.relations, key=lambda relation: relation.version)
-        return hashlib.sha256(json.dumps([r.to_dict() for r in ordered]).encode()).hexdigest()[:16]
+        """A digest of everything in it (types included, which the version ids leave out)."""
+        ordered: list[Any] = [r.to_dict() for r in sorted(self.relations, key=lambda each: each.version)]
+        if self.types:
+            ordered.append([self.types[oid].to_dict() for oid in sorted(self.types)])
+        return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"format": FORMAT, "relations": [relation.to_dict() for relation in self.relations]}
+        return {
+            "format": FORMAT,
+            "relations": [relation.to_dict() for relation in self.relations],
+            "types": [self.types[oid].to_dict() for oid in sorted(self.types)],
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Catalog:
@@ -210,9 +239,14 @@ class Catalog:
                 f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
             )
         try:
-            return cls(Relation.from_dict(each) for each in values["relations"])
+            return cls(
+                [Relation.from_dict(each) for each in values["relations"]],
+                UserTypes(UserType.from_dict(each) for each in values.get("types", ())),
+            )
         except KeyError as problem:
             raise ValueError(f"not a catalog: {problem} is missing") from None
+        except TypeError as problem:
+            raise ValueError(f"not a catalog: {problem}") from None
 
     def to_json(self) -> str:
         """As a JSON document."""

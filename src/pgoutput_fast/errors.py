@@ -96,6 +96,7 @@ _REASONS = {
     29: "the value is beyond the range of {type}",
     30: "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
     31: "the payload is not what its tags say: kind or relation differ",
+    44: "the text or binary form of {type} is malformed",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",
@@ -103,6 +104,8 @@ _REASONS = {
     68: "an array of several dimensions has no {arrow} form",
     69: "the text is not valid UTF-8",
     70: "the value does not fit {arrow}",
+    84: "the composite's fields are not those that the catalog knows: enrich it again",
+    85: "an array of so many composites has no {arrow} form",
     128: "the array's lower bound, which is not 1, has no Arrow form and was dropped",
 }
 
@@ -110,6 +113,9 @@ _HINTS = {
     "date": " (decoding needs DateStyle=ISO)",
     "timestamp": " (decoding needs DateStyle=ISO)",
     "timestamptz": " (decoding needs DateStyle=ISO)",
+    "daterange": " (decoding needs DateStyle=ISO)",
+    "tsrange": " (decoding needs DateStyle=ISO)",
+    "tstzrange": " (decoding needs DateStyle=ISO)",
     "bytea": " (decoding needs bytea_output=hex)",
     "interval": " (decoding needs IntervalStyle=postgres)",
     "money": " (decoding needs lc_monetary=C)",

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
+
 if TYPE_CHECKING:
     from pgoutput_fast.catalog import Column
     from pgoutput_fast.options import Options
 
-__all__ = ["FIRST_USER_OID", "ColumnType", "column_type_of", "is_built_in"]
+__all__ = ["FIRST_USER_OID", "ColumnType", "FieldType", "column_type_of", "is_built_in"]
 
 # FirstGenbkiObjectId: below it every oid means the same on every server.
 FIRST_USER_OID = 10_000
@@ -32,6 +34,7 @@ class ColumnType:
         precision, scale: of a decimal.
         element_oid: of an array whose elements' type is known; 0 accepts any.
         child: the elements' type.
+        fields: of a struct.
         unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
         name: the type's name as far as it is known, with its schema unless that is pg_catalog.
     """
@@ -42,8 +45,24 @@ class ColumnType:
     scale: int = 0
     element_oid: int = 0
     child: ColumnType | None = None
+    fields: tuple[FieldType, ...] = ()
     unknown: bool = False
     name: str = field(default="", compare=False)
+
+    def leaves(self) -> int:
+        """How many columns without fields it is made of."""
+        if self.child is not None:
+            return self.child.leaves()
+        return sum(each.type.leaves() for each in self.fields) if self.fields else 1
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """A field of a struct: its name, the oid that a binary composite gives it (0 for none), and its type."""
+
+    name: str
+    oid: int
+    type: ColumnType
 
 
 # oid -> (name, array's oid (0: there is none), converter, Arrow type); numeric and uuid depend on more and are decided
@@ -114,18 +133,53 @@ _BUILT_IN: dict[int, tuple[str, int, str, pa.DataType]] = {
     5038: ("pg_snapshot", 5039, "snapshot", pa.string()),
     5069: ("xid8", 271, "xid8", pa.string()),
 }
-_ELEMENT_OF = {array: oid for oid, (_, array, _, _) in _BUILT_IN.items() if array}
-_OID_OF_NAME = {entry[0]: oid for oid, entry in _BUILT_IN.items()}
-_OID_OF_NAME |= {f"_{entry[0]}": entry[1] for entry in _BUILT_IN.values() if entry[1]}
+# oid -> (name, array's oid, oid of the bounds' type); of a multirange the range's.
+_RANGES = {
+    3904: ("int4range", 3905, 23),
+    3906: ("numrange", 3907, 1700),
+    3908: ("tsrange", 3909, 1114),
+    3910: ("tstzrange", 3911, 1184),
+    3912: ("daterange", 3913, 1082),
+    3926: ("int8range", 3927, 20),
+}
+_MULTIRANGES = {
+    4451: ("int4multirange", 6150, 3904),
+    4532: ("nummultirange", 6151, 3906),
+    4533: ("tsmultirange", 6152, 3908),
+    4534: ("tstzmultirange", 6153, 3910),
+    4535: ("datemultirange", 6155, 3912),
+    4536: ("int8multirange", 6157, 3926),
+}
+_POINT = {600: ("point", 1017)}
+
+_NAME_AND_ARRAY = {
+    oid: entry[:2] for table in (_BUILT_IN, _RANGES, _MULTIRANGES, _POINT) for oid, entry in table.items()
+}
+_ELEMENT_OF = {array: oid for oid, (_, array) in _NAME_AND_ARRAY.items() if array}
+_OID_OF_NAME = {name: oid for oid, (name, _) in _NAME_AND_ARRAY.items()}
+_OID_OF_NAME |= {f"_{name}": array for name, array in _NAME_AND_ARRAY.values() if array}
+_NAME_OF_OID = {oid: name for name, oid in _OID_OF_NAME.items()}
 
 
 def is_built_in(oid: int) -> bool:
-    """Whether the oid alone says what a column becomes; of other types a Type message may tell more."""
-    return oid in _BUILT_IN or oid in _ELEMENT_OF
+    """Whether the oid alone says what a column becomes; of other types a Type message or a catalog may tell more."""
+    return oid in _NAME_OF_OID
 
 
-# Extension types whose binary form is their text.
+# A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
+MAX_DEPTH = 32
+MAX_PARTS = 4096
+
+# Extension types whose binary form is their text: known by their name alone.
 _TEXT_EXTENSIONS = frozenset({"citext"})
+# Others, known where a live server says whose they are: (extension, name) -> converter. ltree's put a version byte
+# before their text, as jsonb does.
+_OF_EXTENSIONS = {
+    ("hstore", "hstore"): "hstore",
+    ("ltree", "ltree"): "jsonb",
+    ("ltree", "lquery"): "jsonb",
+    ("ltree", "ltxtquery"): "jsonb",
+}
 
 
 def numeric_modifier(typmod: int) -> tuple[int, int] | None:
@@ -137,35 +191,136 @@ def numeric_modifier(typmod: int) -> tuple[int, int] | None:
     return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
 
 
-def column_type_of(column: Column, options: Options) -> ColumnType:
-    """The type of a relation's column: by its oid where that is built in, else by what a Type message said of it."""
-    found = _type_of(column.type_oid, column.typmod, column.type_namespace, column.type_name, options)
+def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:
+    """The type of a relation's column: by its oid where that is built in or `types` knows it, else by its Type message.
+
+    Where the Type message gives another name than `types`, it is another type: what `types` says does not count.
+    """
+    try:
+        found = _Resolver(options, types).of_column(column)
+    except _TooLargeError:
+        found = _unknown(
+            f"{column.type_namespace}.{column.type_name}" if column.type_name is not None else ""
+        )
     if options.strings == "string_view" and pa.types.is_string(found.arrow):
         return replace(found, arrow=pa.string_view())
     return found
 
 
-def _type_of(oid: int, typmod: int, namespace: str | None, name: str | None, options: Options) -> ColumnType:
-    if oid in _BUILT_IN:
-        return _scalar(oid, typmod, options)
-    if oid in _ELEMENT_OF:
-        return _list(_scalar(_ELEMENT_OF[oid], typmod, options), _ELEMENT_OF[oid])
-    if name is None or namespace is None:
-        return _unknown("")
-    if namespace == "pg_catalog":
-        # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
-        base = _OID_OF_NAME.get(name)
-        return _unknown(name) if base is None else _type_of(base, typmod, None, None, options)
-    if name.startswith("_") and len(name) > 1:
-        element = name[1:]
-        if element.startswith("_"):
-            # There are no arrays of arrays: its name begins with _, and what it is nobody said.
-            return _list(_unknown(f"{namespace}.{element}"), 0)
-        return _list(_type_of(0, typmod, namespace, element, options), 0)
-    qualified = f"{namespace}.{name}"
-    if name in _TEXT_EXTENSIONS:
-        return ColumnType(pa.string(), "string", name=qualified)
+class _TooLargeError(Exception):
+    """More parts, or deeper ones, than any real type has."""
+
+
+class _Resolver:
+    """Finds the type of one column, whose parts it counts."""
+
+    def __init__(self, options: Options, types: UserTypes) -> None:
+        self._options = options
+        self._types = types
+        self._parts = 0
+
+    def of_column(self, column: Column) -> ColumnType:
+        oid, said = column.type_oid, (column.type_namespace, column.type_name)
+        if is_built_in(oid):
+            return self._of_oid(oid, column.typmod)
+        if oid in self._types and (column.type_name is None or self._agrees(oid, said)):
+            return self._of_oid(oid, column.typmod)
+        if column.type_namespace is None or column.type_name is None:
+            return _unknown("")
+        return self._of_name(column.type_namespace, column.type_name, column.typmod)
+
+    def _agrees(self, oid: int, said: tuple[str | None, str | None]) -> bool:
+        """Whether a Type message says of an oid what the catalog does: a domain bears its base type's name."""
+        base = self._types.base_of(oid)
+        known = self._types.get(base)
+        if known is not None:
+            return said == (known.namespace, known.name)
+        return said == ("pg_catalog", _NAME_OF_OID.get(base, said[1]))
+
+    def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
+        if namespace == "pg_catalog":
+            # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
+            base = _OID_OF_NAME.get(name)
+            return _unknown(name) if base is None else self._of_oid(base, typmod)
+        if name.startswith("_") and len(name) > 1:
+            element = name[1:]
+            if element.startswith("_"):
+                # There are no arrays of arrays: its name begins with _, and what it is nobody said.
+                return _list(_unknown(f"{namespace}.{element}"), 0)
+            return _list(self._of_name(namespace, element, typmod), 0)
+        return _base(namespace, name, "")
+
+    def _of_oid(self, oid: int, typmod: int, depth: int = 0) -> ColumnType:
+        self._parts += 1
+        if depth > MAX_DEPTH or self._parts > MAX_PARTS:
+            raise _TooLargeError
+        if oid in _BUILT_IN:
+            return _scalar(oid, typmod, self._options)
+        if oid in _ELEMENT_OF:
+            return _list(self._of_oid(_ELEMENT_OF[oid], typmod, depth + 1), _ELEMENT_OF[oid])
+        if oid in _RANGES:
+            name, _, bounds = _RANGES[oid]
+            return _range(name, self._of_oid(bounds, -1, depth + 1))
+        if oid in _MULTIRANGES:
+            name, _, ranges = _MULTIRANGES[oid]
+            return _multirange(name, self._of_oid(ranges, -1, depth + 1))
+        if oid in _POINT:
+            return _struct("point", "point", [(axis, 0, _scalar(701, -1, self._options)) for axis in "xy"])
+        known = self._types.get(oid)
+        return _unknown("") if known is None else self._of_user_type(known, typmod, depth + 1)
+
+    def _of_user_type(self, known: UserType, typmod: int, depth: int) -> ColumnType:
+        name = _qualified(known.namespace, known.name)
+        if known.kind == "enum":
+            return ColumnType(pa.string(), "string", name=name)
+        if known.kind == "domain":
+            return self._of_oid(known.of, known.typmod, depth)
+        if known.kind == "array":
+            element = self._types.get(known.of)
+            if element is not None and element.delimiter != ",":
+                return _unknown(name)
+            return _list(self._of_oid(known.of, typmod, depth), known.of)
+        if known.kind == "range":
+            return _range(name, self._of_oid(known.of, -1, depth))
+        if known.kind == "multirange":
+            return _multirange(name, self._of_oid(known.of, -1, depth))
+        if known.kind == "composite":
+            fields = [(f.name, f.type_oid, self._of_oid(f.type_oid, f.typmod, depth)) for f in known.fields]
+            return _struct(name, "composite", fields)
+        return _base(known.namespace, known.name, known.extension)
+
+
+def _qualified(namespace: str, name: str) -> str:
+    return name if namespace == "pg_catalog" else f"{namespace}.{name}"
+
+
+def _base(namespace: str, name: str, extension: str) -> ColumnType:
+    """A type with code of its own; `extension` is what it belongs to, empty if that is not known."""
+    qualified = _qualified(namespace, name)
+    kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
+    if kernel is not None:
+        return ColumnType(pa.string(), kernel, name=qualified)
     return _unknown(qualified)
+
+
+def _struct(name: str, kernel: str, fields: list[tuple[str, int, ColumnType]]) -> ColumnType:
+    return ColumnType(
+        pa.struct([pa.field(each, kind.arrow) for each, _, kind in fields]),
+        kernel,
+        fields=tuple(FieldType(*each) for each in fields),
+        unknown=any(kind.unknown for _, _, kind in fields),
+        name=name,
+    )
+
+
+def _range(name: str, bounds: ColumnType) -> ColumnType:
+    flag = ColumnType(pa.bool_(), "bool", name="bool")
+    flags = [(each, 0, flag) for each in ("lower_inc", "upper_inc", "empty")]
+    return _struct(name, "range", [("lower", 0, bounds), ("upper", 0, bounds), *flags])
+
+
+def _multirange(name: str, ranges: ColumnType) -> ColumnType:
+    return ColumnType(pa.list_(ranges.arrow), "multirange", child=ranges, unknown=ranges.unknown, name=name)
 
 
 def _unknown(name: str) -> ColumnType:

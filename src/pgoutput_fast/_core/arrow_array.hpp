@@ -58,17 +58,19 @@ inline void give_buffer(ArrayOwner* owner, int at, Buffer& buffer) {
 inline void give_column(Column& column, ArrowArray* out) {
     const bool variable = column.layout == Layout::BYTES;
     const bool list = column.layout == Layout::LIST;
+    const bool structure = column.layout == Layout::STRUCT;
     column.learn_lengths();
     ArrayOwner* owner = start_array(out, static_cast<int64_t>(column.rows), static_cast<int64_t>(column.nulls),
-                                    variable ? 3 : 2, list ? 1 : 0);
+                                    variable ? 3 : structure ? 1 : 2, list ? 1 : column.fields.size());
     if (column.nulls) owner->buffers[0] = column.validity.release();
     column.validity = Buffer();
     if (variable || list) {
         column.reserve_offsets(0);
         give_buffer(owner, 1, column.offsets);
     }
+    for (size_t k = 0; k < column.fields.size(); ++k) give_column(*column.fields[k], &owner->children[k]);
     if (list) give_column(*column.child, &owner->children[0]);
-    else give_buffer(owner, variable ? 2 : 1, column.data);
+    else if (!structure) give_buffer(owner, variable ? 2 : 1, column.data);
     column.rows = column.nulls = 0;
 }
 

@@ -2,8 +2,8 @@
 // of anything else: what it refuses, right or wrong, is the portable converters' to judge. So they alone say what is
 // accepted, and results do not depend on the processor.
 //
-// Preconditions: ROOM_BEFORE bytes before each cell and ROOM_BEHIND behind it may be read (Column::roomy). The loops for
-// fixed-width types get no missing cells and no empty ones.
+// Preconditions: ROOM_BEFORE bytes before each cell that is there, and ROOM_BEHIND behind it and behind the source's
+// beginning, may be read (Column::roomy). The loops for fixed-width types get no missing cells and no empty ones.
 //
 // What counts is the number of instructions: two cells share a register where they fit, and what can be wrong is collected
 // (in lanes, or in the sign bit of differences) and looked at once in the end.
@@ -74,8 +74,9 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
         shortest = _mm256_min_epu32(shortest, length);
         longest = _mm256_max_epi32(longest, length);
         total = _mm256_add_epi32(total, size);
-        first = _mm256_min_epu32(first, offset);
-        end = _mm256_max_epu32(end, _mm256_add_epi32(offset, size));
+        const __m256i gone = _mm256_srai_epi32(length, 31);
+        first = _mm256_min_epu32(first, _mm256_or_si256(offset, gone));
+        end = _mm256_max_epu32(end, _mm256_andnot_si256(gone, _mm256_add_epi32(offset, size)));
     }
     alignas(32) uint32_t lanes[6][8];
     const __m256i all[6] = {signs, shortest, longest, total, first, end};
@@ -500,7 +501,7 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = presence(cells[i].length);
-        const uint8_t* p = source.base + cells[i].offset;
+        const uint8_t* p = source.base + (cells[i].offset & present);
         const __m256i x = load_wide(p);
         uint32_t last;
         std::memcpy(&last, p + 32, sizeof last);
@@ -528,7 +529,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = presence(cells[i].length);
-        const __m128i x = load(source.base + cells[i].offset);
+        const __m128i x = load(source.base + (cells[i].offset & present));
         const __m128i high = _mm_and_si128(_mm_srli_epi16(x, 4), low);
         const __m128i left = _mm_shuffle_epi8(letters, _mm_unpacklo_epi8(high, _mm_and_si128(x, low)));
         const __m128i right = _mm_shuffle_epi8(letters, _mm_unpackhi_epi8(high, _mm_and_si128(x, low)));
@@ -553,7 +554,7 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = presence(cells[i].length);
-        const uint8_t* p = source.base + cells[i].offset;
+        const uint8_t* p = source.base + (cells[i].offset & present);
         uint16_t mark;
         std::memcpy(&mark, p, sizeof mark);
         const uint32_t length = static_cast<uint32_t>(cells[i].length);
@@ -588,9 +589,10 @@ inline bool gather(Source source, const Cell* cells, size_t n, uint32_t skip, ui
     __m256i seen = _mm256_setzero_si256();
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t length = static_cast<uint32_t>(cells[i].length) & presence(cells[i].length);
+        const uint32_t present = presence(cells[i].length);
+        const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
         const uint32_t size = length - (skip < length ? skip : length);
-        const uint8_t* p = source.base + cells[i].offset + skip;
+        const uint8_t* p = source.base + (cells[i].offset & present) + skip;
         uint8_t* to = out;
         uint32_t rest = size;
         for (; rest > piece; rest -= piece, p += piece, to += piece) {

@@ -15,6 +15,7 @@ from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
 from pgoutput_fast._core.rows import make_rows
 from pgoutput_fast.errors import reason_text
+from pgoutput_fast.user_types import NO_TYPES
 
 
 cdef extern from "<time.h>" nogil:
@@ -91,7 +92,7 @@ def time_stages(array, options):
         tag += _now() - t1
         for slot in range(<int32_t> messages.size()):
             if slot == len(all_rows):
-                rows = make_rows(tagger.versions[slot], options)
+                rows = make_rows(tagger.versions[slot], options, NO_TYPES)
                 rows.slot = slot
                 all_rows.append(rows)
             rows = all_rows[slot]

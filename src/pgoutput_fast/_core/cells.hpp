@@ -16,8 +16,8 @@ inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
         // As unsigned numbers, missing cells have the greatest lengths.
         if (static_cast<uint32_t>(length) < facts->shortest) facts->shortest = static_cast<uint32_t>(length);
         if (size > facts->longest) facts->longest = size;
-        if (offset < facts->first) facts->first = offset;
-        if (offset + size > facts->end) facts->end = offset + size;
+        if (length >= 0 && offset < facts->first) facts->first = offset;
+        if (length >= 0 && offset + size > facts->end) facts->end = offset + size;
     }
 }
 
@@ -35,7 +35,8 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     column.shortest = facts.shortest;
     column.longest = facts.longest;
     column.roomy = facts.first >= ROOM_BEFORE &&
-                   static_cast<int64_t>(facts.end) + ROOM_BEHIND <= source.end - source.base;
+                   static_cast<int64_t>(facts.end) + ROOM_BEHIND <= source.end - source.base &&
+                   source.end - source.base >= ROOM_BEHIND;
     const bool missing = column.missing;
     const size_t before = issues.size();
     convert(column, source, cells, n, issues);

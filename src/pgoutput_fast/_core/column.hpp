@@ -1,5 +1,6 @@
 // One output column: what was decided about it once, and the Arrow buffers it fills.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace pgo {
 
-enum class Layout : uint8_t { BITS, FIXED, BYTES, LIST };
+enum class Layout : uint8_t { BITS, FIXED, BYTES, LIST, STRUCT };
 
 // The bytes that a block's cells point into. Nothing at or behind `end` may be read.
 struct Source {
@@ -19,7 +20,7 @@ struct Source {
     const uint8_t* end;
 };
 
-// A cell that could not be taken as it is. `inside` is set where only an element is concerned.
+// A cell that could not be taken as it is. `inside` is set where only an element, bound or field is concerned.
 struct Issue {
     uint32_t row;
     Reason reason;
@@ -43,6 +44,9 @@ struct Facts {
     size_t total = 0;                           // bytes of those that are there
 };
 
+// How grave an issue is: of several within one cell the gravest is told.
+inline int gravity(Reason reason) noexcept { return is_malformed(reason) ? 2 : is_unrepresentable(reason) ? 1 : 0; }
+
 struct Column;
 // Appends exactly `n` values; missing cells and those with an issue get zero, an empty value or an empty list.
 using Convert = void (*)(Column&, Source, const Cell*, size_t n, Issues&);
@@ -61,9 +65,12 @@ struct Column {
     Convert binary = nullptr;
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
+    size_t most_elements = static_cast<size_t>(-1);  // of a list; more have no Arrow form
     std::unique_ptr<Column> child;
+    std::vector<std::unique_ptr<Column>> fields;
+    std::vector<uint32_t> field_oids;  // what a binary composite must say its fields are
 
-    // Filled block by block. LIST keeps its elements in `child`.
+    // Filled block by block. LIST keeps its elements in `child`, STRUCT its fields in `fields`.
     size_t rows = 0;
     size_t nulls = 0;
     Buffer validity;  // nothing in it as long as there is no null
@@ -82,7 +89,8 @@ struct Column {
     std::vector<Cell> cells;
     std::vector<uint8_t> arena;
     std::vector<uint8_t> valid;
-    Issues child_issues;
+    Issues child_issues;            // of this column within its list
+    Issues child_issues_of_fields;  // of its fields
 
     Mark mark() const noexcept { return {rows, nulls, data.size(), offsets.size(), validity.size() != 0}; }
 
@@ -93,6 +101,12 @@ struct Column {
         offsets.set_size(m.offsets);
         validity.set_size(m.has_validity ? (m.rows + 7) / 8 : 0);
         if (child) child->rewind_rows(list_end());
+        for (auto& field : fields) field->rewind_rows(rows);
+    }
+
+    void add_field(Column* field, uint32_t oid) {
+        fields.emplace_back(field);
+        field_oids.push_back(oid);
     }
 
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
@@ -103,6 +117,8 @@ struct Column {
             data.reserve(n / 8 + 1);
         } else if (layout == Layout::FIXED) {
             data.reserve(n * width);
+        } else if (layout == Layout::STRUCT) {
+            for (auto& field : fields) field->expect(n);
         } else {
             offsets.reserve((n + 1) * sizeof(int32_t));
             size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.05);
@@ -151,12 +167,15 @@ struct Column {
     }
 
     size_t bytes() const noexcept {
-        return data.size() + offsets.size() + validity.size() + (child ? child->bytes() : 0);
+        size_t total = data.size() + offsets.size() + validity.size() + (child ? child->bytes() : 0);
+        for (const auto& field : fields) total += field->bytes();
+        return total;
     }
     size_t largest_data() const noexcept {
-        size_t here = layout == Layout::BYTES ? data.size() : 0;
-        size_t below = child ? (child->rows > child->largest_data() ? child->rows : child->largest_data()) : 0;
-        return here > below ? here : below;
+        size_t largest = layout == Layout::BYTES ? data.size() : 0;
+        if (child) largest = std::max(child->rows, child->largest_data());
+        for (const auto& field : fields) largest = std::max(largest, field->largest_data());
+        return largest;
     }
 
 private:
@@ -166,9 +185,8 @@ private:
     }
     // Back to the first n rows, whatever came after.
     void rewind_rows(size_t n) noexcept {
-        if (n == rows) return;
         size_t valid_bits = 0;
-        if (validity.size()) {
+        if (validity.size() && n != rows) {
             for (size_t i = 0; i < n; ++i) valid_bits += validity.data()[i >> 3] >> (i & 7) & 1;
             validity.set_size((n + 7) / 8);
             nulls = n - valid_bits;
@@ -176,7 +194,8 @@ private:
         rows = n;
         if (layout == Layout::FIXED) data.set_size(n * width);
         else if (layout == Layout::BITS) data.set_size((n + 7) / 8);
-        else {
+        else if (layout == Layout::STRUCT) for (auto& field : fields) field->rewind_rows(n);
+        else if (offsets.size() != 0) {
             offsets.set_size((n + 1) * sizeof(int32_t));
             if (layout == Layout::BYTES) data.set_size(static_cast<size_t>(int_offsets()[n]));
             else child->rewind_rows(list_end());
@@ -198,6 +217,20 @@ inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null
         if (values[i] == null) values[i] = 0;
     }
     column.append_validity(column.valid.data(), n);
+}
+
+// Issues of elements, bounds or fields become issues of the cells that they lie in. A cell has one for all that is in it:
+// the gravest, and of equally grave ones the first. `own` is where this column's own issues begin.
+template <class RowOf>
+inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf row_of) {
+    if (inner.empty()) return;
+    for (const Issue& issue : inner) issues.push_back({row_of(issue.row), issue.reason, true});
+    const auto first = issues.begin() + static_cast<std::ptrdiff_t>(own);
+    std::stable_sort(first, issues.end(), [](const Issue& a, const Issue& b) {
+        return a.row != b.row ? a.row < b.row : gravity(a.reason) > gravity(b.reason);
+    });
+    issues.erase(std::unique(first, issues.end(), [](const Issue& a, const Issue& b) { return a.row == b.row; }),
+                 issues.end());
 }
 
 // The same, where one knows already what is among the n int64 that end the column's data. As long as there are only nulls,

@@ -24,6 +24,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         FIXED "pgo::Layout::FIXED"
         BYTES "pgo::Layout::BYTES"
         LIST "pgo::Layout::LIST"
+        STRUCT "pgo::Layout::STRUCT"
 
     cdef cppclass Source:
         const uint8_t* base
@@ -53,6 +54,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         int scale
         uint32_t element_oid
         uint32_t patience
+        size_t most_elements
         unique_ptr[Column] child
         size_t rows
         size_t nulls
@@ -60,6 +62,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         Buffer offsets
         Buffer data
         vector[uint8_t] valid
+        void add_field(Column* field, uint32_t oid) except +
         Mark mark()
         void rewind(const Mark& mark)
         int32_t* reserve_offsets(size_t n) except +

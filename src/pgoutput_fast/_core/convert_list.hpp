@@ -171,7 +171,17 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     return shifted ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
+// What a list's cell is sliced by: `slice` appends the elements' cells, `malformed` is what to say if it cannot.
 template <bool binary, uint8_t delimiter = ','>
+struct SliceArray {
+    static constexpr Reason malformed = BAD_ARRAY;
+    static Sliced slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements, Reason* reason) {
+        return binary ? slice_binary_array(p, end, column.element_oid, elements, reason)
+                      : slice_text_array<delimiter>(p, end, elements);
+    }
+};
+
+template <bool binary, class Slicer>
 void convert_list(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Column& child = *column.child;
     const size_t first_issue = issues.size();
@@ -187,9 +197,8 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             const uint8_t* p = source.base + cells[i].offset;
             const uint8_t* end = p + cells[i].length;
             const size_t before = elements.cells.size();
-            Reason reason = BAD_ARRAY;
-            Sliced sliced = binary ? slice_binary_array(p, end, column.element_oid, elements, &reason)
-                                   : slice_text_array<delimiter>(p, end, elements);
+            Reason reason = Slicer::malformed;
+            Sliced sliced = Slicer::slice(p, end, column, elements, &reason);
             if (sliced == Sliced::ESCAPED) {
                 // Once more from the block's beginning, with copies.
                 elements.copied = true;
@@ -199,6 +208,10 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             }
             if (sliced == Sliced::MULTI) reason = MULTI_DIMENSIONAL;
             if (sliced == Sliced::SHIFTED) reason = LOWER_BOUND;
+            if (elements.cells.size() - before > column.most_elements && sliced != Sliced::BAD) {
+                sliced = Sliced::MULTI;
+                reason = TOO_MANY_ELEMENTS;
+            }
             if (sliced != Sliced::GOOD) issues.push_back({static_cast<uint32_t>(i), reason, false});
             if (sliced == Sliced::BAD || sliced == Sliced::MULTI) elements.cells.resize(before);
         }
@@ -211,28 +224,10 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
     child.child_issues.clear();
     convert_cells(child, binary ? child.binary : child.text, inner, elements.cells.data(), elements.cells.size(),
                   child.child_issues);
-    // An element's issue is its row's; a row has one for all of its elements, the gravest first, and that one instead
-    // of a note about its bounds.
     const int32_t* const ends = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n;
-    size_t last_row = static_cast<size_t>(-1), last_at = 0, noted = first_issue;
-    const size_t own_issues = issues.size();
-    for (const Issue& issue : child.child_issues) {
-        int32_t element = base + static_cast<int32_t>(issue.row);
-        size_t row = static_cast<size_t>(std::upper_bound(ends, ends + n, element) - ends);
-        if (row == last_row) {
-            if (is_malformed(issue.reason) && !is_malformed(issues[last_at].reason)) issues[last_at].reason = issue.reason;
-            continue;
-        }
-        last_row = row;
-        while (noted < own_issues && issues[noted].row < row) ++noted;
-        if (noted < own_issues && issues[noted].row == row) {
-            last_at = noted;
-            issues[noted] = {static_cast<uint32_t>(row), issue.reason, true};
-            continue;
-        }
-        last_at = issues.size();
-        issues.push_back({static_cast<uint32_t>(row), issue.reason, true});
-    }
+    take_issues(issues, first_issue, child.child_issues, [=](uint32_t row) {
+        return static_cast<uint32_t>(std::upper_bound(ends, ends + n, base + static_cast<int32_t>(row)) - ends);
+    });
 }
 
 }  // namespace pgo

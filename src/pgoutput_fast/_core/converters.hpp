@@ -2,14 +2,20 @@
 #pragma once
 #include <cstring>
 
+#include "binary_hstore.hpp"
 #include "cells.hpp"
 #include "convert.hpp"
 #include "convert_list.hpp"
 #include "convert_printed.hpp"
+#include "convert_struct.hpp"
 #include "interval.hpp"
 #include "money.hpp"
 
 namespace pgo {
+
+inline void hstore_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues, print_hstore);
+}
 
 struct Kernel {
     const char* name;
@@ -67,8 +73,14 @@ inline constexpr Kernel KERNELS[] = {
     {"tsvector", Layout::BYTES, 0, string_any, print_variable<4, print_tsvector>},
     {"tsquery", Layout::BYTES, 0, string_any, tsquery_binary},
     {"unknown", Layout::BYTES, 0, string_any, unknown_binary},
-    {"list", Layout::LIST, 0, convert_list<false, ','>, convert_list<true>},
-    {"list_of_boxes", Layout::LIST, 0, convert_list<false, ';'>, convert_list<true>},
+    {"hstore", Layout::BYTES, 0, string_any, hstore_binary},
+    {"list", Layout::LIST, 0, convert_list<false, SliceArray<false>>, convert_list<true, SliceArray<true>>},
+    {"list_of_boxes", Layout::LIST, 0, convert_list<false, SliceArray<false, ';'>>, convert_list<true, SliceArray<true>>},
+    {"composite", Layout::STRUCT, 0, convert_composite<false>, convert_composite<true>},
+    {"point", Layout::STRUCT, 0, convert_point<false>, convert_point<true>},
+    {"range", Layout::STRUCT, 0, convert_range<false>, convert_range<true>},
+    {"multirange", Layout::LIST, 0, convert_list<false, SliceMultirange<false>>,
+     convert_list<true, SliceMultirange<true>>},
 };
 
 inline const Kernel* find_kernel(const char* name) noexcept {

@@ -73,6 +73,7 @@ cdef class _Tentative:
 cdef class NativeDecoder:
     """A stream's tagger and the rows of its relation versions."""
     cdef readonly object options
+    cdef object types                    # what a live server said of its types
     cdef Tagger tagger
     cdef Window window
     cdef Scratch scratch
@@ -89,6 +90,7 @@ cdef class NativeDecoder:
         known = state.catalog if state is not None else Catalog()
         if catalog is not None:
             known = known.merged(catalog)
+        self.types = known.types
         for relation in known.relations:
             self.tagger.slot_of(relation)
         if state is not None and state.values is not None:
@@ -100,7 +102,7 @@ cdef class NativeDecoder:
 
     @property
     def catalog(self):
-        return Catalog(self.tagger.versions)
+        return Catalog(self.tagger.versions, self.types)
 
     def start_session(self):
         self.tagger.start_session()
@@ -110,7 +112,11 @@ cdef class NativeDecoder:
         return self.tagger.next_seq
 
     def learn_from(self, NativeDecoder other, int64_t start):
-        """Relation versions that another decoder met from its `start`-th on; how many it has met by now."""
+        """Relation versions that another decoder met from its `start`-th on; how many it has met by now.
+
+        The other's types count here, too.
+        """
+        self.types = other.types
         cdef int64_t k
         cdef int64_t met = len(other.tagger.versions)
         for k in range(start, met):
@@ -138,7 +144,8 @@ cdef class NativeDecoder:
         try:
             load_tagged(self.tagger, self.window, batch)
             self._emit(touched)
-            return self._take(touched), take_records(self.tagger.records, self.tagger.versions, self.options)
+            changes = self._take(touched)
+            return changes, take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             raise self._error_of_tag() from None
         finally:
@@ -183,7 +190,7 @@ cdef class NativeDecoder:
                 result = _one_tagged_batch(tagged, arrays[0] if whole and len(arrays) == 1 else None)
             else:
                 result = self._take(touched)
-            records = take_records(self.tagger.records, self.tagger.versions, self.options)
+            records = take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             error = self._error_of_tag()
             if not nested:
@@ -222,7 +229,7 @@ cdef class NativeDecoder:
         relation = self.tagger.versions[slot]
         rows = self.rows[slot]
         if rows is None or (rows.relation is not relation and rows.relation != relation):
-            rows = make_rows(relation, self.options)
+            rows = make_rows(relation, self.options, self.types)
             rows.slot = slot
             self.rows[slot] = rows
         return rows
@@ -294,7 +301,7 @@ cdef class NativeDecoder:
     cdef object _error_of_rows(self, RelationRows rows):
         cdef int32_t k = self.scratch.trouble.column
         column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
-        column_type = column_type_of(column, self.options) if column is not None else None
+        column_type = column_type_of(column, self.options, self.types) if column is not None else None
         return DecodeError(
             reason_text(self.scratch.trouble.reason, column_type, self.scratch.trouble.sent, rows.count),
             seq=self.tagger.seq_of(self.scratch.trouble.message),

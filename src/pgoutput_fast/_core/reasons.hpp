@@ -40,6 +40,7 @@ enum Reason : uint8_t {
     OUT_OF_RANGE,
     UNKNOWN_VERSION,
     TAGS_DISAGREE,
+    BAD_NESTED = 44,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,
@@ -50,6 +51,8 @@ enum Reason : uint8_t {
     MULTI_DIMENSIONAL,
     NOT_UTF8,
     DOES_NOT_FIT,
+    FIELDS_DIFFER = 84,
+    TOO_MANY_ELEMENTS,
 
     // Kept, but something about the value is not: only a reject remembers it.
     FIRST_NOTED = 128,

@@ -21,6 +21,7 @@ cdef class RecordTables:
     cdef Records records
     cdef list versions
     cdef object options
+    cdef object types
     cdef dict made
     cdef const uint8_t* at(self, Slice s) noexcept nogil
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil
@@ -32,4 +33,4 @@ cdef class RecordTables:
     cdef tuple _describe(self, RejectRecord* r)
 
 
-cdef RecordTables take_records(Records& records, list versions, object options)
+cdef RecordTables take_records(Records& records, list versions, object options, object types)

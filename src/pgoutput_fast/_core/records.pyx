@@ -299,14 +299,14 @@ cdef class RecordTables:
             column.name if column is not None else None,
             reason_text(
                 r.reason,
-                column_type_of(column, self.options) if column is not None else None,
+                column_type_of(column, self.options, self.types) if column is not None else None,
                 r.sent,
                 r.described,
             ),
         )
 
 
-cdef RecordTables take_records(Records& records, list versions, object options):
+cdef RecordTables take_records(Records& records, list versions, object options, object types):
     """Moves the records into tables to be made later."""
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
     tables.records.boundaries.swap(records.boundaries)
@@ -319,4 +319,5 @@ cdef RecordTables take_records(Records& records, list versions, object options):
     tables.records.text.swap(records.text)
     tables.versions = list(versions) if tables.records.rejects.size() else versions
     tables.options = options
+    tables.types = types
     return tables

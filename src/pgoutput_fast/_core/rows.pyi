@@ -2,6 +2,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog import Relation
 from pgoutput_fast.options import Options
+from pgoutput_fast.user_types import UserTypes
 
 CHANGE_TYPES: tuple[str, ...]
 
@@ -11,4 +12,4 @@ class RelationRows:
     def discard(self) -> None: ...
     def take_batches(self) -> list[pa.RecordBatch]: ...
 
-def make_rows(relation: Relation, options: Options) -> RelationRows: ...
+def make_rows(relation: Relation, options: Options, types: UserTypes) -> RelationRows: ...

@@ -532,12 +532,15 @@ cdef class RelationRows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(relation, options):
-    column_types = [column_type_of(column, options) for column in relation.columns]
+def _plan(relation, options, types):
+    column_types = [column_type_of(column, options, types) for column in relation.columns]
     return relation_schema(relation, column_types, options), column_types
 
 
-def make_rows(relation, options):
-    """A RelationRows for a relation version. ValueError if a column bears the name of a metadata column."""
-    schema, column_types = _plan(relation, options)
+def make_rows(relation, options, types):
+    """A RelationRows for a relation version; `types` are those of its catalog.
+
+    ValueError if a column bears the name of a metadata column.
+    """
+    schema, column_types = _plan(relation, options, types)
     return RelationRows(relation, schema, column_types, options)

@@ -27,7 +27,8 @@ def changes(
         wal: tagged payloads (TAGGED_SCHEMA), whole or any part of them.
         table: the relation's qualified name, quoted as SQL quotes it, or its oid.
         options: how to decode; `Options()` if not given.
-        catalog: the relation versions; read from `wal` if not given, which runs a small Spark job.
+        catalog: the relation versions, and what a live server said of its types. Versions are read from `wal` if it has
+            none, which runs a small Spark job.
 
     Raises:
         KeyError: if the catalog knows no such relation; the message names what there is.
@@ -38,10 +39,16 @@ def changes(
     if options.transactions != "as_sent":
         raise ValueError("Spark's changes give transactions as they were sent: pass transactions='as_sent'")
     check_workers(wal)
-    versions = (catalog if catalog is not None else read_catalog(wal)).named(table)
+    known = catalog if catalog is not None else Catalog()
+    if not len(known):
+        known = read_catalog(wal).merged(known)
+    versions, types = known.named(table), known.types
     schema = unify_schemas(
-        [(r, relation_schema(r, [column_type_of(c, options) for c in r.columns], options)) for r in versions]
+        [
+            (r, relation_schema(r, [column_type_of(c, options, types) for c in r.columns], options))
+            for r in versions
+        ]
     )
-    task = DecodeChanges(Catalog(versions).to_json(), options, schema, spark_arrow_schema(schema))
+    task = DecodeChanges(Catalog(versions, types).to_json(), options, schema, spark_arrow_schema(schema))
     tagged = wal.where(F.col("version").isin([r.version for r in versions]) & F.col("kind").isin(*b"IUDT"))
     return tagged.select(*TAGGED_SCHEMA.names).mapInArrow(task, spark_schema(schema))

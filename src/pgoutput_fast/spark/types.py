@@ -5,7 +5,7 @@
 | time64[us] | string, `HH:MM:SS.ffffff` | mapInArrow refuses time64[us], and TIME exists from Spark 4.1 on only |
 | month_day_nano_interval | string, ISO 8601 | Spark has no type for months, days and time at once |
 | fixed_size_binary(16), arrow.uuid | binary | Spark has no fixed-size binary |
-| list of any of these | list of what stands there | |
+| list or struct of any of these | list or struct of what stands there | |
 
 Everything else that this package decodes is taken as it is.
 """
@@ -29,6 +29,8 @@ def spark_arrow_type(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_list(kind):
         return pa.list_(spark_arrow_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(spark_arrow_type(field.type)) for field in kind])
     return kind
 
 

@@ -1,0 +1,168 @@
+"""What a server's catalog says of types that are not built in: enums, domains, composites, ranges, arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+__all__ = ["NO_TYPES", "TypeField", "UserType", "UserTypes"]
+
+Kind = Literal["base", "enum", "domain", "composite", "range", "multirange", "array"]
+_KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class TypeField:
+    """A field of a composite type; dropped ones are left out.
+
+    Attributes:
+        name: its name.
+        type_oid: oid of its type.
+        typmod: the type's modifier, -1 for none.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+
+
+@dataclass(frozen=True)
+class UserType:
+    """A type as the server's catalog describes it.
+
+    Attributes:
+        oid: its oid on the server it was read from.
+        namespace, name: its schema and name.
+        kind: what it is. `base` is a type with code of its own, such as an extension's.
+        of: oid of the type below: a domain's base, an array's element, a range's bounds, a multirange's range; else 0.
+        typmod: of a domain, the modifier of its base type; -1 for none.
+        labels: of an enum, in their order.
+        fields: of a composite, in their order.
+        delimiter: what stands between the elements of an array of this type in text.
+        extension: the extension that it belongs to; empty if none.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    kind: Kind
+    of: int = 0
+    typmod: int = -1
+    labels: tuple[str, ...] = ()
+    fields: tuple[TypeField, ...] = ()
+    delimiter: str = ","
+    extension: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; what is as usual is left out."""
+        values: dict[str, Any] = {
+            "oid": self.oid,
+            "namespace": self.namespace,
+            "name": self.name,
+            "kind": self.kind,
+        }
+        if self.of:
+            values["of"] = self.of
+        if self.typmod != -1:
+            values["typmod"] = self.typmod
+        if self.kind == "enum":
+            values["labels"] = list(self.labels)
+        if self.kind == "composite":
+            values["fields"] = [[field.name, field.type_oid, field.typmod] for field in self.fields]
+        if self.delimiter != ",":
+            values["delimiter"] = self.delimiter
+        if self.extension:
+            values["extension"] = self.extension
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> UserType:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if the values are not a type.
+        """
+        try:
+            one = cls(
+                values["oid"],
+                values["namespace"],
+                values["name"],
+                values["kind"],
+                values.get("of", 0),
+                values.get("typmod", -1),
+                tuple(values.get("labels", ())),
+                tuple(TypeField(*field) for field in values.get("fields", ())),
+                values.get("delimiter", ","),
+                values.get("extension", ""),
+            )
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"not a type: {problem!r}") from None
+        oids = [one.oid, one.of, *(field.type_oid for field in one.fields)]
+        typmods = [one.typmod, *(field.typmod for field in one.fields)]
+        texts = [
+            one.namespace,
+            one.name,
+            one.delimiter,
+            one.extension,
+            *one.labels,
+            *(f.name for f in one.fields),
+        ]
+        if (
+            one.kind not in _KINDS
+            or not all(isinstance(each, str) for each in texts)
+            or not all(_within(oid, 0, (1 << 32) - 1) for oid in oids)
+            or not all(_within(typmod, -(1 << 31), (1 << 31) - 1) for typmod in typmods)
+        ):
+            raise ValueError("not a type: a kind, an oid or a name is none")
+        return one
+
+
+def _within(number: Any, least: int, most: int) -> bool:
+    return isinstance(number, int) and least <= number <= most
+
+
+class UserTypes(Mapping[int, UserType]):
+    """Types by their oid. Immutable and hashable.
+
+    >>> mood = UserType(16390, "public", "mood", "enum", labels=("sad", "ok"))
+    >>> UserTypes([mood])[16390].labels
+    ('sad', 'ok')
+    """
+
+    def __init__(self, types: Iterable[UserType] = ()) -> None:
+        self._by_oid = {each.oid: each for each in types}
+        self._hash = hash(frozenset(self._by_oid.values()))
+
+    def __getitem__(self, oid: int) -> UserType:
+        return self._by_oid[oid]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._by_oid)
+
+    def __len__(self) -> int:
+        return len(self._by_oid)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserTypes) and self._by_oid == other._by_oid
+
+    def __repr__(self) -> str:
+        return f"UserTypes({', '.join(f'{each.namespace}.{each.name}' for each in self.values())})"
+
+    def merged(self, other: UserTypes) -> UserTypes:
+        """Both; where both know an oid, the other's word counts."""
+        return UserTypes([*self.values(), *other.values()]) if other else self
+
+    def base_of(self, oid: int) -> int:
+        """The oid of what a domain is in the end, of any other type the oid itself."""
+        seen = set()
+        while (known := self._by_oid.get(oid)) is not None and known.kind == "domain" and oid not in seen:
+            seen.add(oid)
+            oid = known.of
+        return oid
+
+
+NO_TYPES = UserTypes()
