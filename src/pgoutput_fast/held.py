@@ -18,7 +18,7 @@ __all__ = ["Due", "Held"]
 # Pieces of a transaction below this many rows are put together: thousands of them would cost more than what they hold.
 _SMALL_ROWS = 8192
 # Bounds of a batch in a file, and so of what is read at a time.
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 15
 _BATCH_BYTES = 1 << 24
 
 
@@ -238,8 +238,15 @@ class Held:
         other._on_save = spiller.saved
         return other
 
-    def to_dict(self, save: bool) -> dict[str, Any]:
-        """As JSON values; with `save`, to be resumed from some day. Files of a temporary directory are taken in."""
+    def to_dict(self, *, save: bool) -> dict[str, Any] | None:
+        """As JSON values, None if nothing waits; with `save`, to go on from some day.
+
+        What lies in files of a temporary directory is taken in.
+        """
+        if save and self._on_save is not None:
+            self._on_save(self.files)
+        if not self:
+            return None
         tables: list[pa.Table] = []
         described = []
         for txn, waiting in sorted(self.waiting.items()):
@@ -255,16 +262,13 @@ class Held:
             aborts = [list(each) for each in waiting.rolled_back]
             described.append({"txn": txn, "files": files, "rolled_back": aborts})
         rows = _copied(pa.concat_tables(tables)) if tables else None
-        document = {
+        return {
             "waiting": described,
             "rows": None if rows is None else _to_text(rows),
             "due": [
                 [due.txn, due.at_seq, due.commit_lsn, due.commit_timestamp, due.lost] for due in self.due
             ],
         }
-        if save and self._on_save is not None:
-            self._on_save(self.files)
-        return document
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Held:

@@ -78,8 +78,13 @@ class SpillFile:
     def durable(self) -> bool:
         return self._directory is None
 
+    @property
+    def kept(self) -> bool:
+        """Whether it stays when nobody in this process refers to it any more, for a saved state names it."""
+        return self._fate.keep
+
     def keep(self, keep: bool) -> None:
-        """Whether the file stays when nobody in this process refers to it any more."""
+        """Says whether a saved state names it. Once one does, its bytes are on the disk."""
         if keep and not self._synced:
             _sync(self.path)
             self._synced = True
@@ -224,8 +229,8 @@ class Spiller:
         self._next = named
 
     def resumed(self, files: Iterable[SpillFile]) -> None:
-        """These files were named by the state with which the decoder began."""
-        self._saved = frozenset(file for file in files if file.durable)
+        """The decoder began with a state that has these files. What was saved of it may be resumed once more."""
+        self._saved = frozenset(file for file in files if file.kept)
 
     def went_on(self) -> None:
         """A call succeeded: a state that was saved before it has taken the place of the one before."""

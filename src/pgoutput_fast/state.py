@@ -37,12 +37,12 @@ class StreamState:
 
     def with_held(self, held: Held) -> StreamState:
         """The same state, with what the committed view holds back."""
-        return StreamState(self._values, self._catalog, held if held else None)
+        return StreamState(self._values, self._catalog, held)
 
     @property
     def held(self) -> Held | None:
         """What waits for its commit in the committed view; None if nothing does."""
-        return self._held
+        return self._held or None
 
     @property
     def spill_files(self) -> list[str]:
@@ -88,7 +88,7 @@ class StreamState:
             "format": FORMAT,
             "state": self._values,
             "catalog": self._catalog.to_dict(),
-            "held": None if self._held is None else self._held.to_dict(save),
+            "held": None if self._held is None else self._held.to_dict(save=save),
         }
 
     @classmethod

@@ -34,8 +34,9 @@ _IS_HELD = np.zeros(256, np.bool_)
 _IS_HELD[list(b"IUDTM")] = True
 _MESSAGE = ord("M")
 
-# As many messages are tagged at a time, and about as many rows are given at a time of what is large.
-_PIECE_ROWS = 1 << 16
+# So many messages are tagged at a time, and about so many rows or bytes of a large transaction given at a time.
+_TAGGED_MESSAGES = 1 << 16
+_PIECE_ROWS = 1 << 15
 _PIECE_BYTES = 1 << 25
 # Payloads have offsets of 32 bits once they are tagged.
 _MOST_TAGGED_BYTES = 1 << 30
@@ -158,7 +159,7 @@ def _segments(native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iter
         ends = plain_stretches(array, native.between_transactions, _LEAST_STRETCH)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
-                count = min(first - at, _PIECE_ROWS)
+                count = min(first - at, _TAGGED_MESSAGES)
                 while count > 1 and array.slice(at, count).nbytes > _MOST_TAGGED_BYTES:
                     count //= 2
                 yield _segment(array, lsns, seqs, begin, at, count, False)
@@ -197,8 +198,9 @@ class _Call:
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
             if self.held:
-                for txn in _Fates.of(records.outcomes).txns.tolist():
-                    self.held.drop(txn)  # void: its xid came again
+                # Void, for their xids came again or a session began.
+                for txn in self.held.waiting.keys() & set(_Fates.of(records.outcomes).txns.tolist()):
+                    self.held.drop(txn)
         else:
             tagged, records = self._native.tag(*arguments)
             self._records.add(records, boundaries=True)
