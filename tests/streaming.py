@@ -22,14 +22,14 @@ class Live:
         self.payloads: list[pg.Payload] = []
 
     def until(self, tag: str) -> None:
-        """Reads on until a message of that tag has come."""
+        """Reads on until a message of that tag has come; a Commit of an empty transaction, which 14 sends, is none."""
         deadline = time.monotonic() + 20
         self.stream.flush()
-        last = b""
-        while last[:1] != tag.encode():
+        before = last = b""
+        while last[:1] != tag.encode() or before + last[:1] == b"BC":
             message = self.cursor.read_message()
             if message is not None:
-                last = message.payload
+                before, last = last[:1], message.payload
                 self.payloads.append((message.data_start, last))
                 continue
             left = deadline - time.monotonic()

@@ -119,7 +119,7 @@ def test_sent_again_in_other_pieces(stream: Streaming, other: OtherProcess, tmp_
         second = live.payloads
     sizes = [[len(part) for part in kinds(piece).split("S")[1:]] for piece in (first, second)]
     assert sizes[0][0] < sizes[1][0], "the pieces are as before"
-    assert "B" not in kinds(second)
+    assert "B" not in kinds(second).replace("BC", "")
     check(stream, tmp_path, other, [first, second], table, marks=(True, False))
 
 
@@ -134,7 +134,7 @@ def test_sent_again_as_a_plain_transaction(stream: Streaming, other: OtherProces
     with stream.live(streaming="off") as live:
         live.until("C")
         second = live.payloads
-    assert runs(kinds(second)) == "BRIDC"
+    assert runs(kinds(second).replace("BC", "")) == "BRIDC"
     check(stream, tmp_path, other, [first, second], table, marks=(True, False))
 
 

@@ -1,6 +1,7 @@
 """Files of changes that wait for their commit: written once, read batch by batch, gone with the last who needs them.
 
-A file belongs to one transaction and is never changed or appended to. Its name is made by chance, so that decoders can
+A file belongs to one transaction and is never changed or appended to. It is not compressed: that would cost more than
+decoding does. Its name is made by chance, so that decoders can
 share a directory. It lives as long as a decoder or a state in memory refers to it, and beyond that for as long as it is
 named by the state that was saved last.
 """
@@ -182,12 +183,11 @@ class Spiller:
         path = os.path.join(directory, NAME.format(token=self._token, number=self._number))
         self._number += 1
         rows = count = nbytes = 0
-        options = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
         fate = _Fate(False)
         try:
             with open(path, "xb") as file:
                 sink = _Checked(file)
-                with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
+                with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA) as writer:
                     for batch in batches:
                         writer.write_batch(batch)
                         rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes

@@ -197,10 +197,9 @@ class _Call:
             changes, records = self._native.decode(*arguments)
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
-            if self.held:
-                # Void, for their xids came again or a session began.
-                for txn in self.held.waiting.keys() & set(_Fates.of(records.outcomes).txns.tolist()):
-                    self.held.drop(txn)
+            # Their xids came again, or a session began.
+            for txn in records.voided:
+                self.held.drop(txn)
         else:
             tagged, records = self._native.tag(*arguments)
             self._records.add(records, boundaries=True)

@@ -163,6 +163,18 @@ cdef class RecordTables:
         return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
 
     @property
+    def voided(self):
+        """Keys of whole transactions that were aborted or became void."""
+        cdef OutcomeRecord* o
+        cdef list found = []
+        cdef size_t i
+        for i in range(self.records.outcomes.size()):
+            o = &self.records.outcomes[i]
+            if not o.committed and o.subxid == NONE64:
+                found.append(o.txn)
+        return found
+
+    @property
     def transactions(self):
         if "transactions" not in self.made:
             self.made["transactions"] = self._transactions()
