@@ -57,8 +57,8 @@ def test_what_would_be_refused_is_in_no_stretch(bad: bytes) -> None:
 
 
 def test_another_commit_ends_no_transaction() -> None:
-    other = encode.encode_commit(101, 108, 0)
-    assert stretches(BEGIN, INSERT, other, *PLAIN) == [(3, 6)]
+    for other in (encode.encode_commit(101, 108, 0), encode.encode_commit(100, 108, 1)):
+        assert stretches(BEGIN, INSERT, other, *PLAIN) == [(3, 6)]
 
 
 def test_a_cut_must_be_worth_while() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,7 @@ class CommittedView:
         """The rows of `batch` whose transaction is committed, with its commit's position and time."""
         rows = pa.Table.from_batches([batch])
         waits = pa.array(_IS_HELD[_values(rows, "kind", 0).astype(np.uint8)])
-        fates = _Fates.of(outcomes)
+        fates = _Fates.of_outcomes(outcomes)
         rolled_back = [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
         changes = _committed(_without_rolled_back(rows.filter(waits), rolled_back), fates)
         return _one_batch(pa.concat_tables([changes, rows.filter(pc.invert(waits))]))
@@ -203,7 +203,7 @@ class _Call:
         else:
             tagged, records = self._native.tag(*arguments)
             self._records.add(records, boundaries=True)
-            self._take_tagged(tagged, _Fates.of(records.outcomes, records.forgotten))
+            self._take_tagged(tagged, _Fates.of_records(records))
         if self.held.memory > self._options.memory_limit:
             self.held.spill(self._spiller, self._options.memory_limit // 2)
 
@@ -235,7 +235,7 @@ class _Call:
             for txn, aborts in fates.aborts.items():
                 self.held.roll_back(txn, aborts)
             self.held.due += fates.due(self.held.waiting)
-            self._give([arrived.filter(pa.array(ends & (txns < 0)))], _Fates.of_due(()), [])
+            self._give([arrived.filter(pa.array(ends & (txns < 0)))], _NO_FATES, [])
             return
         rolled_back = self.held.aborts(known)
         rolled_back += [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
@@ -373,47 +373,56 @@ class _Fates:
     aborts: dict[int, list[tuple[int, int]]]
 
     @classmethod
-    def of(cls, outcomes: pa.RecordBatch, forgotten: Iterable[int] = ()) -> _Fates:
-        """Of a stream's outcomes, and of transactions whose end is not known."""
-        if outcomes.num_rows == 0:
-            return cls._from([(txn, 0, 0, 0, False, True) for txn in forgotten])
+    def of_records(cls, records: Any) -> _Fates:
+        """Of what a call brought, transactions whose end is not known among them."""
+        columns, rolled_back = records.fates()
+        if not columns[0] and not records.forgotten:
+            return _NO_FATES if not rolled_back else replace(_NO_FATES, aborts=_grouped(rolled_back))
+        return cls._from([np.frombuffer(each, np.int64) for each in columns], records.forgotten, rolled_back)
+
+    @classmethod
+    def of_outcomes(cls, outcomes: pa.RecordBatch) -> _Fates:
+        """Of a table of outcomes."""
         table = pa.Table.from_batches([outcomes])
         whole = table.column("subxid").is_null().to_numpy()
         committed = pc.equal(table.column("outcome"), "committed").to_numpy()
-        aborts: dict[int, list[tuple[int, int]]] = {}
-        if not whole.all():
-            parts = table.filter(pa.array(~whole & ~committed))
-            for txn, *abort in zip(
-                *(_values(parts, name).tolist() for name in ("txn", "subxid", "at_seq")), strict=True
-            ):
-                aborts.setdefault(txn, []).append((abort[0], abort[1]))
-        lost = np.array(list(forgotten), np.int64)
-        nothing = np.zeros(len(lost), np.int64)
-        txns = np.concatenate([_values(table, "txn")[whole], lost])
-        order = np.argsort(txns, kind="stable")
-        times = table.column("commit_timestamp").cast(pa.int64()).fill_null(0).to_numpy()
-        return cls(
-            txns[order],
-            np.concatenate([_values(table, "at_seq")[whole], nothing])[order],
-            np.concatenate([_values(table, "commit_lsn", 0)[whole], nothing])[order],
-            np.concatenate([times[whole], nothing])[order],
-            np.concatenate([committed[whole], nothing > 0])[order],
-            order >= len(txns) - len(lost),
-            aborts,
+        parts = table.filter(pa.array(~whole & ~committed))
+        rolled_back = zip(
+            *(_values(parts, name).tolist() for name in ("txn", "subxid", "at_seq")), strict=True
         )
+        columns = [_values(table, name, 0)[whole] for name in ("txn", "at_seq", "commit_lsn")]
+        times = table.column("commit_timestamp").cast(pa.int64()).fill_null(0).to_numpy()
+        return cls._from([*columns, times[whole], committed[whole]], (), rolled_back)
 
     @classmethod
     def of_due(cls, due: Iterable[Due]) -> _Fates:
-        return cls._from(
-            [(d.txn, d.at_seq, d.commit_lsn, d.commit_timestamp, not d.lost, d.lost) for d in due]
-        )
+        due = list(due)
+        ended = [d for d in due if not d.lost]
+        columns = zip(*((d.txn, d.at_seq, d.commit_lsn, d.commit_timestamp, 1) for d in ended), strict=True)
+        known = [np.array(each, np.int64) for each in columns] or [np.zeros(0, np.int64)] * 5
+        return cls._from(known, [d.txn for d in due if d.lost], ())
 
     @classmethod
-    def _from(cls, rows: list[tuple[int, int, int, int, bool, bool]]) -> _Fates:
-        columns: list[Any] = list(zip(*sorted(rows), strict=True)) if rows else [()] * 6
-        kinds = [np.int64] * 4 + [np.bool_] * 2
-        txns, at_seq, lsn, timestamp, committed, lost = map(np.array, columns, kinds)
-        return cls(txns, at_seq, lsn, timestamp, committed, lost, {})
+    def _from(
+        cls,
+        columns: Sequence[np.ndarray[Any, Any]],
+        lost: Sequence[int],
+        rolled_back: Iterable[tuple[int, int, int]],
+    ) -> _Fates:
+        """`columns`: txn, at_seq, commit_lsn, commit_timestamp, committed of those whose end is known."""
+        is_lost = np.zeros(len(columns[0]), np.bool_)
+        if lost:
+            nothing = np.zeros(len(lost), np.int64)
+            columns = [np.concatenate([columns[0], np.array(lost, np.int64)])] + [
+                np.concatenate([each, nothing]) for each in columns[1:]
+            ]
+            is_lost = np.concatenate([is_lost, nothing == 0])
+        txns, at_seq, lsn, timestamp, committed = columns
+        if len(txns) > 1:
+            order = np.argsort(txns, kind="stable")
+            txns, at_seq, lsn, timestamp = txns[order], at_seq[order], lsn[order], timestamp[order]
+            committed, is_lost = committed[order], is_lost[order]
+        return cls(txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _grouped(rolled_back))
 
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
         """Those that were committed or lost and have rows that wait, in the order of their ends."""
@@ -425,6 +434,18 @@ class _Fates:
             for at_seq, txn, lsn, time, lost, committed in found
             if (committed or lost) and txn in waiting
         )
+
+
+def _grouped(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+    """{txn: [(subxid, at_seq)]}."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for txn, subxid, at_seq in rolled_back:
+        found.setdefault(txn, []).append((subxid, at_seq))
+    return found
+
+
+_NOTHING = np.zeros(0, np.int64)
+_NO_FATES = _Fates(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
 
 
 def _without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
@@ -460,6 +481,13 @@ def _without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> 
 def _committed(rows: pa.Table, fates: _Fates) -> pa.Table:
     """The rows of committed transactions and of none, with their commit's position, in the order of the commits."""
     txns = _values(rows, "txn", -1)
+    if (
+        len(fates.txns) == 1
+        and fates.committed[0]
+        and bool(np.all(txns == fates.txns[0]))
+        and _told(rows, fates)
+    ):
+        return rows
     if len(fates.txns):
         at = np.minimum(np.searchsorted(fates.txns, txns), len(fates.txns) - 1)
         ended = (fates.txns[at] == txns) & fates.committed[at]
@@ -483,6 +511,14 @@ def _committed(rows: pa.Table, fates: _Fates) -> pa.Table:
             column = pa.nulls(rows.num_rows, field.type)
         rows = rows.set_column(TAGGED_SCHEMA.get_field_index(name), field, column)
     return rows
+
+
+def _told(rows: pa.Table, fates: _Fates) -> bool:
+    """Whether the rows have the commit's position and time, for a plain transaction's Begin announced them."""
+    if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
+        return False
+    told = (rows.column(name)[0].cast(pa.int64()).as_py() for name in ("commit_lsn", "commit_timestamp"))
+    return list(told) == [int(fates.commit_lsn[0]), int(fates.commit_timestamp[0])]
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

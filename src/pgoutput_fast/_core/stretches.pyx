@@ -28,7 +28,7 @@ cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
 cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64_t]& found) noexcept nogil:
     """Appends begin and end of each stretch to `found`. Returns -1 for offsets that run back."""
     cdef int64_t count = payloads.count
-    cdef int64_t begin = 0, complete = 0, lsn = 0
+    cdef int64_t begin = 0, complete = 0, lsn = 0, timestamp = 0
     cdef int64_t i, end
     cdef int64_t at = _offset(payloads, 0)
     cdef uint8_t kind, cls
@@ -52,9 +52,10 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64
                 parse_boundary(&f, kind, &b, &gid, &gid_length)
                 place = INSIDE if f.reason == OK else ELSEWHERE
                 lsn = b.lsn
+                timestamp = b.timestamp
             elif place == INSIDE and kind == c'C':
                 parse_boundary(&f, kind, &b, &gid, &gid_length)
-                place = BETWEEN if f.reason == OK and b.lsn == lsn else ELSEWHERE
+                place = BETWEEN if f.reason == OK and b.lsn == lsn and b.timestamp == timestamp else ELSEWHERE
             else:
                 place = ELSEWHERE
             if place == ELSEWHERE:
@@ -75,7 +76,7 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64
 
 
 def plain_stretches(array, bint between, int64_t least):
-    """[(begin, end)] of stretches of whole plain transactions, each with its Begin and Commit in order.
+    """[(begin, end)] of stretches of whole plain transactions, each with a Begin and the Commit that it announced.
 
     What a stretch gives is known when it ends: none of its messages has to wait, and none of its boundaries is one
     that could be refused.
