@@ -23,6 +23,7 @@ SPILL_BYTES = 1 << 24
 
 AS_SENT = pgo.Options()
 COMMITTED = pgo.Options(transactions="committed")
+IN_MEMORY = pgo.Options(transactions="committed", memory_limit=1 << 40)
 
 
 def streamed(corpus: corpora.Corpus) -> pa.Array:
@@ -49,17 +50,15 @@ def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]
         spilling = pgo.Options(transactions="committed", memory_limit=SPILL_BYTES, spill_directory=directory)
         for name in corpora.FULL_MESSAGES:
             corpus = corpora.corpus(name, scale, seed)
-            cases = [(name, corpus.payloads, len(corpus.payloads), COMMITTED)]
+            cases = [
+                (f"{name}, one call", corpus.payloads, len(corpus.payloads), COMMITTED),
+                (f"{name}, calls of {BATCH_MESSAGES:,}", corpus.payloads, BATCH_MESSAGES, COMMITTED),
+            ]
             if name == "wide text":
                 wide = streamed(corpus)
                 cases += [
                     (f"{name}, calls of {CUT_MESSAGES:,}", corpus.payloads, CUT_MESSAGES, COMMITTED),
-                    (
-                        f"{name}, streamed, in memory",
-                        wide,
-                        BATCH_MESSAGES,
-                        pgo.Options(transactions="committed", memory_limit=1 << 40),
-                    ),
+                    (f"{name}, streamed, in memory", wide, BATCH_MESSAGES, IN_MEMORY),
                     (f"{name}, streamed, through files", wide, BATCH_MESSAGES, spilling),
                 ]
             for label, payloads, size, options in cases:

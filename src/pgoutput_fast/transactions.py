@@ -517,8 +517,10 @@ def _told(rows: pa.Table, fates: _Fates) -> bool:
     """Whether the rows have the commit's position and time, for a plain transaction's Begin announced them."""
     if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
         return False
-    told = (rows.column(name)[0].cast(pa.int64()).as_py() for name in ("commit_lsn", "commit_timestamp"))
-    return list(told) == [int(fates.commit_lsn[0]), int(fates.commit_timestamp[0])]
+    lsn, timestamp = (
+        _values(rows.slice(0, 1), name).view(np.int64)[0] for name in ("commit_lsn", "commit_timestamp")
+    )
+    return bool(lsn == fates.commit_lsn[0] and timestamp == fates.commit_timestamp[0])
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
