@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_what_waits_goes_to_files_and_comes_back(tmp_path: Path) -> None:
         assert pa.ipc.open_file(file).read_all().column("seq").to_pylist() == [2]
     assert ids(decoder.decode(commit())) == [1, 2]
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_payloads_that_repeat_themselves_are_compressed(tmp_path: Path, alike: bool) -> None:
+    rng = random.Random(7)
+    spec = RelationSpec(16385, "public", "u", (ColumnSpec("t", 25),))
+    notes = [
+        "x" * 500 if alike else "".join(rng.choices("0123456789abcdef" * 6 + "ghij", k=500))
+        for _ in range(200)
+    ]
+    body = [encode.encode_insert(16385, [note], xid=9) for note in notes]
+    decoder = Decoder(options(tmp_path))
+    decoder.decode([encode.encode_stream_start(9, True), encode.encode_relation(spec, xid=9), *body, STOP])
+    (path,) = tmp_path.iterdir()
+    assert (path.stat().st_size < 200 * 250) == alike
+    out = decoder.decode(commit())
+    assert out.table("public.u").column("t").to_pylist() == notes
 
 
 def test_below_the_limit_there_are_no_files(tmp_path: Path) -> None:
