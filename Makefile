@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
 TIME ?= 300
+ROWS ?= 20000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench fuzz wheel develop clean
+.PHONY: help demo test lint bench fuzz soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,9 @@ bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.
 
 fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME)
+
+soak: $(VENV)/.dev  ## a transaction of 20 million rows through the committed view, within 300 MB (about a minute)
+	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import pgoutput_fast as pgo
-from benchmarks import corpora, yardsticks
+from benchmarks import committed, corpora, yardsticks
 from benchmarks.columns import TYPES, ColumnKind
 from benchmarks.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
@@ -81,6 +81,7 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     for name, kind in (TYPES | PRINTED_TYPES).items():
         check_convert(name, kind, 1000)
     sections = [decode_section(name, scale, rounds, seed) for name in corpora.FULL_MESSAGES]
+    sections += [committed_section(scale, rounds, seed)]
     sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
     return "\n".join([_machine(scale, rounds, seed), *map(str, sections)])
 
@@ -163,6 +164,13 @@ def check_stages(corpus: corpora.Corpus) -> None:
             pa.Table.from_batches([b.batch for b in out.changes if b.relation.qualified_name == name])
         ), f"{corpus.name}: the stages of {name} differ from decode()"
     assert time_headers(corpus.payloads)[2] == sum(table.num_rows for table in corpus.tables.values())
+
+
+def committed_section(scale: float, rounds: int, seed: int) -> Section:
+    """The committed view beside the changes as sent."""
+    return Section(
+        "committed view", ["", "ns/message", "of as sent"], list(committed.rows(scale, rounds, seed))
+    )
 
 
 # ---- convert, type by type ---------------------------------------------------------------------------------

@@ -22,19 +22,35 @@ class Live:
         self.payloads: list[pg.Payload] = []
 
     def until(self, tag: str) -> None:
-        """Reads on until a message of that tag has come."""
+        """Reads on until a message of that tag has come; a Commit of an empty transaction, which 14 sends, is none."""
         deadline = time.monotonic() + 20
         self.stream.flush()
-        last = b""
-        while last[:1] != tag.encode():
+        before = last = b""
+        while last[:1] != tag.encode() or before + last[:1] == b"BC":
             message = self.cursor.read_message()
             if message is not None:
-                last = message.payload
+                before, last = last[:1], message.payload
                 self.payloads.append((message.data_start, last))
                 continue
             left = deadline - time.monotonic()
             assert left > 0, f"no {tag} came"
             select.select([self.cursor], [], [], left)
+
+    def confirm(self) -> None:
+        """Tells the server that all that ended is safe: the next session begins behind it."""
+        ends = {ord("C"): 10, ord("c"): 14, ord("P"): 10, ord("p"): 10, ord("K"): 10, ord("r"): 10}
+        lsns = [
+            int.from_bytes(data[ends[data[0]] : ends[data[0]] + 8])
+            for _, data in self.payloads
+            if data[0] in ends
+        ]
+        self.cursor.send_feedback(flush_lsn=lsns[-1], reply=True, force=True)
+        deadline = time.monotonic() + 20
+        known = f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{self.stream.slot.name}'"
+        while self.stream.slot.execute(known)[0][0] < lsns[-1]:
+            assert time.monotonic() < deadline, "the walsender does not hear"
+            self.cursor.read_message()
+            time.sleep(0.01)
 
 
 class Streaming:
@@ -72,11 +88,17 @@ class Streaming:
         return self.slot.peek(options)
 
     @contextlib.contextmanager
-    def live(self, **options: str) -> Iterator[Live]:
-        """A walsender, that sends while others work: what has ended before it looked may not be sent at all."""
+    def live(self, *, work_mem: str | None = None, **options: str) -> Iterator[Live]:
+        """A walsender, that sends while others work: what has ended before it looked may not be sent at all.
+
+        `work_mem` is the size from which a transaction is streamed, if not the server's.
+        """
+        settings = {"options": f"-c logical_decoding_work_mem={work_mem}"} if work_mem else {}
         with contextlib.closing(
             self.database.server.connect(
-                dbname=self.database.name, connection_factory=psycopg2.extras.LogicalReplicationConnection
+                dbname=self.database.name,
+                connection_factory=psycopg2.extras.LogicalReplicationConnection,
+                **settings,
             )
         ) as connection:
             cursor = connection.cursor()

@@ -28,6 +28,7 @@ def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
         "| decode ",
         "timestamptz",
         "us/call",
+        "streamed, through files",
     ):
         assert label in run.stdout
     assert (ROOT / "benchmarks" / "README.md").read_bytes() == readme

@@ -161,3 +161,18 @@ def test_many_calls_and_many_aborts_are_quick() -> None:
     aborts = [encode.encode_stream_abort(9, 10 + k) for k in range(0, 300, 2)]
     out = decoder.decode([*aborts, encode.encode_stream_commit(9, 300, 308, 0)])
     assert sum(each.batch.num_rows for each in out.changes) == 15_000
+
+
+def test_a_commits_own_time_counts() -> None:
+    """No server sends another than the Begin announced; a damaged stream may."""
+    stream = [*plain(1, 2)[:-1], encode.encode_commit(100, 108, 5_000_000)]
+    for calls in ([stream], [stream[:3], stream[3:]], [stream[:-1], stream[-1:]]):
+        decoder = Decoder(COMMITTED)
+        outs = [decoder.decode(call) for call in calls]
+        times = {
+            time.second
+            for out in outs
+            for each in out.changes
+            for time in each.batch.column("_commit_timestamp").to_pylist()
+        }
+        assert times == {5}

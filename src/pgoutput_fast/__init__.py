@@ -8,7 +8,7 @@ split the work so that it can be done anywhere and in any order. `pgoutput_fast.
 from pgoutput_fast.catalog import Catalog, Column, Relation
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.decoder import Decoder, decode, decode_tagged, tag
-from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.errors import DecodeError, SpillError
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
@@ -24,6 +24,7 @@ __all__ = [
     "Options",
     "Relation",
     "RelationBatch",
+    "SpillError",
     "StreamState",
     "TypeField",
     "UserType",

@@ -33,8 +33,10 @@ class Decoder:
 
     Raises:
         ValueError: if the state holds changes back and the options are not those of the committed view.
+        SpillError: if a spill file that the state names is missing or damaged.
 
-    Threads may share a decoder: its calls come one after the other.
+    A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise they go when it
+    does. Threads may share a decoder: its calls come one after the other.
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
@@ -58,6 +60,7 @@ class Decoder:
         _expect("catalog", catalog, Catalog)
         # The ground floor runs without the GIL, and a call moves the state: one at a time.
         self._lock = threading.Lock()
+        self._closed = False
         self._native = NativeDecoder(self.options, state, catalog)
         held = state.held if state is not None else None
         if held is not None and self.options.transactions != "committed":
@@ -72,8 +75,9 @@ class Decoder:
     def state(self) -> StreamState:
         """A snapshot from which another decoder, in another process, can go on."""
         with self._lock:
+            self._expect_open()
             state: StreamState = self._native.state
-            return state if self._view is None else state.with_held(self._view.held)
+            return state if self._view is None else state.with_held(self._view.snapshot())
 
     @property
     def catalog(self) -> Catalog:
@@ -85,6 +89,7 @@ class Decoder:
     def start_session(self) -> None:
         """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
         with self._lock:
+            self._expect_open()
             self._native.start_session()
 
     def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
@@ -97,11 +102,14 @@ class Decoder:
             seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call.
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
+                the committed view a change is looked into when it is given: what is rolled back may be anything.
+            SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
         arrays = as_binary_arrays(payloads)
         with self._lock:
+            self._expect_open()
             lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
             if self._view is not None:
                 return self._view.decode(self._native, arrays, lsns, seqs)
@@ -111,12 +119,63 @@ class Decoder:
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
 
+        In the committed view the end of a large transaction gives several pieces: the first has the batch's
+        `transactions` and `outcomes`. The state between two pieces is that after the first of them: a decoder that goes
+        on from it gives the others, and wants payloads from ordinal `state.next_seq` on.
+
         Args:
             batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
                 they have them, `lsn` and `seq`.
+
+        Raises:
+            DecodeError: as `decode` does; the decoder is then as it was before the piece.
+            SpillError: if changes that wait cannot be read back.
         """
         for batch in batches:
-            yield self.decode(*_columns(batch))
+            if self._view is None:
+                yield self.decode(*_columns(batch))
+                continue
+            pieces = self._pieces(*_columns(batch))
+            while True:
+                with self._lock:
+                    piece = next(pieces, None)
+                if piece is None:
+                    break
+                yield piece
+
+    def _pieces(self, payloads: Any, lsn: Any, seq: Any) -> Iterator[Decoded]:
+        arrays = as_binary_arrays(payloads)
+        lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
+        yield from self._open_view().stream(self._native, arrays, lsns, seqs)
+
+    def close(self, *, discard: bool = False) -> None:
+        """Ends it: changes that wait are let go of, and their spill files removed. Does nothing a second time.
+
+        Files that the state saved last needs stay in `Options.spill_directory`, for a decoder that goes on from it.
+
+        Args:
+            discard: remove those, too: nobody will go on.
+        """
+        with self._lock:
+            if self._view is not None and not self._closed:
+                self._view.close(discard)
+            self._closed = True
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _open_view(self) -> CommittedView:
+        """The committed view, for a call."""
+        self._expect_open()
+        assert self._view is not None
+        return self._view
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise ValueError("the decoder is closed: take its state before, and go on with another")
 
 
 def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options | None = None) -> Decoded:

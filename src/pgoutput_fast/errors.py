@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DecodeError", "reason_text"]
+__all__ = ["DecodeError", "SpillError", "reason_text"]
 
 
 class DecodeError(ValueError):
@@ -60,6 +60,28 @@ def _rebuild(reason: str, *place: Any) -> DecodeError:
     return DecodeError(reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column)
 
 
+class SpillError(RuntimeError):
+    """A file of changes that wait for their commit is missing or damaged, so that they cannot be given.
+
+    Attributes:
+        path: the file.
+        txn: the transaction whose rows it holds: ordinal of the message that began it.
+    """
+
+    def __init__(self, path: str, txn: int, what: str) -> None:
+        self.path = path
+        self.txn = txn
+        self.what = what
+        super().__init__(
+            f"spill file {path} {what}; it holds changes of the transaction that message {txn} began, which wait for "
+            f"their commit. Put the file back, or go on from a state that was taken before message {txn} and decode "
+            "again what follows"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SpillError, (self.path, self.txn, self.what))
+
+
 # Codes that Python code gives by itself.
 STATE_LOST = 19
 
@@ -86,7 +108,8 @@ _REASONS = {
     19: "the stream's state is not known after a malformed message; the next transaction boundary ends this",
     20: "this message belongs into a transaction, and none is open: did the stream begin before this message?",
     21: "this message cannot come inside an open transaction; if a new session begins here, call start_session()",
-    22: "a stream of this transaction never began: did the capture begin before this message?",
+    22: "expected the Stream Start that begins this transaction (first-segment flag 1) before this message: did the "
+    "capture begin too late, or was the state lost in which decoding stopped?",
     23: "this message does not match the one that opened its transaction",
     24: "the text is not {type} as PostgreSQL prints it{hint}",
     25: "the value's length is not that of {type}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,9 +30,14 @@ class Options:
         threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
         batch_rows: most rows of a record batch (at least 2).
         batch_bytes: a record batch is closed once it holds this many bytes.
+        memory_limit: in the committed view, most bytes of changes that wait in memory for their commit. What is beyond
+            goes to files.
+        spill_directory: where those files lie; made if it is not there. None is a temporary directory of the decoder's
+            own, which goes with it: then a state that is saved carries all that waits. With a directory it names the
+            files, and they stay until a later state has taken its place.
 
     Raises:
-        ValueError: for a value that is none of these.
+        TypeError, ValueError: for a value that is none of these.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -47,6 +53,8 @@ class Options:
     threads: int = 1
     batch_rows: int = 65_536
     batch_bytes: int = 1 << 28
+    memory_limit: int = 1 << 26
+    spill_directory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _one_of("transactions", self.transactions, "as_sent", "committed")
@@ -63,6 +71,14 @@ class Options:
         _at_least("threads", self.threads, 1)
         _at_least("batch_rows", self.batch_rows, 2)
         _at_least("batch_bytes", self.batch_bytes, 1)
+        _at_least("memory_limit", self.memory_limit, 1)
+        if self.spill_directory is not None:
+            directory = os.fspath(self.spill_directory)
+            if not isinstance(directory, str) or not directory:
+                raise ValueError(
+                    "spill_directory must be the path of a directory, as a str or an os.PathLike of str"
+                )
+            object.__setattr__(self, "spill_directory", directory)
 
 
 def _one_of(name: str, value: Any, *allowed: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
-import pyarrow as pa
-
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.held import Held
 
 __all__ = ["StreamState"]
 
@@ -31,20 +29,25 @@ class StreamState:
         self,
         values: dict[str, Any] | None = None,
         catalog: Catalog | None = None,
-        held: pa.Table | None = None,
+        held: Held | None = None,
     ) -> None:
         self._values = values
         self._catalog = catalog if catalog is not None else Catalog()
         self._held = held
 
-    def with_held(self, held: pa.Table) -> StreamState:
-        """The same state, with the tagged rows that the committed view holds back."""
-        return StreamState(self._values, self._catalog, held if held.num_rows else None)
+    def with_held(self, held: Held) -> StreamState:
+        """The same state, with what the committed view holds back."""
+        return StreamState(self._values, self._catalog, held)
 
     @property
-    def held(self) -> pa.Table | None:
-        """Tagged rows of transactions whose fate is not known yet; None if there are none."""
-        return self._held
+    def held(self) -> Held | None:
+        """What waits for its commit in the committed view; None if nothing does."""
+        return self._held or None
+
+    @property
+    def spill_files(self) -> list[str]:
+        """Names of the files, in the decoder's `Options.spill_directory`, that are needed to go on from this state."""
+        return [] if self._held is None else self._held.names()
 
     @property
     def catalog(self) -> Catalog:
@@ -62,10 +65,10 @@ class StreamState:
         return self._values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StreamState) and self.to_json() == other.to_json()
+        return isinstance(other, StreamState) and self._document(save=False) == other._document(save=False)
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self.next_seq)
 
     def __repr__(self) -> str:
         return f"StreamState(next_seq={self.next_seq}, {self._catalog!r})"
@@ -74,14 +77,19 @@ class StreamState:
         return (StreamState.from_json, (self.to_json(),))
 
     def to_json(self) -> str:
-        """As a JSON document; equal states give equal documents."""
-        document = {
+        """As a JSON document; equal states give equal documents. Pickling does the same.
+
+        Spill files that it names stay from now on, until a later state has been saved and the decoder has gone on.
+        """
+        return json.dumps(self._document(save=True), ensure_ascii=False)
+
+    def _document(self, *, save: bool) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "state": self._values,
             "catalog": self._catalog.to_dict(),
-            "held": None if self._held is None else _table_to_text(self._held),
+            "held": None if self._held is None else self._held.to_dict(save=save),
         }
-        return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> StreamState:
@@ -100,18 +108,7 @@ class StreamState:
             return cls(
                 document["state"],
                 Catalog.from_dict(document["catalog"]),
-                None if held is None else _table_from_text(held),
+                None if held is None else Held.from_dict(held),
             )
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
-
-
-def _table_to_text(table: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return base64.b64encode(sink.getvalue()).decode("ascii")
-
-
-def _table_from_text(text: str) -> pa.Table:
-    return pa.ipc.open_stream(base64.b64decode(text)).read_all()

@@ -6,7 +6,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
-from pgoutput_fast._core.stream_state cimport STREAMING
+from pgoutput_fast._core.stream_state cimport OUTSIDE, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
@@ -110,6 +110,11 @@ cdef class NativeDecoder:
     @property
     def next_seq(self):
         return self.tagger.next_seq
+
+    @property
+    def between_transactions(self):
+        """Whether no transaction or stream block is open before the next message."""
+        return self.tagger.state.context == OUTSIDE or self.tagger.state.session_starts
 
     def learn_from(self, NativeDecoder other, int64_t start):
         """Relation versions that another decoder met from its `start`-th on; how many it has met by now.

@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
+from libcpp.vector cimport vector
 
 from pgoutput_fast._core.assemble cimport batch_of, new_array
 from pgoutput_fast._core.column cimport (
@@ -161,6 +162,37 @@ cdef class RecordTables:
     def forgotten(self):
         """Keys of plain transactions that a bad boundary cut off."""
         return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
+
+    @property
+    def voided(self):
+        """Keys of whole transactions that were aborted or became void."""
+        cdef OutcomeRecord* o
+        cdef list found = []
+        cdef size_t i
+        for i in range(self.records.outcomes.size()):
+            o = &self.records.outcomes[i]
+            if not o.committed and o.subxid == NONE64:
+                found.append(o.txn)
+        return found
+
+    def fates(self):
+        """(txn, at_seq, commit_lsn, commit_timestamp, committed) of whole transactions, each the bytes of an int64
+        array; and [(txn, subxid, at_seq)] of subtransactions that were rolled back."""
+        cdef OutcomeRecord* o
+        cdef vector[int64_t] columns[5]
+        cdef list rolled_back = []
+        cdef size_t i
+        for i in range(self.records.outcomes.size()):
+            o = &self.records.outcomes[i]
+            if o.subxid != NONE64:
+                rolled_back.append((o.txn, o.subxid, o.at_seq))
+                continue
+            columns[0].push_back(o.txn)
+            columns[1].push_back(o.at_seq)
+            columns[2].push_back(o.commit_lsn if o.committed else 0)
+            columns[3].push_back(o.commit_timestamp if o.committed else 0)
+            columns[4].push_back(o.committed)
+        return [(<const char*> columns[k].data())[:columns[k].size() * 8] for k in range(5)], rolled_back
 
     @property
     def transactions(self):

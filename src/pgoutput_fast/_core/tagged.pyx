@@ -155,7 +155,11 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             if column.null_count:
                 raise ValueError(f"column {field.name} of tagged payloads cannot be null")
         elif column.null_count:
-            column = column.cast(pa.int64()).fill_null(0 if field.name == "lsn" else NONE64)
+            null = 0 if field.name == "lsn" else NONE64
+            if column.null_count == count:
+                column = pa.repeat(pa.scalar(null, pa.int64()), count)
+            else:
+                column = column.cast(pa.int64()).fill_null(null)
         columns[field.name] = column
     cdef Payloads payloads = Payloads(columns["payload"])
     tagger.items = 0

@@ -1,0 +1,87 @@
+"""The committed view beside the changes as sent: plain transactions, cut ones, and one large streamed one."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import pgoutput_fast as pgo
+from benchmarks import corpora
+from benchmarks.timing import interleaved
+from pgoutput_fast.encode import encode_stream_commit, encode_stream_start, encode_stream_stop
+
+__all__ = ["rows", "streamed"]
+
+XID = 900
+CUT_MESSAGES = 1000  # so that most calls end inside a transaction
+BATCH_MESSAGES = 65_536
+SPILL_BYTES = 1 << 24
+
+AS_SENT = pgo.Options()
+COMMITTED = pgo.Options(transactions="committed")
+IN_MEMORY = pgo.Options(transactions="committed", memory_limit=1 << 40)
+
+
+def streamed(corpus: corpora.Corpus) -> pa.Array:
+    """The corpus as one streamed transaction: each of its transactions a block, each change with an xid."""
+    payloads = corpus.payloads
+    kinds = pc.binary_slice(payloads, 0, 1)
+    changed = pc.binary_replace_slice(payloads, 1, 1, XID.to_bytes(4))
+    changed = pc.if_else(pc.equal(kinds, b"B"), encode_stream_start(XID, False), changed)
+    changed = pc.if_else(pc.equal(kinds, b"C"), encode_stream_stop(), changed)
+    first = [encode_stream_start(XID, True), encode_stream_stop()]
+    return pa.concat_arrays([pa.array(first), changed, pa.array([encode_stream_commit(XID, 1, 2, 0)])])
+
+
+def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]:
+    """(what, ns of CPU per message, times the cost of the same as sent), for each case.
+
+    Raises:
+        AssertionError: if both views do not give the same rows.
+    """
+    tasks: dict[str, Callable[[], int]] = {}
+    sizes: dict[str, int] = {}
+    beside: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        spilling = pgo.Options(transactions="committed", memory_limit=SPILL_BYTES, spill_directory=directory)
+        for name in corpora.FULL_MESSAGES:
+            corpus = corpora.corpus(name, scale, seed)
+            cases = [
+                (f"{name}, one call", corpus.payloads, len(corpus.payloads), COMMITTED),
+                (f"{name}, calls of {BATCH_MESSAGES:,}", corpus.payloads, BATCH_MESSAGES, COMMITTED),
+            ]
+            if name == "wide text":
+                wide = streamed(corpus)
+                cases += [
+                    (f"{name}, calls of {CUT_MESSAGES:,}", corpus.payloads, CUT_MESSAGES, COMMITTED),
+                    (f"{name}, streamed, in memory", wide, BATCH_MESSAGES, IN_MEMORY),
+                    (f"{name}, streamed, through files", wide, BATCH_MESSAGES, spilling),
+                ]
+            for label, payloads, size, options in cases:
+                sent = f"{label}, as sent"
+                for each, how in ((sent, AS_SENT), (label, options)):
+                    tasks[each] = functools.partial(_run, payloads, size, how)
+                    sizes[each] = len(payloads)
+                beside[label] = sent
+                assert tasks[sent]() == tasks[label]() == sum(t.num_rows for t in corpus.tables.values())
+        measured = interleaved(tasks, {}, rounds)
+    for label, seconds in measured.items():
+        ratio = 1 / seconds.speed_beside(measured[beside.get(label, label)])
+        yield label, f"{seconds.seconds / sizes[label] * 1e9:.0f}", f"{ratio:.2f}"
+
+
+def _run(payloads: pa.Array, size: int, options: pgo.Options) -> int:
+    """How many rows come out."""
+    if size >= len(payloads):
+        return _count(pgo.decode(payloads, options=options))
+    batches = (payloads.slice(at, size) for at in range(0, len(payloads), size))
+    with pgo.Decoder(options) as decoder:
+        return sum(_count(out) for out in decoder.stream(batches))
+
+
+def _count(out: pgo.Decoded) -> int:
+    return sum(each.batch.num_rows for each in out.changes)

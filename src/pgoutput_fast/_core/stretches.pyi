@@ -1,0 +1,3 @@
+import pyarrow as pa
+
+def plain_stretches(array: pa.Array, between: bool, least: int) -> list[tuple[int, int]]: ...

@@ -1,0 +1,98 @@
+"""Where whole plain transactions lie among payloads: what need not wait for anything behind it."""
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.boundary cimport parse_boundary
+from pgoutput_fast._core.fields cimport Fields, start_fields
+from pgoutput_fast._core.reasons cimport OK
+from pgoutput_fast._core.scan cimport BOUNDARY, Payloads, message_class
+from pgoutput_fast._core.stream_state cimport BoundaryRecord
+from pgoutput_fast._core.wire cimport prefetch
+
+# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+cdef int64_t AHEAD = 16
+# MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
+cdef int64_t MAX_PAYLOAD = 0x3fffffff
+
+# Where the search stands: in something that is no plain transaction, between transactions, in a plain one.
+cdef enum Place:
+    ELSEWHERE
+    BETWEEN
+    INSIDE
+
+
+cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
+    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
+
+
+cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64_t]& found) noexcept nogil:
+    """Appends begin and end of each stretch to `found`. Returns -1 for offsets that run back."""
+    cdef int64_t count = payloads.count
+    cdef int64_t begin = 0, complete = 0, lsn = 0, timestamp = 0
+    cdef int64_t i, end
+    cdef int64_t at = _offset(payloads, 0)
+    cdef uint8_t kind, cls
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = 0
+    cdef const uint8_t* p
+    for i in range(count):
+        end = _offset(payloads, i + 1)
+        if end < at or at < 0 or end > payloads.data_size:
+            return -1
+        if i + AHEAD < count:
+            prefetch(payloads.data + _offset(payloads, i + AHEAD))
+        p = payloads.data + at
+        kind = p[0] if at < end <= at + MAX_PAYLOAD else 0
+        cls = message_class(kind)
+        if cls & BOUNDARY or cls == 0:
+            start_fields(&f, p, end - at, 1)
+            if place == BETWEEN and kind == c'B':
+                parse_boundary(&f, kind, &b, &gid, &gid_length)
+                place = INSIDE if f.reason == OK else ELSEWHERE
+                lsn = b.lsn
+                timestamp = b.timestamp
+            elif place == INSIDE and kind == c'C':
+                parse_boundary(&f, kind, &b, &gid, &gid_length)
+                place = BETWEEN if f.reason == OK and b.lsn == lsn and b.timestamp == timestamp else ELSEWHERE
+            else:
+                place = ELSEWHERE
+            if place == ELSEWHERE:
+                if complete - begin >= least:
+                    found.push_back(begin)
+                    found.push_back(complete)
+                begin = complete = i + 1
+                # After these no transaction is open, whether they can be read or not.
+                if kind != 0 and kind != c'B' and kind != c'b' and kind != c'S' and cls & BOUNDARY:
+                    place = BETWEEN
+        if place == BETWEEN:
+            complete = i + 1
+        at = end
+    if complete - begin >= least:
+        found.push_back(begin)
+        found.push_back(complete)
+    return 0
+
+
+def plain_stretches(array, bint between, int64_t least):
+    """[(begin, end)] of stretches of whole plain transactions, each with a Begin and the Commit that it announced.
+
+    What a stretch gives is known when it ends: none of its messages has to wait, and none of its boundaries is one
+    that could be refused.
+
+    Args:
+        array: payloads, a binary or large binary Arrow array.
+        between: whether no transaction is open before the first.
+        least: how many messages make a stretch worth while, unless the payloads are nothing else.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef vector[int64_t] found
+    cdef int64_t failed = 0
+    cdef size_t k
+    if payloads.count:
+        with nogil:
+            failed = _search(payloads, BETWEEN if between else ELSEWHERE, min(least, payloads.count), found)
+    if failed:
+        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+    return [(found[2 * k], found[2 * k + 1]) for k in range(found.size() // 2)]

@@ -1,0 +1,299 @@
+"""Files of changes that wait for their commit: written once, read batch by batch, gone with the last who needs them.
+
+A file belongs to one transaction and is never changed or appended to. It is compressed where that is quick: where its
+payloads repeat themselves. Its name is made by chance, so that decoders can
+share a directory. It lives as long as a decoder or a state in memory refers to it, and beyond that for as long as it is
+named by the state that was saved last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.errors import SpillError
+from pgoutput_fast.schema import TAGGED_SCHEMA
+
+__all__ = ["SpillFile", "Spiller"]
+
+NAME = "pgoutput-fast-{token}-{number}.arrow"
+_CHUNK = 1 << 20
+_SAMPLE = 1 << 16
+
+
+class _Fate:
+    """What becomes of a file when nobody refers to it any more: its own object, for that comes after the file's."""
+
+    __slots__ = ("keep", "process")
+
+    def __init__(self, keep: bool) -> None:
+        self.keep = keep
+        self.process = os.getpid()  # a fork has the object, too, but the file is its parent's
+
+
+def _remove(path: str, fate: _Fate) -> None:
+    if not fate.keep and fate.process == os.getpid():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+class SpillFile:
+    """Record batches with TAGGED_SCHEMA of one transaction, in an Arrow IPC file.
+
+    Attributes:
+        path: where it lies.
+        txn: the transaction.
+        rows, batches, nbytes: what it holds; bytes as in memory.
+        size, checksum: the file's bytes, and their CRC-32.
+        durable: whether the directory outlives the decoder, so that a saved state may name the file.
+    """
+
+    __slots__ = (
+        "__weakref__", "_checked", "_directory", "_fate", "_reader", "_synced", "batches", "checksum", "nbytes", "path",
+        "rows", "size", "txn",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: str, *, txn: int, rows: int, batches: int, nbytes: int, size: int, checksum: int,
+        keep: bool, directory: _PrivateDirectory | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.txn, self.rows, self.batches, self.nbytes = path, txn, rows, batches, nbytes
+        self.size, self.checksum = size, checksum
+        self._directory = directory
+        self._fate = _Fate(keep)
+        self._reader: Any = None
+        self._checked = False
+        self._synced = keep
+        weakref.finalize(self, _remove, path, self._fate)
+
+    @property
+    def durable(self) -> bool:
+        return self._directory is None
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays when nobody in this process refers to it any more, for a saved state names it."""
+        return self._fate.keep
+
+    def keep(self, keep: bool) -> None:
+        """Says whether a saved state names it. Once one does, its bytes are on the disk."""
+        if keep and not self._synced:
+            _sync(self.path)
+            self._synced = True
+        self._fate.keep = keep
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values, with the file's name and not its directory: that may be another one when it is read."""
+        return {
+            "name": os.path.basename(self.path), "txn": self.txn, "rows": self.rows, "batches": self.batches,
+            "nbytes": self.nbytes, "size": self.size, "checksum": self.checksum,
+        }  # fmt: skip
+
+    def check(self) -> None:
+        """SpillError unless the file is there in its length."""
+        try:
+            size = os.stat(self.path).st_size
+        except FileNotFoundError:
+            raise SpillError(self.path, self.txn, "is missing") from None
+        except OSError as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem.strerror})") from None
+        if size != self.size:
+            raise SpillError(self.path, self.txn, f"is damaged: it has {size} bytes and had {self.size}")
+
+    def read(self, batch: int) -> pa.RecordBatch:
+        """One of its batches. The file stays open until the last has been read."""
+        if self._reader is None:
+            self._reader = self._open()
+        found = self._batch(self._reader, batch)
+        if batch == self.batches - 1:
+            self._reader = None
+        return found
+
+    def read_from(self, batch: int) -> Iterator[pa.RecordBatch]:
+        """Its batches from one on."""
+        reader = self._open()
+        for k in range(batch, self.batches):
+            yield self._batch(reader, k)
+
+    def _open(self) -> Any:
+        self.check()
+        try:
+            if not self._checked and _checksum(self.path) != self.checksum:
+                raise SpillError(self.path, self.txn, "is damaged: its checksum is another")
+            reader = pa.ipc.open_file(pa.OSFile(self.path))
+        except (OSError, pa.ArrowInvalid) as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
+        self._checked = True
+        if reader.num_record_batches != self.batches or not reader.schema.equals(TAGGED_SCHEMA):
+            raise SpillError(self.path, self.txn, "holds something else")
+        return reader
+
+    def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
+        try:
+            return reader.get_batch(k)
+        except (OSError, pa.ArrowInvalid) as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
+
+
+class _PrivateDirectory:
+    """A temporary directory, which goes with the last file in it."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="pgoutput-fast-")
+        weakref.finalize(self, _remove_tree, self.path, os.getpid())
+
+
+def _remove_tree(path: str, process: int) -> None:
+    if process == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Spiller:
+    """Writes the spill files of one decoder, and knows which of them the state that was saved last names.
+
+    Args:
+        directory: where they go; None for a temporary directory, made when it is needed.
+    """
+
+    def __init__(self, directory: str | None) -> None:
+        self.directory = directory
+        self._private: _PrivateDirectory | None = None
+        self._token = secrets.token_hex(8)
+        self._number = 0
+        self._saved: frozenset[SpillFile] = frozenset()
+        self._next: frozenset[SpillFile] | None = None
+
+    def write(self, txn: int, batches: Iterator[pa.RecordBatch]) -> SpillFile:
+        """A new file of at least one batch. OSError if there is no room for it; then there is none."""
+        if self.directory is not None:
+            os.makedirs(self.directory, exist_ok=True)
+        elif self._private is None:
+            self._private = _PrivateDirectory()
+        directory = self.directory if self._private is None else self._private.path
+        assert directory is not None
+        path = os.path.join(directory, NAME.format(token=self._token, number=self._number))
+        self._number += 1
+        rows = count = nbytes = 0
+        first = next(batches)
+        options = pa.ipc.IpcWriteOptions(compression=_compression(first))
+        fate = _Fate(False)
+        try:
+            with open(path, "xb") as file:
+                sink = _Checked(file)
+                with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
+                    for batch in chain([first], batches):
+                        writer.write_batch(batch)
+                        rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes
+        except BaseException:
+            _remove(path, fate)
+            raise
+        return SpillFile(
+            path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,
+            keep=False, directory=self._private,
+        )  # fmt: skip
+
+    def find(self, entry: dict[str, Any]) -> SpillFile:
+        """The file that `SpillFile.to_dict` described.
+
+        Raises:
+            SpillError: if it is not there, or not as it was.
+            ValueError: if there is no directory to look in.
+        """
+        values = dict(entry)
+        name = values.pop("name")
+        if self.directory is None:
+            raise ValueError(
+                f"the state names spill files, such as {name}: go on with Options(spill_directory=...), the "
+                "directory in which they lie"
+            )
+        if os.path.basename(name) != name:
+            raise ValueError("the state names a spill file outside of its directory")
+        file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
+        file.check()
+        return file
+
+    def saved(self, files: Iterable[SpillFile]) -> None:
+        """A state that names these files was saved. From the next call on it is the one that may be resumed."""
+        named = frozenset(file for file in files if file.durable)
+        for file in named:
+            file.keep(True)
+        if named and self.directory is not None:
+            _sync(self.directory)
+        self._next = named
+
+    def resumed(self, files: Iterable[SpillFile]) -> None:
+        """The decoder began with a state that has these files. What was saved of it may be resumed once more."""
+        self._saved = frozenset(file for file in files if file.kept)
+
+    def went_on(self) -> None:
+        """A call succeeded: a state that was saved before it has taken the place of the one before."""
+        if self._next is not None:
+            for file in self._saved - self._next:
+                file.keep(False)
+            self._saved, self._next = self._next, None
+
+    def close(self, discard: bool) -> None:
+        """Lets go of everything; with `discard` what saved states name goes, too."""
+        if discard:
+            for file in self._saved | (self._next or frozenset()):
+                file.keep(False)
+        self._saved, self._next, self._private = frozenset(), None, None
+
+
+def _compression(batch: pa.RecordBatch) -> str | None:
+    """LZ4 takes less time than the disk where it makes little of the payloads, and several times as much elsewhere."""
+    if not pa.Codec.is_available("lz4"):
+        return None
+    column = batch.column("payload")
+    _, offsets, data = column.buffers()
+    begin = memoryview(offsets).cast("i")[column.offset] if data is not None else 0
+    sample = data[begin : begin + _SAMPLE] if data is not None else b""
+    return "lz4" if 2 * len(pa.compress(sample, "lz4", asbytes=True)) < len(sample) else None
+
+
+class _Checked(io.RawIOBase):
+    """Counts and sums what is written."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.size = 0
+        self.checksum = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        self.file.write(data)
+        self.size += memoryview(data).nbytes
+        self.checksum = zlib.crc32(data, self.checksum)
+        return memoryview(data).nbytes
+
+
+def _checksum(path: str) -> int:
+    checksum = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

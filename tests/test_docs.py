@@ -1,0 +1,49 @@
+"""Examples of the pages in docs/ do what the pages say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pgoutput_fast as pgo
+from pgoutput_fast import encode
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "transactions.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_committed_view_gives_what_the_page_says() -> None:
+    printed = re.search(r"```\n(\[\].*?)```", PAGE, re.DOTALL)
+    assert printed is not None
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(BLOCKS[0], "transactions.md", "exec"), {})
+    assert out.getvalue() == printed[1]
+
+
+def test_cleaning_leaves_what_states_need(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(BLOCKS[1], "transactions.md", "exec"), names)
+    options = pgo.Options(transactions="committed", memory_limit=1, spill_directory=tmp_path)
+    spec = encode.RelationSpec(16384, "public", "t", (encode.ColumnSpec("id", 23),))
+    decoder = pgo.Decoder(options)
+    decoder.decode(
+        [
+            encode.encode_stream_start(9, True),
+            encode.encode_relation(spec, xid=9),
+            encode.encode_insert(16384, ["1"], xid=9),
+            encode.encode_stream_stop(),
+        ]
+    )
+    state = pgo.StreamState.from_json(decoder.state.to_json())
+    decoder.close()
+    (tmp_path / "pgoutput-fast-0123456789abcdef-0.arrow").write_bytes(b"left behind")
+    (tmp_path / "not ours.arrow").write_bytes(b"")
+    names["clean"](tmp_path, [state])
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["not ours.arrow", *state.spill_files]
+    out = pgo.Decoder(options, state).decode([encode.encode_stream_commit(9, 300, 308, 0)])
+    assert out.table("public.t").column("id").to_pylist() == [1]
