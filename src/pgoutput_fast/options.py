@@ -30,8 +30,8 @@ class Options:
             them, `"float64"`, or a `pyarrow.decimal128`.
         uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over them).
         strings: type of all columns that are strings (not of strings in lists): `"string"` or `"string_view"`.
-        schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema is
-            a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
+        schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema
+            is a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
         extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
         threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
