@@ -356,3 +356,39 @@ def test_empty_transactions_that_are_streamed_or_prepared_are_sent(database: pg.
         payloads = stream.peek()
     assert runs(kinds(payloads).replace("SE", "s")) == "bPKsc"
     same_as_reference_in_both_views(payloads)
+
+
+# --- versions of the protocol -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binary", ["false", "true"])
+def test_every_protocol_version_gives_the_servers_tables(
+    database: pg.Database, table: str, binary: str
+) -> None:
+    """And so does every way of streaming that a version has."""
+    if binary == "true" and database.version < 14:
+        pytest.skip("binary is sent since 14")
+    newest = int(pg.best_options(database.version)["proto_version"])
+    ways = {1: ["off"], 2: ["off", "on"], 3: ["off", "on"], 4: ["off", "on", "parallel"]}
+    with streaming(database, {"streaming": None, "messages": None}) as stream:
+        stream.run(0, "BEGIN")
+        stream.fill(0, table, 0, 300)
+        stream.run(0, "SAVEPOINT a", f"UPDATE {table} SET t = 'a' WHERE id % 7 = 0")
+        stream.run(1, f"INSERT INTO {table} VALUES (-1, 'between')")
+        stream.run(0, "ROLLBACK TO a", f"DELETE FROM {table} WHERE id % 11 = 0", "COMMIT")
+        stream.run(
+            1,
+            f"ALTER TABLE {table} ADD COLUMN n numeric(6,2)",
+            f"UPDATE {table} SET n = id / 4.0 WHERE id < 20",
+        )
+        sent = {}
+        for version in range(1, newest + 1):
+            for way in ways[version]:
+                options: dict[str, str | None] = {"proto_version": str(version)}
+                if database.version >= 14:
+                    options |= {"binary": binary, "streaming": way if way != "off" else None}
+                payloads = stream.peek(options)
+                stream.equal(payloads, table)
+                sent[version, way] = kinds(payloads)
+    assert all(("S" in tags) == (way != "off") for (_, way), tags in sent.items())
+    assert len(sent) == sum(len(ways[version]) for version in range(1, newest + 1))
