@@ -89,7 +89,8 @@ _REASONS = {
     20: "a Begin or Stream Start was expected before this message, since no transaction is open: "
     "did the stream begin before this message?",
     21: "the open transaction's Commit was expected before this message; " + _SESSION,
-    22: "a stream of this transaction never began: did the capture begin before this message?",
+    22: "expected the Stream Start that begins this transaction (first-segment flag 1) before this message: did the "
+    "capture begin too late, or was the state lost in which decoding stopped?",
     23: "the open transaction's Commit was expected; this one has another position than its Begin gave",
     24: "the text is not {type} as PostgreSQL prints it{hint}",
     25: "the value's length is not that of {type}",
