@@ -88,7 +88,10 @@ def raising_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> 
 
 
 def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> Case:
-    """Captured streams one after the other; behind each change come mutations of it, and sometimes of a boundary."""
+    """Captured and generated streams one after the other; behind each change come mutations of it.
+
+    The captured ones are what servers send, the generated ones hold every type that the encoder can write.
+    """
     boundaries = rng.choice([0.0, 0.003, 0.003, 0.03])
     variants = rng.choice([3, 10, 30])
     payloads: list[bytes] = []
@@ -96,8 +99,8 @@ def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]])
     sessions: set[int] = set()
     mutated = 0
     while len(payloads) < 1500:
-        source = rng.choice(sources)
-        others = [data for _, data in source]
+        source = rng.choice(sources) if rng.random() < 0.5 else generated(rng)
+        others = [data for _, data in source] or [b""]
         if rng.random() < 0.5:
             sessions.add(len(payloads))
         for lsn, data in source:
@@ -116,6 +119,11 @@ def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]])
     }
     cuts = some_cuts(rng, len(payloads)) if rng.random() < 0.3 else []
     return Case(Stream(payloads, lsns, sessions), cuts, options, mutated)
+
+
+def generated(rng: random.Random) -> list[tuple[int, bytes]]:
+    stream = make_stream(RandomChoices(rng.randrange(1 << 30)), 10)
+    return list(zip(stream.lsns, stream.payloads, strict=True))
 
 
 def some_cuts(rng: random.Random, count: int) -> list[int]:
