@@ -5,7 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
 TIME ?= 300
-SEED ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench fuzz sanitize wheel develop clean
@@ -47,7 +46,7 @@ bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.
 	$(BIN)/python -m benchmarks
 
 fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on
-	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))
 
 # The ground floor is compiled again, into a directory of its own. Not run are Spark and the demo (a JVM and its Python
 # workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
