@@ -38,8 +38,8 @@ import pyarrow as pa
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
 
-# Rows of a block: its cells, their messages and what they become stay in L2. Not a power of two: the cells of a row lie a
-# block apart, and would all fall into the same few sets of the L1 cache.
+# Rows of a block: its cells, their messages and what they become stay in L2. Not a power of two: the cells of a row lie
+# a block apart, and would all fall into the same few sets of the L1 cache.
 cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
 # Wide relations have shorter blocks.

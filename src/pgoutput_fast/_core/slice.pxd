@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.wire cimport Cell, prefetch
@@ -20,7 +20,7 @@ cdef enum:
 
 # While one message is sliced, the one this far ahead is fetched; its beginning only, where it is long.
 cdef enum:
-    AHEAD = 4
+    AHEAD = 8
     FETCHED_BYTES = 1024
 
 
@@ -30,12 +30,16 @@ cdef extern from "four_tuples.hpp" namespace "pgo" nogil:
                            int64_t stride, Cell* cell, uint8_t* formats, uint64_t* alike, bint learn) noexcept
 
 
-cdef inline void prefetch_message(Window w, uint32_t message) noexcept nogil:
-    cdef uint32_t at = 0
-    cdef uint32_t length = min(w.length[message], <uint32_t> FETCHED_BYTES)
-    while at < length:
-        prefetch(w.base + w.start[message] + at)
-        at += 64
+cdef inline const uint8_t* prefetch_message(Window w, uint32_t message, const uint8_t* fetched) noexcept nogil:
+    """Fetches the message's cache lines in order, but for those before `fetched`; returns where the next one begins."""
+    cdef const uint8_t* at = w.base + w.start[message]
+    cdef const uint8_t* end = at + min(w.length[message], <uint32_t> FETCHED_BYTES)
+    if at > fetched:
+        fetched = <const uint8_t*> (<uintptr_t> at & ~(<uintptr_t> 63))
+    while fetched < end:
+        prefetch(fetched)
+        fetched += 64
+    return fetched
 
 
 cdef struct Block:

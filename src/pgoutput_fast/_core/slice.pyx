@@ -176,11 +176,12 @@ cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int6
     """
     cdef int64_t j
     cdef int64_t patience = 0  # messages to go until four at once are tried again
+    cdef const uint8_t* fetched = w.base
     block.reason = OK
     while k < count and block.rows + 2 <= block.stride and block.bytes < most_bytes:
         if patience == 0 and k + 4 <= count and block.rows + 4 <= block.stride:
             for j in range(k + 4, min(k + 4 + AHEAD, count)):
-                prefetch_message(w, messages[j])
+                fetched = prefetch_message(w, messages[j], fetched)
             if (taken[messages[k]] and taken[messages[k + 1]] and taken[messages[k + 2]] and taken[messages[k + 3]]
                     and slice_four_inserts(w, messages + k, columns, block)):
                 k += 4
@@ -189,7 +190,7 @@ cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int6
         else:
             patience -= patience > 0
             if k + AHEAD < count:
-                prefetch_message(w, messages[k + AHEAD])
+                fetched = prefetch_message(w, messages[k + AHEAD], fetched)
         if taken[messages[k]] and not slice_message(w, messages[k], columns, block):
             return k
         k += 1
