@@ -134,14 +134,19 @@ class Decoder:
         for batch in batches:
             if self._view is None:
                 yield self.decode(*_columns(batch))
-                continue
-            pieces = self._pieces(*_columns(batch))
-            while True:
-                with self._lock:
-                    piece = next(pieces, None)
-                if piece is None:
-                    break
-                yield piece
+            else:
+                yield from self._one_by_one(self._pieces(*_columns(batch)))
+            del batch  # or it would be kept while the next one is made
+
+    def _one_by_one(self, pieces: Iterator[Decoded]) -> Iterator[Decoded]:
+        """Holds the lock while a piece is made, and not while somebody works on it."""
+        while True:
+            with self._lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+            del piece
 
     def _pieces(self, payloads: Any, lsn: Any, seq: Any) -> Iterator[Decoded]:
         arrays = as_binary_arrays(payloads)
