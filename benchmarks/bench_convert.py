@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.columns import TYPES
 from benchmarks.corpora import SEED
+from benchmarks.printed_columns import PRINTED_TYPES
 from benchmarks.report import check_convert, column_type
 from pgoutput_fast._core.bench import time_convert
 
@@ -19,9 +20,9 @@ CELLS = 4096
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", TYPES | PRINTED_TYPES)
 def test_convert(benchmark: Any, name: str, form: str) -> None:
-    kind = TYPES[name]
+    kind = (TYPES | PRINTED_TYPES)[name]
     check_convert(name, kind, CELLS)
     cells = kind.make(np.random.default_rng(SEED), CELLS)
     wire = cells.binary if form == "binary" else cells.text

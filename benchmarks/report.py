@@ -21,6 +21,7 @@ import pyarrow as pa
 import pgoutput_fast as pgo
 from benchmarks import corpora, yardsticks
 from benchmarks.columns import TYPES, ColumnKind
+from benchmarks.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast import catalog
 from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
@@ -77,7 +78,7 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     """
     for name in corpora.FULL_MESSAGES:
         corpora.check(corpora.corpus(name, scale, seed))
-    for name, kind in TYPES.items():
+    for name, kind in (TYPES | PRINTED_TYPES).items():
         check_convert(name, kind, 1000)
     sections = [decode_section(name, scale, rounds, seed) for name in corpora.FULL_MESSAGES]
     sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
@@ -187,7 +188,7 @@ def convert_section(n: int, rounds: int) -> Section:
         f"convert: ns per cell of {n:,}, warm buffers",
         ["", "bytes/cell text", "ns text", "bytes/cell binary", "ns binary"],
     )
-    for name, kind in TYPES.items():
+    for name, kind in (TYPES | PRINTED_TYPES).items():
         cells = kind.make(np.random.default_rng(corpora.SEED), n)
         row = [name]
         for binary, wire in ((False, cells.text), (True, cells.binary)):

@@ -3,40 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 
-
-def numeric(weight: int, sign: int, dscale: int, *digits: int) -> bytes:
-    """As numeric_send writes it: digits of base 10000, the first one of weight 10000 ** weight."""
-    return struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, dscale, *digits)
-
-
-def array(element_oid: int, *elements: bytes | None, lower: int = 1, flags: int | None = None) -> bytes:
-    """As array_send writes one dimension."""
-    head = struct.pack(
-        ">iiIii", 1, (None in elements) if flags is None else flags, element_oid, len(elements), lower
-    )
-    return head + b"".join(
-        struct.pack(">i", -1) if e is None else struct.pack(">i", len(e)) + e for e in elements
-    )
-
-
-EMPTY_ARRAY = struct.pack(">ii", 0, 0)
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Cells of a type in both formats. `both` holds pairs of the same value, text and binary."""
-
-    oid: int
-    typmod: int = -1
-    both: list[tuple[bytes, bytes]] = field(default_factory=list)
-    text: list[bytes] = field(default_factory=list)
-    binary: list[bytes] = field(default_factory=list)
-    unrepresentable_text: list[bytes] = field(default_factory=list)
-    unrepresentable_binary: list[bytes] = field(default_factory=list)
-    malformed_text: list[bytes] = field(default_factory=list)
-    malformed_binary: list[bytes] = field(default_factory=list)
+import cells_built_in
+from cell import EMPTY_ARRAY, Cells, array, numeric
 
 
 def integers(oid: int, code: str, least: int, greatest: int) -> Cells:
@@ -477,4 +446,9 @@ for _lists, _low in ((LISTS["int4[]"], 0), (LISTS["text[]"], -3)):
         )
     )
 
+SCALARS |= cells_built_in.SCALARS | {
+    "xid": integers(28, "I", 0, 2**32 - 1),
+    "cid": integers(29, "I", 0, 2**32 - 1),
+}
+LISTS |= cells_built_in.LISTS
 ALL = SCALARS | LISTS

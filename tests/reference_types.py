@@ -12,110 +12,33 @@ from __future__ import annotations
 
 import datetime
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-
-class MalformedError(ValueError):
-    """Bytes that no server sends. `offset` counts from the first byte of whatever was being read."""
-
-    def __init__(self, reason: str, offset: int = 0, relation: str | None = None, column: str | None = None):
-        super().__init__(reason)
-        self.reason, self.offset, self.relation, self.column = reason, offset, relation, column
-
-
-class NoArrowFormError(Exception):
-    """A legal value that its Arrow type cannot hold."""
-
-
-class Reader:
-    """Big-endian reads that never run past the end."""
-
-    def __init__(self, data: bytes, position: int = 0):
-        self.data, self.position = data, position
-
-    def take(self, count: int) -> bytes:
-        if count < 0:
-            raise MalformedError("negative length", self.position)
-        if self.position + count > len(self.data):
-            raise MalformedError("ends too early", self.position)
-        start, self.position = self.position, self.position + count
-        return self.data[start : self.position]
-
-    def number(self, code: str) -> int:
-        return int(struct.unpack(">" + code, self.take(struct.calcsize(">" + code)))[0])
-
-    def char(self) -> str:
-        return self.take(1).decode("latin-1")
-
-    def u8(self) -> int:
-        return self.number("B")
-
-    def i16(self) -> int:
-        return self.number("h")
-
-    def u16(self) -> int:
-        return self.number("H")
-
-    def i32(self) -> int:
-        return self.number("i")
-
-    def u32(self) -> int:
-        return self.number("I")
-
-    def lsn(self) -> int:
-        """A log position; Arrow's int64 cannot hold the upper half of the unsigned range."""
-        start, value = self.position, self.number("q")
-        if value < 0:
-            raise MalformedError("LSN out of range", start)
-        return value
-
-    def timestamp(self) -> int:
-        """Microseconds since 1970 from microseconds since 2000."""
-        start, value = self.position, self.number("q") + EPOCH_2000_IN_MICROSECONDS
-        if value > INT64_MAX:
-            raise MalformedError("timestamp out of range", start)
-        return value
-
-    def zero_flags(self) -> None:
-        if self.u8() != 0:
-            raise MalformedError("flags that are not 0", self.position - 1)
-
-    def zero_or_one(self) -> int:
-        value = self.u8()
-        if value > 1:
-            raise MalformedError("flag that is neither 0 nor 1", self.position - 1)
-        return value
-
-    def string(self) -> str:
-        """A NUL-terminated UTF-8 string."""
-        start, end = self.position, self.data.find(b"\0", self.position)
-        if end < 0:
-            raise MalformedError("string without its NUL", start)
-        self.position = end + 1
-        try:
-            return self.data[start:end].decode("utf-8")
-        except UnicodeDecodeError:
-            raise MalformedError("string that is not UTF-8", start) from None
-
-    def end(self) -> None:
-        if self.position != len(self.data):
-            raise MalformedError("trailing bytes", self.position)
-
-
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-EPOCH_1970 = datetime.date(1970, 1, 1)
-DAYS_TO_2000 = (datetime.date(2000, 1, 1) - EPOCH_1970).days
-DAYS_IN_400_YEARS = 146_097
-MICROSECONDS_A_SECOND = 1_000_000
-MICROSECONDS_A_DAY = 86_400 * MICROSECONDS_A_SECOND
-EPOCH_2000_IN_MICROSECONDS = DAYS_TO_2000 * MICROSECONDS_A_DAY
-
+from reference_bytes import (
+    DAYS_IN_400_YEARS,
+    DAYS_TO_2000,
+    EPOCH_1970,
+    EPOCH_2000_IN_MICROSECONDS,
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    MICROSECONDS_A_DAY,
+    MICROSECONDS_A_SECOND,
+    MalformedError,
+    NoArrowFormError,
+    Reader,
+    ascii_text,
+    fixed,
+    integer,
+    jsonb_from_binary,
+    string,
+)
+from reference_printed import BUILT_IN, PRINTED_FROM_BINARY, PRINTED_FROM_TEXT
 
 # --- tuples -------------------------------------------------------------------------------------------------
 
@@ -288,10 +211,11 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     """The elements of what array_out prints; quoting and bounds are ASCII, what is inside is left alone."""
+    delimiter = b";" if kind.name == "box" else b","
     if not raw.startswith(b"["):
         if raw.startswith(b"{{") and raw.endswith(b"}"):
             raise NoArrowFormError("multi-dimensional array")
-        return text_array_body(raw), 1
+        return text_array_body(raw, delimiter), 1
     match = BOUNDS.match(raw)
     if not match:
         raise MalformedError("array bounds")
@@ -306,7 +230,7 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
         if not (body.startswith(b"{{") and body.endswith(b"}")):
             raise MalformedError("array bounds that do not fit the array")
         raise NoArrowFormError("multi-dimensional array")
-    elements = text_array_body(body)
+    elements = text_array_body(body, delimiter)
     lower, upper = bounds[0]
     if len(elements) != upper - lower + 1:
         raise MalformedError("array bounds that do not fit the array")
@@ -314,11 +238,11 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
 
 
 QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-UNQUOTED = re.compile(rb'[^"\\{}, \t\n\r\v\f]+')
 ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
-def text_array_body(body: bytes) -> list[bytes | None]:
+def text_array_body(body: bytes, delimiter: bytes = b",") -> list[bytes | None]:
+    unquoted_element = re.compile(rb'[^"\\{}' + delimiter + rb" \t\n\r\v\f]+")
     if body == b"{}":
         return []
     if not body.startswith(b"{"):
@@ -329,7 +253,7 @@ def text_array_body(body: bytes) -> list[bytes | None]:
         if quoted := QUOTED.match(body, at):
             elements.append(ESCAPED.sub(rb"\1", quoted[1]))
             at = quoted.end()
-        elif unquoted := UNQUOTED.match(body, at):
+        elif unquoted := unquoted_element.match(body, at):
             if unquoted[0] != b"NULL" and unquoted[0].upper() == b"NULL":
                 raise MalformedError("array element that PostgreSQL would have quoted")
             elements.append(None if unquoted[0] == b"NULL" else unquoted[0])
@@ -338,34 +262,12 @@ def text_array_body(body: bytes) -> list[bytes | None]:
             raise MalformedError("array element")
         if body[at:] == b"}":
             return elements
-        if body[at : at + 1] != b",":
-            raise MalformedError("array element that ends neither with , nor with }")
+        if body[at : at + 1] != delimiter:
+            raise MalformedError("array element that ends neither with the delimiter nor with }")
         at += 1
 
 
 # --- scalars from text --------------------------------------------------------------------------------------
-
-
-def ascii_text(raw: bytes) -> str:
-    try:
-        return raw.decode("ascii")
-    except UnicodeDecodeError:
-        raise MalformedError("bytes that are not ASCII") from None
-
-
-def string(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise NoArrowFormError("text that is not UTF-8") from None
-
-
-def integer(raw: bytes, least: int, greatest: int) -> int:
-    if not re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", raw):
-        raise MalformedError("integer")
-    if not least <= int(raw) <= greatest:
-        raise MalformedError("integer out of range")
-    return int(raw)
 
 
 def bool_from_text(raw: bytes) -> bool:
@@ -560,12 +462,6 @@ def numeric_as_text(raw: bytes) -> str:
 # --- scalars from binary ------------------------------------------------------------------------------------
 
 
-def fixed(raw: bytes, code: str) -> Any:
-    if len(raw) != struct.calcsize(">" + code):
-        raise MalformedError("binary value of a wrong length")
-    return struct.unpack(">" + code, raw)[0]
-
-
 def bool_from_binary(raw: bytes) -> bool:
     value: int = fixed(raw, "B")
     if value > 1:
@@ -590,12 +486,6 @@ def timestamp_from_binary(raw: bytes) -> int:
 def uuid_from_binary(raw: bytes) -> str:
     digits = fixed(raw, "16s").hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def jsonb_from_binary(raw: bytes) -> str:
-    if raw[:1] != b"\1":
-        raise MalformedError("jsonb of an unknown version")
-    return string(raw[1:])
 
 
 FROM_TEXT: dict[str, Callable[[bytes], Any]] = {
@@ -633,3 +523,9 @@ FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
 for _name in ("text", "varchar", "bpchar", "name", "json", "jsonb", "citext", "unknown"):
     FROM_TEXT.setdefault(_name, string)
     FROM_BINARY.setdefault(_name, string)
+
+FROM_TEXT |= PRINTED_FROM_TEXT
+FROM_BINARY |= PRINTED_FROM_BINARY
+NAME_OF_OID |= {oid: name for oid, (name, _) in BUILT_IN.items()}
+OID_OF_NAME |= {name: oid for oid, (name, _) in BUILT_IN.items()}
+ELEMENT_OF_ARRAY |= {array: oid for oid, (_, array) in BUILT_IN.items() if array}

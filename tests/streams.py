@@ -357,6 +357,8 @@ def plain(column: pa.Array) -> list[Any]:
         ]
     if pa.types.is_date(kind):
         return column.cast(pa.int32()).to_pylist()
+    if pa.types.is_interval(kind):
+        return [None if value is None else tuple(value) for value in column.to_pylist()]
     if pa.types.is_temporal(kind):
         return column.cast(pa.int64()).to_pylist()
     return [_exact(value) for value in column.to_pylist()]

@@ -41,6 +41,8 @@ def integral(values: pa.Array) -> list[Any]:
         ]
     if pa.types.is_date(kind):
         return values.cast(pa.int32()).to_pylist()
+    if pa.types.is_interval(kind):
+        return [None if value is None else tuple(value) for value in values.to_pylist()]
     if pa.types.is_temporal(kind):
         return values.cast(pa.int64()).to_pylist()
     return values.to_pylist()

@@ -341,7 +341,7 @@ def test_array_lower_bound_is_dropped_with_a_reject_that_keeps_it() -> None:
         (None, PgType("unknown")),
         (("pg_catalog", "int4"), PgType("int4", 5)),
         (("pg_catalog", "_varchar"), PgType("varchar", 5, is_list=True, element_oid=1043)),
-        (("pg_catalog", "interval"), PgType("unknown")),
+        (("pg_catalog", "pg_ndistinct"), PgType("unknown")),
         (("public", "int4"), PgType("unknown")),
         (("public", "_int4"), PgType("unknown", is_list=True)),
         (("public", "citext"), PgType("citext")),

@@ -14,6 +14,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_arrow_type
+from pgoutput_fast.spark.values import to_spark
 from pgoutput_fast.spark.workers import check_workers
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -176,6 +177,8 @@ def test_workers_of_a_local_spark_take_this_python_by_default(
         (pa.time64("us"), pa.string()),
         (pa.binary(16), pa.binary()),
         (pa.list_(pa.time64("us")), pa.list_(pa.string())),
+        (pa.month_day_nano_interval(), pa.string()),
+        (pa.list_(pa.month_day_nano_interval()), pa.list_(pa.string())),
         (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC")),
         (pa.decimal128(38, 6), pa.decimal128(38, 6)),
         (pa.list_(pa.date32()), pa.list_(pa.date32())),
@@ -190,7 +193,7 @@ CREATE TABLE every_type (
     id int PRIMARY KEY, b bool, i2 int2, i8 int8, o oid, f4 float4, f8 float8, n numeric(20,3), nn numeric, t text,
     v varchar(9), c char(4), y bytea, u uuid, j json, jb jsonb, d date, ti time, ts timestamp, tz timestamptz,
     ai int[], at text[], an numeric(6,2)[], ad date[], au uuid[], ats timestamp[], atz timestamptz[], ati time[],
-    ab bool[], ay bytea[], inet_unknown inet)
+    ab bool[], ay bytea[], ip inet, m money, iv interval, aiv interval[], bits varbit, q tsquery, p path, x xid)
 """
 EVERY_VALUE = """
 INSERT INTO every_type SELECT i, i % 2 = 0, i, i * 10::int8 ^ 12, 4000000000 + i, i / 3.0, sqrt(i), i / 7.0, i / 7.0,
@@ -199,7 +202,9 @@ INSERT INTO every_type SELECT i, i % 2 = 0, i, i * 10::int8 ^ 12, 4000000000 + i
     timestamp '2024-02-29 12:00' + i * interval '1.000001 s', timestamptz '1969-12-31 23:00+00',
     ARRAY[i, NULL], ARRAY['x', NULL, 'a"b', 'NULL'], ARRAY[1.25, NULL], ARRAY[date '0001-01-01'], ARRAY[md5('q')::uuid],
     ARRAY[timestamp '9999-12-31 23:59:59'], ARRAY[timestamptz '2024-01-01 00:00+00'], ARRAY[time '00:00:01'],
-    ARRAY[true, NULL], ARRAY[decode('ff', 'hex')], '10.0.0.1/8'
+    ARRAY[true, NULL], ARRAY[decode('ff', 'hex')], '10.0.0.1/8', i * 1000.5::numeric::money,
+    i * interval '-1 month 2 days -3.000001 hours', ARRAY[interval '1 year', NULL, i * interval '1 second'], B'0101', '!a & b',
+    '[(1,2),(0.1,1e23)]', i::text::xid
 FROM generate_series(1, 50) i
 """
 
@@ -217,7 +222,7 @@ def test_every_type_on_real_spark(captured: list[bytes], spark: Any) -> None:
     tagged, _ = pgo.tag(captured)
     wal = spark.createDataFrame(pa.Table.from_batches([tagged]))
     decoded = pgo.decode(captured).table("public.every_type")
-    expected = decoded.cast(spark_arrow_schema(decoded.schema)).to_pylist()
+    expected = to_spark(decoded, spark_arrow_schema(decoded.schema)).to_pylist()
     assert _rows(pgspark.changes(wal, "public.every_type"), "_seq") == expected
     assert len(expected) == 51
 

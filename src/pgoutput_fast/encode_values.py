@@ -6,10 +6,11 @@ PostgreSQL 12 or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and ex
 | type | Python values |
 |---|---|
 | bool | bool |
-| int2, int4, int8, oid | int |
+| int2, int4, int8, oid, xid, cid | int |
 | float4, float8 | float or int; a float4 is rounded to single precision |
 | numeric | Decimal, int, or a str that Decimal reads; digits after the point are kept, trailing zeros too |
-| text, varchar, bpchar | str |
+| money | Decimal, int, or a str that Decimal reads |
+| text, varchar, bpchar, name, xml, refcursor, jsonpath | str |
 | json, jsonb | str, the JSON text; it is not brought into jsonb's normal form |
 | bytea | bytes |
 | uuid | uuid.UUID, or a str that it reads |
@@ -17,6 +18,11 @@ PostgreSQL 12 or newer with DateStyle ISO, TimeZone UTC, bytea_output hex and ex
 | time | datetime.time without zone, or int microseconds since midnight, up to 24:00:00 |
 | timestamp | datetime without zone, or int microseconds since 2000-01-01 |
 | timestamptz | datetime with zone, or int microseconds since 2000-01-01 UTC |
+| interval | (months, days, nanoseconds), timedelta, "infinity" or "-infinity" |
+| "char", tid, xid8, pg_lsn, pg_snapshot, txid_snapshot, oidvector, int2vector | str, as a server prints it |
+| timetz, bit, varbit, inet, cidr, macaddr, macaddr8, tsvector, tsquery | likewise |
+| line, lseg, box, path, polygon, circle | likewise |
+| regclass and the other reg* | str, the oid's digits or "-" for 0 |
 
 Ints reach the dates and timestamps that datetime cannot hold, years BC included. Infinity is the str
 "infinity" or "-infinity", or the int that stands for it on the wire (the greatest and least of its width).
@@ -33,6 +39,8 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import NamedTuple, NoReturn
 from uuid import UUID
+
+from pgoutput_fast.encode_printed import PRINTED
 
 __all__ = ["array_to_binary", "array_to_text", "to_binary", "to_microseconds", "to_text"]
 
@@ -79,15 +87,18 @@ def array_to_binary(
     return b"".join(parts)
 
 
-def array_to_text(items: Sequence[str | None], lower_bound: int = 1) -> str:
+def array_to_text(items: Sequence[str | None], lower_bound: int = 1, delimiter: str = ",") -> str:
     """A one-dimensional array of elements in text format, quoted as array_out does; None is a null element.
+
+    `delimiter` is the element type's: a semicolon for box, a comma for all others.
 
     >>> array_to_text(["1", None, "null", 'a "b"'])
     '{1,NULL,"null","a \\\\"b\\\\""}'
     """
     _check_bounds(items, lower_bound)
     bounds = f"[{lower_bound}:{lower_bound + len(items) - 1}]=" if items and lower_bound != 1 else ""
-    return bounds + "{" + ",".join("NULL" if item is None else _quoted(item) for item in items) + "}"
+    elements = ("NULL" if item is None else _quoted(item, delimiter) for item in items)
+    return bounds + "{" + delimiter.join(elements) + "}"
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -101,13 +112,13 @@ def _check_bounds(items: Sequence[object], lower_bound: int) -> None:
         raise ValueError("lower_bound must leave all subscripts in the range of int4")
 
 
-def _quoted(item: str) -> str:
-    if item and item.upper() != "NULL" and not _ARRAY_SPECIAL.intersection(item):
+def _quoted(item: str, delimiter: str) -> str:
+    if item and item.upper() != "NULL" and delimiter not in item and not _ARRAY_SPECIAL.intersection(item):
         return item
     return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_ARRAY_SPECIAL = frozenset('{},"\\ \t\n\r\v\f')
+_ARRAY_SPECIAL = frozenset('{}"\\ \t\n\r\v\f')
 
 
 class _Codec(NamedTuple):
@@ -387,14 +398,20 @@ _CODECS = {
     "int4": _integer("int4", ">i"),
     "int8": _integer("int8", ">q"),
     "oid": _integer("oid", ">I"),
+    "xid": _integer("xid", ">I"),
+    "cid": _integer("cid", ">I"),
     "float4": _float("float4", ">f", ">I", fixed_below=6),
     "float8": _float("float8", ">d", ">Q", fixed_below=15),
     "numeric": _Codec(_numeric_binary, _numeric_text),
     "text": _string("text"),
     "varchar": _string("varchar"),
     "bpchar": _string("bpchar"),
+    "name": _string("name"),
+    "xml": _string("xml"),
+    "refcursor": _string("refcursor"),
     "json": _string("json"),
     "jsonb": _string("jsonb", version=b"\1"),
+    "jsonpath": _string("jsonpath", version=b"\1"),
     "bytea": _Codec(_bytes, lambda value: "\\x" + _bytes(value).hex()),
     "uuid": _Codec(lambda value: _uuid(value).bytes, lambda value: str(_uuid(value))),
     "date": _Codec(lambda value: struct.pack(">i", _days(value)), _date_text),
@@ -403,4 +420,4 @@ _CODECS = {
     ),
     "timestamp": _timestamp_codec("timestamp", with_zone=False),
     "timestamptz": _timestamp_codec("timestamptz", with_zone=True),
-}
+} | {name: _Codec(*writers) for name, writers in PRINTED.items()}

@@ -117,6 +117,8 @@ _HINTS = {
     "tsrange": " (decoding needs DateStyle=ISO)",
     "tstzrange": " (decoding needs DateStyle=ISO)",
     "bytea": " (decoding needs bytea_output=hex)",
+    "interval": " (decoding needs IntervalStyle=postgres)",
+    "money": " (decoding needs lc_monetary=C)",
 }
 
 

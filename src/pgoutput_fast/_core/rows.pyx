@@ -44,10 +44,11 @@ cdef int64_t BLOCK_ROWS = 1032
 cdef int64_t BLOCK_BYTES = 1 << 22
 # Wide relations have shorter blocks.
 cdef int64_t BLOCK_CELLS = 1 << 17
-# Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters, any other cell as
-# twice its bytes and two.
+# Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters; of all other cells the
+# bits of a bit string grow most, to eight times their bytes.
 cdef int64_t OFFSET_LIMIT = 0x7fffffff
 cdef int64_t LONGEST_NUMERIC = 147_460
+cdef int64_t GROWTH = 8
 
 # Values of `_change_type`, in the order of slice.pxd's codes.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
@@ -175,7 +176,7 @@ cdef class RelationRows:
                         return ROWS_FAILED
                     self._reject_message(tagger, w, scratch)
                     k += 1
-                worst = max(2 * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
+                worst = max(GROWTH * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
                 if self.rows and self._largest() + worst > OFFSET_LIMIT:
                     return ROWS_FULL
                 progress = self.convert_block(tagger, w, &block, scratch)

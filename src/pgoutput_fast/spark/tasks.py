@@ -12,6 +12,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import fit
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.options import Options
+from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeTransactions"]
 
@@ -40,7 +41,7 @@ class DecodeChanges:
         catalog = Catalog.from_json(self.catalog)
         for batch in batches:
             for each in decode_tagged(batch, catalog, self.options).changes:
-                yield from fit(each.batch, self.schema).cast(self.target).to_batches()
+                yield from to_spark(fit(each.batch, self.schema), self.target).to_batches()
 
 
 @dataclass(frozen=True)

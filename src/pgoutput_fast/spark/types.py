@@ -3,6 +3,7 @@
 | decoded as | Spark gets | why |
 |---|---|---|
 | time64[us] | string, `HH:MM:SS.ffffff` | mapInArrow refuses time64[us], and TIME exists from Spark 4.1 on only |
+| month_day_nano_interval | string, ISO 8601 | Spark has no type for months, days and time at once |
 | fixed_size_binary(16), arrow.uuid | binary | Spark has no fixed-size binary |
 | list or struct of any of these | list or struct of what stands there | |
 
@@ -20,7 +21,7 @@ __all__ = ["spark_arrow_schema", "spark_arrow_type", "spark_schema"]
 
 def spark_arrow_type(kind: pa.DataType) -> pa.DataType:
     """The Arrow type in which a value of type `kind` is handed to Spark."""
-    if pa.types.is_time(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if isinstance(kind, pa.BaseExtensionType):
         return spark_arrow_type(kind.storage_type)

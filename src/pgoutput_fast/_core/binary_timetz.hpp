@@ -1,0 +1,45 @@
+// timetz: microseconds since midnight, and the zone in seconds west of UTC.
+#pragma once
+#include <cstdint>
+
+#include "printing.hpp"
+#include "text_times.hpp"
+#include "wire.hpp"
+
+namespace pgo {
+
+constexpr size_t LONGEST_TIMETZ = 24;
+constexpr int32_t ZONE_LIMIT = 16 * 3600;
+
+// nullptr where the server knows no such time or zone.
+inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
+    const int64_t micros = static_cast<int64_t>(load64(p));
+    const int32_t west = static_cast<int32_t>(load32(p + 8));
+    if (micros < 0 || micros > MICROS_PER_DAY || west <= -ZONE_LIMIT || west >= ZONE_LIMIT) return nullptr;
+    const unsigned seconds = static_cast<unsigned>(micros / MICROS_PER_SECOND);
+    unsigned fraction = static_cast<unsigned>(micros % MICROS_PER_SECOND);
+    out = print_pair(seconds / 3600, out);
+    *out++ = ':';
+    out = print_pair(seconds / 60 % 60, out);
+    *out++ = ':';
+    out = print_pair(seconds % 60, out);
+    if (fraction) {
+        *out++ = '.';
+        for (unsigned unit = 100000; fraction; fraction %= unit, unit /= 10)
+            *out++ = static_cast<uint8_t>('0' + fraction / unit);
+    }
+    *out++ = west > 0 ? '-' : '+';
+    const unsigned zone = static_cast<unsigned>(west < 0 ? -west : west);
+    out = print_pair(zone / 3600, out);
+    if (zone % 3600) {
+        *out++ = ':';
+        out = print_pair(zone / 60 % 60, out);
+    }
+    if (zone % 60) {
+        *out++ = ':';
+        out = print_pair(zone % 60, out);
+    }
+    return out;
+}
+
+}  // namespace pgo
