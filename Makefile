@@ -7,7 +7,7 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx
 TIME ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench fuzz wheel develop clean
+.PHONY: help demo test lint bench fuzz sanitize wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,8 +45,27 @@ lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
-fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds
-	$(BIN)/python fuzz/mutate.py --seconds $(TIME)
+fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on
+	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))
+
+# The ground floor is compiled again, into a directory of its own. Not run are Spark and the demo (a JVM and its Python
+# workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
+# or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
+SANITIZER := -fsanitize=address,undefined
+UNSANITIZED := test_spark.py test_demo.py test_servers.py test_import.py test_benchmarks.py
+sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
+	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
+	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
+	$(BIN)/python setup.py --quiet build --build-lib build-sanitize/lib --build-temp build-sanitize/temp
+	$(BIN)/python ci/fetch_servers.py
+	$(SANITIZED) $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider \
+	    $(UNSANITIZED:%=--ignore=tests/%) --deselect tests/test_assemble.py::test_capsules_that_nobody_takes_leak_nothing \
+	    -k "not (pg14 or pg15 or pg16 or pg17)" $(PYTEST_ARGS)
+	$(SANITIZED) $(BIN)/python fuzz/mutate.py --seconds $(TIME)
+
+SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*
@@ -57,5 +76,5 @@ develop: | $(BIN)/python  ## compiles in place, for work on the ground floor wit
 	$(BIN)/python setup.py --quiet build_ext --inplace -j 2
 
 clean:  ## removes what was built
-	rm -rf build dist $(VENV) src/*.egg-info
+	rm -rf build build-sanitize dist $(VENV) src/*.egg-info
 	find src -name '*.so' -delete -o -path '*/_core/*.cpp' -delete

@@ -1,10 +1,12 @@
-"""Stages 1 and 2, scan and tag, over whole corpora; and `tag()`, which writes what they found."""
+"""Stages 1 and 2, scan and tag, over whole corpora; `tag()`, which writes what they found; `unframe()` before them."""
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
@@ -26,3 +28,11 @@ def test_tag_call(benchmark: Any, corpus: Corpus) -> None:
     benchmark.extra_info["bytes"] = corpus.nbytes
     tagged, _ = benchmark(pgo.tag, corpus.payloads)
     assert tagged.column("payload").equals(corpus.payloads)
+
+
+def test_unframe_call(benchmark: Any, corpus: Corpus) -> None:
+    benchmark.extra_info["bytes"] = corpus.nbytes
+    head = b"w" + struct.pack(">QQq", 1, 1, 0)
+    frames = pa.array([head + payload for payload in corpus.payloads.to_pylist()], pa.binary())
+    unframed = benchmark(pgo.unframe, frames)
+    assert unframed.payloads.equals(corpus.payloads)

@@ -1,13 +1,16 @@
-"""Fuzzes the decoder against the reference decoder: random streams, damaged ones, cut into calls in any way.
+"""Fuzzes the decoder against the reference decoder: random and captured streams, damaged, cut into calls in any way.
 
     python fuzz/mutate.py --seconds 60 --seed 1
+    python fuzz/mutate.py --replay fuzz/failures/seed-1.txt
 
-Prints the seed of each failure, the options, and the smallest stream it can find that still fails.
+Says how many mutated messages it has tried. A stream that fails is made as small as it will go and saved, with the
+seed and the options that it needs, under --save.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -15,72 +18,124 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
 
-from streams import RandomChoices, Stream, check, check_tagged, damage, make_stream
+from cases import Case, captured, make_case, read_fixture  # noqa: E402
+from frames import frames_failure  # noqa: E402
 
+from streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
 
-def case(seed: int) -> tuple[Stream, list[int], dict[str, Any]]:
-    """Everything about one case follows from its seed."""
-    choices = RandomChoices(seed)
-    stream = make_stream(choices, 1 + choices.below(14), malformed=choices.below(3) == 0)
-    if choices.below(3):
-        stream = damage(choices, stream, 1 + choices.below(4))
-    cuts = sorted({choices.below(len(stream.payloads) + 1) for _ in range(choices.below(6))})
-    options = {
-        "transactions": ("as_sent", "committed")[choices.below(2)],
-        "on_error": ("quarantine", "quarantine", "raise")[choices.below(3)],
-        "unrepresentable": ("null", "null", "null", "raise")[choices.below(4)],
-    }
-    return stream, cuts, options
+SMALLER_SECONDS = 60
 
 
-def failure(stream: Stream, cuts: list[int], options: dict[str, Any], seed: int) -> str | None:
+def failure(case: Case, seed: int) -> str | None:
+    """What is wrong with a case, None if nothing is."""
     try:
-        check(stream, cuts, 1 + seed % 2, **options)
-        if seed % 3 == 0:
-            check_tagged(stream, RandomChoices(seed), **options)
+        check(case.stream, case.cuts, 1 + seed % 2, **case.options)
+        if seed % 3 == 0 and len(case.stream.payloads) < 1000:
+            check_tagged(case.stream, RandomChoices(seed), **case.options)
     except Exception:
         return traceback.format_exc()
     return None
 
 
-def smaller(stream: Stream, cuts: list[int], options: dict[str, Any], seed: int) -> Stream:
-    """Leaves out messages as long as it still fails."""
-    k = len(stream.payloads)
-    while k > 0:
-        k -= 1
-        payloads = stream.payloads[:k] + stream.payloads[k + 1 :]
-        lsns = stream.lsns[:k] + stream.lsns[k + 1 :]
-        sessions = {s - (s > k) for s in stream.sessions if s - (s > k) < len(payloads)}
-        attempt = Stream(payloads, lsns, sessions)
-        if failure(attempt, cuts, options, seed):
-            stream = attempt
-    return stream
+def smaller(case: Case, seed: int) -> Case:
+    """Leaves out messages, many at first, as long as it still fails."""
+    end = time.monotonic() + SMALLER_SECONDS
+    size = max(1, len(case.stream.payloads) // 2)
+    while size:
+        at = 0
+        while at < len(case.stream.payloads) and time.monotonic() < end:
+            attempt = Case(without(case.stream, at, at + size), case.cuts, case.options)
+            if failure(attempt, seed):
+                case = attempt
+            else:
+                at += size
+        size //= 2
+    return case
+
+
+def without(stream: Stream, start: int, end: int) -> Stream:
+    payloads = stream.payloads[:start] + stream.payloads[end:]
+    gone = min(end, len(stream.payloads)) - start
+    sessions = {s if s < start else max(start, s - gone) for s in stream.sessions}
+    return Stream(
+        payloads, stream.lsns[:start] + stream.lsns[end:], {s for s in sessions if s < len(payloads)}
+    )
+
+
+def save(directory: Path, case: Case, seed: int, trace: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{seed}.txt"
+    about = {
+        "seed": seed,
+        "options": case.options,
+        "cuts": case.cuts,
+        "sessions": sorted(case.stream.sessions),
+    }
+    comments = "".join(f"# {line}\n" for line in trace.splitlines())
+    lines = zip(case.stream.lsns, case.stream.payloads, strict=True)
+    path.write_text(
+        f"#! {json.dumps(about)}\n{comments}" + "".join(f"{lsn:x} {data.hex()}\n" for lsn, data in lines)
+    )
+    return path
+
+
+def replay(path: Path) -> int:
+    about: dict[str, Any] = json.loads(path.read_text().partition("\n")[0].removeprefix("#!"))
+    source = read_fixture(path)
+    stream = Stream([data for _, data in source], [lsn for lsn, _ in source], set(about["sessions"]))
+    problem = failure(Case(stream, about["cuts"], about["options"]), about["seed"])
+    print(problem or "nothing is wrong with it now")
+    return 1 if problem else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None, help="of the first case; random if not given")
+    parser.add_argument(
+        "--messages", type=int, default=None, help="stop after this many mutated messages, too"
+    )
     parser.add_argument("--failures", type=int, default=5, help="stop after this many")
+    parser.add_argument("--save", type=Path, default=HERE / "failures", help="where failing streams go")
+    parser.add_argument("--replay", type=Path, default=None, help="try a saved stream again")
     arguments = parser.parse_args()
+    if arguments.replay:
+        return replay(arguments.replay)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**9)
     print(f"seeds from {seed} on", flush=True)
-    end = time.monotonic() + arguments.seconds
-    cases = failures = 0
-    while time.monotonic() < end and failures < arguments.failures:
-        stream, cuts, options = case(seed)
-        if failure(stream, cuts, options, seed):
+    sources = captured()
+    begin = said = time.monotonic()
+    cases = failures = mutated = frames = 0
+    while (
+        time.monotonic() < begin + arguments.seconds
+        and failures < arguments.failures
+        and (arguments.messages is None or mutated < arguments.messages)
+    ):
+        case = make_case(seed, sources)
+        if failure(case, seed):
             failures += 1
-            least = smaller(stream, cuts, options, seed)
+            least = smaller(case, seed)
+            trace = failure(least, seed) or "it fails with more messages only"
+            path = save(arguments.save, least, seed, trace)
             print(
-                f"\nseed {seed}: {options}, calls end at {cuts}\n{least}\n{failure(least, cuts, options, seed)}",
-                flush=True,
+                f"\nseed {seed}: {case.options}; {len(least.stream.payloads)} messages\n{trace}saved as {path}"
             )
-        cases += 1
-        seed += 1
-    print(f"{cases} cases, {failures} failures; the next seed is {seed}")
+        tried, trace = frames_failure(random.Random(seed), sources)
+        if trace:
+            failures += 1
+            print(f"\nseed {seed}, frames:\n{trace}")
+        cases, mutated, frames, seed = cases + 1, mutated + case.mutated, frames + tried, seed + 1
+        if time.monotonic() > said + 60:
+            said = time.monotonic()
+            print(f"{mutated} mutated messages, {frames} frames, {failures} failures so far", flush=True)
+    took = time.monotonic() - begin
+    print(
+        f"{cases} cases with {mutated} mutated messages and {frames} mutated frames in {took:.0f} s, ", end=""
+    )
+    print(f"{failures} failures; the next seed is {seed}", flush=True)
     return 1 if failures else 0
 
 

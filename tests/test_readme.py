@@ -39,6 +39,7 @@ def test_pages_that_the_readme_names_exist() -> None:
         "encode",
         "encode_values",
         "errors",
+        "framing",
         "names",
         "options",
         "state",

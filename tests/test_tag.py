@@ -50,6 +50,105 @@ def test_what_may_not_come(payloads: list[bytes]) -> None:
     assert caught.value.byte_offset is not None
 
 
+PREPARE_BEGIN, PREPARE = (
+    encode.encode_begin_prepare(1, 2, 0, 7, "g"),
+    encode.encode_prepare(1, 2, 0, 7, "g"),
+)
+ABORT9, PREPARE9 = encode.encode_stream_abort(9, 9), encode.encode_stream_prepare(1, 2, 0, 9, "g")
+K, ROLLBACK = (
+    encode.encode_commit_prepared(1, 2, 0, 7, "g"),
+    encode.encode_rollback_prepared(1, 2, 0, 0, 7, "g"),
+)
+TRUNCATE, MESSAGE = encode.encode_truncate([16384]), encode.encode_message(1, "p", b"")
+BOUNDARIES = [BEGIN, COMMIT, PREPARE_BEGIN, PREPARE, S, S_MORE, E, C9, PREPARE9, ABORT9, K, ROLLBACK]
+WITHIN = {"Begin": [BEGIN], "Begin Prepare": [PREPARE_BEGIN], "Stream Start": [S]}
+
+
+@pytest.mark.parametrize(
+    ("payloads", "expected"),
+    [
+        ([COMMIT], "a Begin was expected"), ([I], "a Begin or Stream Start was expected"), ([ORIGIN], "a Begin or Stream Start"),
+        ([TRUNCATE], "a Begin or Stream Start"), ([MESSAGE], "a Begin or Stream Start"), ([PREPARE], "a Begin Prepare was expected"),
+        ([E], "a Stream Start was expected"), ([S, E, E], "a Stream Start was expected"), ([BEGIN, COMMIT, COMMIT], "a Begin was expected"),
+        ([S, E, C9, I9], "a Begin or Stream Start was expected"), ([S, R9, E, I], "a Begin or Stream Start was expected"),
+        ([BEGIN, encode.encode_commit(101, 108, 0)], "another position than its Begin"),
+        ([PREPARE_BEGIN, encode.encode_prepare(1, 2, 0, 8, "g")], "another xid or gid than its Begin Prepare"),
+        ([PREPARE_BEGIN, encode.encode_prepare(1, 2, 0, 7, "h")], "another xid or gid than its Begin Prepare"),
+        ([S, E, S_MORE, E, encode.encode_stream_commit(10, 1, 2, 0)], "expected the Stream Start"), ([S_MORE], "expected the Stream Start"), ([C9], "expected the Stream Start"),
+        ([PREPARE9], "expected the Stream Start"), ([S, E, C9, S_MORE], "expected the Stream Start"), ([S, E, PREPARE9, C9], "expected the Stream Start"),
+        ([S, E, ABORT9, S_MORE], "expected the Stream Start"), ([BEGIN, I], "never described"), ([S, I9], "never described"),
+        *(([BEGIN, b], "the open transaction's Commit was expected") for b in BOUNDARIES if b is not COMMIT),
+        *(([PREPARE_BEGIN, b], "the open transaction's Prepare was expected") for b in BOUNDARIES if b is not PREPARE),
+        *(([S, b], "the open stream block's Stream Stop was expected") for b in BOUNDARIES if b is not E),
+    ],
+)  # fmt: skip
+def test_error_about_the_order_names_what_was_expected(payloads: list[bytes], expected: str) -> None:
+    with pytest.raises(DecodeError, match=expected) as caught:
+        pgo.decode(payloads)
+    assert caught.value.seq == len(payloads) - 1
+    (last,) = pgo.decode(payloads, options=pgo.Options(on_error="quarantine")).rejects.to_pylist()[-1:]
+    assert (last["seq"], last["reason"]) == (len(payloads) - 1, caught.value.reason)
+    assert last["raw"] == payloads[-1]
+
+
+@pytest.mark.parametrize("opened", WITHIN.values(), ids=WITHIN)
+def test_session_may_begin_wherever_the_one_before_broke_off(opened: list[bytes]) -> None:
+    """With its mark, every beginning is in order; without, only where it shows."""
+    for first in ([BEGIN, R, I, COMMIT], [PREPARE_BEGIN, R, I, PREPARE], [S, R9, I9, E, C9]):
+        decoder = pgo.Decoder()
+        decoder.decode(opened)
+        decoder.start_session()
+        out = decoder.decode(first)
+        assert sum(each.batch.num_rows for each in out.changes) == 1
+        with pytest.raises(DecodeError, match="start_session"):
+            pgo.decode([*opened, *first])
+
+
+@pytest.mark.parametrize(
+    ("payloads", "decoded", "rejected"),
+    [
+        # Out of order: what follows is set aside up to the next boundary, and relations until they are described again.
+        ([BEGIN, R, I, COMMIT, COMMIT, BEGIN, I, R, I, COMMIT], [2, 8], [4, 6]),
+        ([BEGIN, R, I, BEGIN, I, COMMIT, BEGIN, R, I, COMMIT], [2, 8], [3, 4]),
+        ([BEGIN, R, I, S, I9, E, BEGIN, I, R, I, COMMIT], [2, 9], [3, 4, 7]),
+        ([E, BEGIN, R, I, COMMIT], [3], [0]),
+        ([S, R9, I9, COMMIT, I9, E, S_MORE, I9, R9, I9, E, C9], [2, 9], [3, 4, 7]),
+        ([S, R9, I9, E, encode.encode_stream_commit(10, 1, 2, 0), BEGIN, R, I, COMMIT, S_MORE, R9, I9, E, C9], [2, 7, 11], [4]),
+        # Of a stream never seen: none of its blocks, and not its end.
+        ([S_MORE, R9, I9, E, S_MORE, I9, E, C9, BEGIN, R, I, COMMIT], [10], [0, 1, 2, 4, 5, 7]),
+        ([C9, PREPARE9, ABORT9, K, ROLLBACK, BEGIN, R, I, COMMIT], [7], [0, 1]),
+        # A change outside of any transaction stands alone: no state rests on it.
+        ([BEGIN, R, I, COMMIT, I, BEGIN, I, COMMIT], [2, 6], [4]),
+    ],
+)  # fmt: skip
+def test_nothing_is_decoded_under_a_state_that_may_be_wrong(
+    payloads: list[bytes], decoded: list[int], rejected: list[int]
+) -> None:
+    assert quarantined(*payloads) == (decoded, rejected)
+    for cut in range(len(payloads) + 1):
+        decoder = pgo.Decoder(pgo.Options(on_error="quarantine"))
+        first = decoder.decode(payloads[:cut])
+        again = pgo.Decoder(decoder.options, pgo.StreamState.from_json(decoder.state.to_json()))
+        outs = [first, again.decode(payloads[cut:])]
+        rows = [seq for out in outs for each in out.changes for seq in each.batch.column("_seq").to_pylist()]
+        assert sorted(rows) == decoded
+        assert [seq for out in outs for seq in out.rejects.column("seq").to_pylist()] == rejected
+
+
+def test_state_that_was_lost_does_not_take_what_it_never_saw() -> None:
+    """A resume without the state: ends of streams are errors, ends of what may have been prepared long ago are not."""
+    whole = [S, R9, I9, E, PREPARE_BEGIN, R, I, PREPARE]
+    for lost in range(1, len(whole)):
+        for end in (C9, PREPARE9, S_MORE):
+            with pytest.raises(DecodeError) as caught:
+                pgo.decode([*whole[lost:], end])
+            assert caught.value.seq is not None
+    for end in (K, ROLLBACK, ABORT9):
+        out = pgo.decode([end])
+        assert out.transactions.column("txn").to_pylist() == [None]
+        assert out.outcomes.num_rows == 0
+
+
 @pytest.mark.parametrize(
     "payload",
     [

@@ -1,14 +1,16 @@
 """PostgreSQL's logical replication bytes as typed columns.
 
 `decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
-split the work so that it can be done anywhere and in any order. `pgoutput_fast.spark` is the face for PySpark,
-`pgoutput_fast.encode` the inverse. Importing this package imports neither PySpark nor psycopg2.
+split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames.
+`pgoutput_fast.spark` is the face for PySpark, `pgoutput_fast.encode` the inverse. Importing this package imports
+neither PySpark nor psycopg2.
 """
 
 from pgoutput_fast.catalog import Catalog, Column, Relation
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.decoder import Decoder, decode, decode_tagged, tag
 from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.framing import Unframed, unframe
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
@@ -26,11 +28,13 @@ __all__ = [
     "RelationBatch",
     "StreamState",
     "TypeField",
+    "Unframed",
     "UserType",
     "UserTypes",
     "decode",
     "decode_tagged",
     "tag",
+    "unframe",
 ]
 
 __version__ = "0.1.0"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from pgoutput_fast.catalog import Relation, no_such_table
 from pgoutput_fast.names import parse_qualified_name
-from pgoutput_fast.unify import unify_schemas
+from pgoutput_fast.schema import metadata_fields, relation_schema
+from pgoutput_fast.types import column_type_of
+from pgoutput_fast.unify import EXTRA_COLUMNS, pin_schema, unify_schemas
+from pgoutput_fast.user_types import NO_TYPES, UserTypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,21 +124,39 @@ class Decoded:
         """What could not be decoded, or has no Arrow form: REJECTS_SCHEMA."""
         return self._records.rejects
 
-    def table(self, table: str | int) -> pa.Table:
+    def table(
+        self,
+        table: str | int,
+        schema: pa.Schema | Relation | None = None,
+        extra_columns: Literal["error", "drop"] | None = None,
+    ) -> pa.Table:
         """All changes of one relation as one table, in apply order.
 
         Args:
             table: its qualified name, quoted as SQL quotes it (every version that bore this name when the change was
                 sent), or its oid (all versions of that relation).
+            schema: what the columns behind the metadata columns are to be, by name: an Arrow schema, or a relation
+                version that has it. Columns that a version lacks are null; types are widened, never narrowed. If not
+                given, `Options(schemas=...)` is asked, and without an answer there the versions are unified, the
+                newest leading.
+            extra_columns: what a column that the pinned schema lacks is: an `"error"`, or to be `"drop"`ped; as the
+                options say if not given.
 
         Raises:
             KeyError: if no change of such a relation is here; the message names what there is.
-            ValueError: if versions differ so that no one table can hold them; `changes` still gives each.
+            ValueError: if versions differ so that no one table can hold them, or do not fit the pinned schema;
+                `changes` still gives each.
         """
         found = [each for each in self._changes if _matches(each.relation, table)]
         if not found:
             raise KeyError(no_such_table(table, (each.relation for each in self._changes)))
-        return concat_in_order(found, self._options)
+        extra_columns = self._options.extra_columns if extra_columns is None else extra_columns
+        if extra_columns not in EXTRA_COLUMNS:
+            raise ValueError(f"extra_columns must be 'error' or 'drop', not {extra_columns!r}")
+        schema = self._options.pinned(table) if schema is None else schema
+        if schema is not None and not isinstance(schema, pa.Schema | Relation):
+            raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
+        return concat_in_order(found, self._options, schema, extra_columns, self._records.types)
 
 
 def _matches(relation: Relation, table: str | int) -> bool:
@@ -144,12 +165,35 @@ def _matches(relation: Relation, table: str | int) -> bool:
     return (relation.namespace, relation.name) == parse_qualified_name(table)
 
 
-def concat_in_order(batches: Iterable[RelationBatch], options: Options) -> pa.Table:
-    """One table of all batches, their versions unified, ordered as the changes are to be applied."""
+def concat_in_order(
+    batches: Iterable[RelationBatch],
+    options: Options,
+    pinned: pa.Schema | Relation | None = None,
+    extra_columns: str = "error",
+    types: UserTypes = NO_TYPES,
+) -> pa.Table:
+    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied.
+
+    `types` are those of the decoder's catalog, for a pinned relation version.
+    """
     batches = list(batches)
-    versions = {each.relation.version: each for each in batches}
-    schema = unify_schemas([(each.relation, each.batch.schema) for each in versions.values()])
+    # By relation: versions of one id may still differ in what their types are called.
+    versions = [
+        (relation, schema) for relation, schema in {e.relation: e.batch.schema for e in batches}.items()
+    ]
+    if pinned is None:
+        schema = unify_schemas(versions)
+    else:
+        metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
+        if isinstance(pinned, Relation):
+            columns = [column_type_of(column, options, types) for column in pinned.columns]
+            pinned = relation_schema(pinned, columns, options)
+        schema = pin_schema(versions, pinned, metadata, extra_columns)
     whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
+    for field in schema:
+        if not field.nullable and whole.column(field.name).null_count:
+            name = batches[-1].relation.qualified_name
+            raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
     prefix = options.metadata_prefix
     keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
     return _sorted(whole, [*keys, f"{prefix}seq"])

@@ -63,10 +63,12 @@ def _rebuild(reason: str, *place: Any) -> DecodeError:
 # Codes that Python code gives by itself.
 STATE_LOST = 19
 
+_SESSION = "if a new session begins here, call start_session()"
+
 # By the codes of _core/reasons.hpp. What is in braces is known from the column.
 _REASONS = {
     1: "the payload is empty",
-    2: "unknown message tag: is this pgoutput, and without the frame around it?",
+    2: "unknown message tag: is this a message of pgoutput, without anything around it?",
     3: "the message ends too early",
     4: "bytes are left over behind the message's end",
     5: "the payload is longer than any message the server can send (1 GiB - 1)",
@@ -84,10 +86,12 @@ _REASONS = {
     17: "a change of a relation that was never described: did the stream begin before this message?",
     18: "a change of a relation whose last description was lost or malformed, until the next valid Relation message",
     19: "the stream's state is not known after a malformed message; the next transaction boundary ends this",
-    20: "this message belongs into a transaction, and none is open: did the stream begin before this message?",
-    21: "this message cannot come inside an open transaction; if a new session begins here, call start_session()",
-    22: "a stream of this transaction never began: did the capture begin before this message?",
-    23: "this message does not match the one that opened its transaction",
+    20: "a Begin or Stream Start was expected before this message, since no transaction is open: "
+    "did the stream begin before this message?",
+    21: "the open transaction's Commit was expected before this message; " + _SESSION,
+    22: "expected the Stream Start that begins this transaction (first-segment flag 1) before this message: did the "
+    "capture begin too late, or was the state lost in which decoding stopped?",
+    23: "the open transaction's Commit was expected; this one has another position than its Begin gave",
     24: "the text is not {type} as PostgreSQL prints it{hint}",
     25: "the value's length is not that of {type}",
     26: "unknown version of the binary form of {type}",
@@ -96,7 +100,21 @@ _REASONS = {
     29: "the value is beyond the range of {type}",
     30: "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
     31: "the payload is not what its tags say: kind or relation differ",
+    40: "this is text, as SQL output shows bytes ('\\x...' or hex digits): pass the bytes themselves, "
+    "for instance with bytes.fromhex(text.removeprefix('\\\\x'))",
+    41: "this is a walsender's frame: pgoutput_fast.unframe() takes the message out of it",
+    42: "a walsender's frame of kind w or k was expected; a message without its frame needs no unframe()",
+    43: "the frame still has the header of its CopyData message: leave out these five bytes",
     44: "the text or binary form of {type} is malformed",
+    48: "a Begin was expected before this Commit, since no transaction is open: "
+    "did the stream begin before this message?",
+    49: "a Begin Prepare was expected before this Prepare, since no transaction is open: "
+    "did the stream begin before this message?",
+    50: "the open transaction's Prepare was expected before this message; " + _SESSION,
+    51: "a Stream Start was expected before this Stream Stop, since no stream block is open: "
+    "did the stream begin before this message?",
+    52: "the open stream block's Stream Stop was expected before this message; " + _SESSION,
+    53: "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

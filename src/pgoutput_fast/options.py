@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
+
+from pgoutput_fast.catalog import Relation
+from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 
 __all__ = ["Options"]
 
@@ -25,6 +30,9 @@ class Options:
             them, `"float64"`, or a `pyarrow.decimal128`.
         uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over them).
         strings: type of all columns that are strings (not of strings in lists): `"string"` or `"string_view"`.
+        schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema
+            is a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
+        extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
         threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
         batch_rows: most rows of a record batch (at least 2).
@@ -32,6 +40,7 @@ class Options:
 
     Raises:
         ValueError: for a value that is none of these.
+        TypeError: for `schemas` that are no mapping of schemas.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -43,6 +52,8 @@ class Options:
     numeric: str | pa.Decimal128Type = "string"
     uuid: Literal["string", "fixed_size_binary", "arrow.uuid"] = "string"
     strings: Literal["string", "string_view"] = "string"
+    schemas: Mapping[str | int, pa.Schema | Relation] | None = field(default=None, hash=False)
+    extra_columns: Literal["error", "drop"] = "error"
     metadata_prefix: str = "_"
     threads: int = 1
     batch_rows: int = 65_536
@@ -58,11 +69,40 @@ class Options:
             raise ValueError("numeric must be a decimal128 whose scale lies between 0 and its precision")
         _one_of("uuid", self.uuid, "string", "fixed_size_binary", "arrow.uuid")
         _one_of("strings", self.strings, "string", "string_view")
+        _one_of("extra_columns", self.extra_columns, "error", "drop")
+        if self.schemas is not None:
+            if not isinstance(self.schemas, Mapping):
+                raise TypeError(f"schemas must map tables to schemas, not be a {type(self.schemas).__name__}")
+            object.__setattr__(
+                self, "schemas", {_table(key): _pin(value) for key, value in self.schemas.items()}
+            )
         if not isinstance(self.metadata_prefix, str):
             raise ValueError("metadata_prefix must be a str")
         _at_least("threads", self.threads, 1)
         _at_least("batch_rows", self.batch_rows, 2)
         _at_least("batch_bytes", self.batch_bytes, 1)
+
+    def pinned(self, table: str | int) -> pa.Schema | Relation | None:
+        """The schema that is pinned for a table, None if none is."""
+        return self.schemas.get(_table(table)) if self.schemas is not None else None
+
+
+def _table(table: Any) -> str | int:
+    """One spelling for each name."""
+    if not isinstance(table, str):
+        return operator.index(table)
+    parts = parse_qualified_name(table)
+    if parts is None:
+        raise ValueError(f"schemas: {table!r} is no qualified name, such as public.orders")
+    return quote_qualified_name(*parts)
+
+
+def _pin(schema: Any) -> pa.Schema | Relation:
+    if not isinstance(schema, pa.Schema | Relation):
+        raise TypeError(f"schemas must hold pyarrow Schemas or Relations, not {type(schema).__name__}")
+    if isinstance(schema, pa.Schema) and len(set(schema.names)) < len(schema.names):
+        raise ValueError("schemas: a pinned schema names a column twice")
+    return schema
 
 
 def _one_of(name: str, value: Any, *allowed: str) -> None:

@@ -10,59 +10,60 @@ import pyarrow as pa
 __all__ = ["as_binary_arrays", "as_int64"]
 
 _EXPECTED = (
-    "payloads must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, "
+    "must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, "
     "or an iterable of bytes"
+)
+_TEXT = (
+    "Text such as '\\x42...' comes from SQL output: read the data column as bytes, for instance with COPY (FORMAT "
+    "binary) or as psycopg2's memoryview, or pass bytes.fromhex(text.removeprefix('\\\\x'))"
 )
 
 
-def as_binary_arrays(payloads: Any) -> list[pa.Array]:
+def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
     """Binary or large binary arrays with the payloads in order. Arrow arrays are not copied (views are).
+
+    `what` they are called in errors.
 
     Raises:
         TypeError: for nulls and for anything that is not bytes; the message says what to pass.
     """
     if isinstance(payloads, pa.ChunkedArray):
-        return (
-            [_checked(chunk) for chunk in payloads.chunks]
-            if payloads.num_chunks
-            else [_checked_type(payloads)]
-        )
+        if not payloads.num_chunks:
+            return [_checked(pa.array([], payloads.type), what)]
+        return [_checked(chunk, what) for chunk in payloads.chunks]
     if isinstance(payloads, pa.Array):
-        return [_checked(payloads)]
+        return [_checked(payloads, what)]
+    if isinstance(payloads, str):
+        raise TypeError(f"{what} {_EXPECTED}; not str. {_TEXT}")
     if isinstance(
-        payloads, str | bytes | bytearray | memoryview | dict | set | frozenset | pa.RecordBatch | pa.Table
+        payloads, bytes | bytearray | memoryview | dict | set | frozenset | pa.RecordBatch | pa.Table
     ):
-        raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
+        raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
-        raise TypeError(f"{_EXPECTED}; not {type(payloads).__name__}")
+        raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     items = payloads if isinstance(payloads, list) else list(payloads)
     for kind in set(map(type, items)):
         if kind is type(None):
-            raise TypeError(f"{_EXPECTED}; there is None among them")
+            raise TypeError(f"{what} {_EXPECTED}; there is None among them")
+        if issubclass(kind, str):
+            raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them. {_TEXT}")
         # NumPy's fixed-width strings have lost their last zero bytes.
         if not issubclass(kind, bytes | bytearray | memoryview) or kind.__module__ == "numpy":
-            raise TypeError(f"{_EXPECTED}; there is a {kind.__name__} among them")
+            raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them")
     # More than 2 GiB come back in chunks.
     array = pa.array(items, pa.binary())
     return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
 
 
-def _checked_type(payloads: pa.ChunkedArray) -> pa.Array:
-    return _checked(pa.array([], payloads.type))
-
-
-def _checked(array: pa.Array) -> pa.Array:
+def _checked(array: pa.Array, what: str) -> pa.Array:
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        raise TypeError(
-            f"{_EXPECTED}; not {array.type}. Text such as '\\x42...' comes from SQL output: read the data column as "
-            "bytes, for instance with COPY (FORMAT binary) or as psycopg2's memoryview"
-        )
+        raise TypeError(f"{what} {_EXPECTED}; not {array.type}. {_TEXT}")
     if getattr(pa.types, "is_binary_view", lambda _: False)(array.type):
         array = array.cast(pa.large_binary())
     if not pa.types.is_binary(array.type) and not pa.types.is_large_binary(array.type):
-        raise TypeError(f"{_EXPECTED}; not {array.type}")
+        raise TypeError(f"{what} {_EXPECTED}; not {array.type}")
     if array.null_count:
-        raise TypeError(f"{_EXPECTED}; {array.null_count} of {len(array)} are null")
+        raise TypeError(f"{what} {_EXPECTED}; {array.null_count} of {len(array)} are null")
     return array
 
 

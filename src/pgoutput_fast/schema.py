@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pgoutput_fast.types import ColumnType
 
 __all__ = [
+    "KEEPALIVES_SCHEMA",
     "MESSAGES_SCHEMA",
     "METADATA_COLUMNS",
     "OUTCOMES_SCHEMA",
@@ -122,6 +123,10 @@ REJECTS_SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("raw", pa.binary()),
     ]
+)
+
+KEEPALIVES_SCHEMA = pa.schema(
+    [("after", pa.int64()), ("wal_end", pa.int64()), ("sent_at", _TIME), ("reply_requested", pa.bool_())]
 )
 
 

@@ -14,6 +14,7 @@ from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.errors import STATE_LOST, reason_text
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import REJECTS_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.user_types import UserTypes
 
 __all__ = ["CommittedView"]
 
@@ -115,6 +116,11 @@ class _Records:
         self._arrived = arrived
         self._released = released
         self._lost = lost
+
+    @property
+    def types(self) -> UserTypes:
+        types: UserTypes = self._arrived.types
+        return types
 
     @property
     def transactions(self) -> pa.RecordBatch:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
 from pgoutput_fast.catalog import Relation
 
-__all__ = ["unify_schemas", "widen"]
+__all__ = ["EXTRA_COLUMNS", "fits", "pin_schema", "unify_schemas", "widen"]
+
+EXTRA_COLUMNS = ("error", "drop")
 
 _INTEGERS = [pa.int16(), pa.int32(), pa.int64()]
 _FLOATS = [pa.float32(), pa.float64()]
+# Layouts of the same values. Not every pyarrow has views.
+_STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, "string_view") else [])]
+_BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
 
 
 def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
@@ -32,7 +37,33 @@ def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(a) and pa.types.is_list(b):
         element = widen(a.value_type, b.value_type)
         return pa.list_(element) if element is not None else None
+    if pa.types.is_struct(a) and pa.types.is_struct(b) and _names(a) == _names(b):
+        kinds = [widen(a.field(k).type, b.field(k).type) for k in range(a.num_fields)]
+        if None not in kinds:
+            return pa.struct([a.field(k).with_type(kind) for k, kind in enumerate(kinds)])
     return None
+
+
+def _names(struct: pa.StructType) -> list[str]:
+    return [struct.field(k).name for k in range(struct.num_fields)]
+
+
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value of one type can be one of the other without a loss.
+
+    >>> fits(pa.int16(), pa.int32()), fits(pa.int32(), pa.int16()), fits(pa.string(), pa.large_string())
+    (True, False, True)
+    """
+    for layouts in (_STRINGS, _BINARIES):
+        if source in layouts and target in layouts:
+            return True
+    lists = (pa.types.is_list, pa.types.is_large_list)
+    if any(is_list(source) for is_list in lists) and any(is_list(target) for is_list in lists):
+        return fits(source.value_type, target.value_type)
+    if pa.types.is_struct(source) and pa.types.is_struct(target) and _names(source) == _names(target):
+        return all(fits(source.field(k).type, target.field(k).type) for k in range(source.num_fields))
+    wide = widen(source, target)
+    return wide is not None and bool(wide.equals(target))
 
 
 def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
@@ -42,8 +73,6 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
     Raises:
         ValueError: if a column's types cannot be one; the message names both versions.
     """
-    if len({schema.fingerprint if hasattr(schema, "fingerprint") else schema for _, schema in versions}) == 1:
-        return versions[-1][1]
     newest_first = list(reversed(versions))
     fields: dict[str, tuple[pa.Field, Relation]] = {}
     for relation, schema in newest_first:
@@ -60,3 +89,63 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
                 )
             fields[field.name] = (known.with_type(kind), first)
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)
+
+
+def pin_schema(
+    versions: Sequence[tuple[Relation, pa.Schema]],
+    pinned: pa.Schema,
+    metadata_columns: Collection[str],
+    extra_columns: str = "error",
+) -> pa.Schema:
+    """The pinned schema behind the metadata columns, if every version fits into it.
+
+    Args:
+        versions: relation versions with the schemas that their batches have.
+        pinned: columns by name; metadata columns may be among them, then with their own types.
+        metadata_columns: their names.
+        extra_columns: what a column that is not pinned is: an `"error"`, or to `"drop"`.
+
+    Raises:
+        ValueError: if a version does not fit: the message names it, the column and both types.
+    """
+    newest, schema = versions[-1]
+    if len(set(pinned.names)) < len(pinned.names):
+        raise ValueError("the pinned schema names a column twice")
+    metadata = [schema.field(name) for name in metadata_columns]
+    for field in metadata:
+        if field.name in pinned.names and not pinned.field(field.name).type.equals(field.type):
+            raise ValueError(
+                f"{newest.qualified_name}: metadata column {field.name!r} is {field.type}, the pinned schema says "
+                f"{pinned.field(field.name).type}"
+            )
+    own = [field for field in pinned if field.name not in metadata_columns]
+    for relation, schema in versions:
+        _check_version(
+            relation, schema, {field.name: field for field in own}, metadata_columns, extra_columns
+        )
+    return pa.schema([*metadata, *own], metadata=pinned.metadata)
+
+
+def _check_version(
+    relation: Relation,
+    schema: pa.Schema,
+    pinned: dict[str, pa.Field],
+    metadata_columns: Collection[str],
+    extra_columns: str,
+) -> None:
+    where = f"{relation.qualified_name}: version {relation.version}"
+    extra = [name for name in schema.names if name not in pinned and name not in metadata_columns]
+    if extra and extra_columns == "error":
+        raise ValueError(
+            f"{where} has {', '.join(map(repr, extra))}, which the pinned schema lacks; pass extra_columns='drop' "
+            "to do without"
+        )
+    for name, field in pinned.items():
+        if name not in schema.names:
+            if not field.nullable:
+                raise ValueError(f"{where} lacks {name!r}, which the pinned schema says is never null")
+        elif not fits(schema.field(name).type, field.type):
+            raise ValueError(
+                f"{where} has column {name!r} as {schema.field(name).type}, not all of whose values fit the pinned "
+                f"schema's {field.type}"
+            )

@@ -1,6 +1,7 @@
 class Malformed(Exception):
     reason: int
     offset: int
+    frame: int
     def __init__(self, reason: int, offset: int) -> None: ...
 
 def parse_relation(body: bytes) -> tuple[int, str, str, str, list[tuple[str, int, int, bool]]]: ...

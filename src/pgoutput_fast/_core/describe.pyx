@@ -20,6 +20,7 @@ class Malformed(Exception):
         super().__init__(reason, offset)
         self.reason = reason
         self.offset = offset
+        self.frame = 0  # the ordinal of the frame concerned, where frames are read
 
 
 cdef class _Reader:

@@ -29,9 +29,9 @@ enum Reason : uint8_t {
     RELATION_LOST,
     STATE_LOST,
     OUTSIDE_TRANSACTION,
-    INSIDE_TRANSACTION,
+    EXPECTED_COMMIT,
     STREAM_UNKNOWN,
-    BOUNDARY_MISMATCH,
+    OTHER_COMMIT,
     BAD_TEXT,
     BAD_LENGTH,
     BAD_VERSION,
@@ -41,6 +41,20 @@ enum Reason : uint8_t {
     UNKNOWN_VERSION,
     TAGS_DISAGREE,
     BAD_NESTED = 44,
+
+    // Not pgoutput's messages at all, but what is around them, or text made of them.
+    TEXT_PAYLOAD = 40,
+    FRAMED_PAYLOAD,
+    UNKNOWN_FRAME,
+    COPY_DATA_HEADER,
+
+    // Boundaries out of order: what should have come first.
+    EXPECTED_BEGIN = 48,
+    EXPECTED_BEGIN_PREPARE,
+    EXPECTED_PREPARE,
+    EXPECTED_STREAM_START,
+    EXPECTED_STREAM_STOP,
+    OTHER_PREPARE,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,

@@ -14,6 +14,7 @@ cdef enum:
     UNPREFIXED = 8     # Origin: never has an xid prefix
 
 cdef uint8_t message_class(uint8_t tag) noexcept nogil
+cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil
 
 
 cdef class Payloads:

@@ -38,6 +38,19 @@ cdef uint8_t message_class(uint8_t tag) noexcept nogil:
     return CLASSES[tag]
 
 
+cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil:
+    """Whether the bytes look like those that SQL output shows as text: \\x..., or nothing but pairs of hex digits."""
+    cdef int64_t i
+    if size >= 2 and p[0] == c'\\' and p[1] == c'x':
+        return True
+    if size < 2 or size & 1:
+        return False
+    for i in range(min(size, 64)):
+        if not (c'0' <= p[i] <= c'9' or c'a' <= p[i] <= c'f' or c'A' <= p[i] <= c'F'):
+            return False
+    return True
+
+
 cdef class Payloads:
     def __cinit__(self, array):
         cdef bint large = pa.types.is_large_binary(array.type)

@@ -76,6 +76,7 @@ cdef class Tagger:
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil
     cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil
     cdef int64_t step(self, Window w, int64_t i) noexcept nogil
+    cdef uint8_t _expected(self, uint8_t outside) noexcept nogil
     cdef int boundary(self, Window w, int64_t i) noexcept nogil
     cdef int truncate(self, Window w, int64_t i) noexcept nogil
     cdef int message(self, Window w, int64_t i) noexcept nogil

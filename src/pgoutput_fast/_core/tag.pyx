@@ -22,21 +22,29 @@ from pgoutput_fast._core.fields cimport (
 from pgoutput_fast._core.reasons cimport (
     BAD_COUNT,
     BAD_FLAGS,
-    BOUNDARY_MISMATCH,
     EMPTY_PAYLOAD,
-    INSIDE_TRANSACTION,
+    EXPECTED_BEGIN,
+    EXPECTED_BEGIN_PREPARE,
+    EXPECTED_COMMIT,
+    EXPECTED_PREPARE,
+    EXPECTED_STREAM_START,
+    EXPECTED_STREAM_STOP,
+    FRAMED_PAYLOAD,
     NO_RELATION,
     OK,
+    OTHER_COMMIT,
+    OTHER_PREPARE,
     OUTSIDE_TRANSACTION,
     PAYLOAD_TOO_LONG,
     RELATION_LOST,
     STATE_LOST,
     STREAM_UNKNOWN,
+    TEXT_PAYLOAD,
     TRAILING_BYTES,
     TRUNCATED,
     UNKNOWN_TAG,
 )
-from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Window, message_class
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Window, is_hex_text, message_class
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     OUTSIDE,
@@ -65,6 +73,15 @@ from pgoutput_fast._core.wire cimport load32
 from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import fields_of, relation_of
 from pgoutput_fast.types import is_built_in
+
+
+cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
+    """What bytes with an unknown tag may be, so that the error can say what to do with them."""
+    if is_hex_text(p, size):
+        return TEXT_PAYLOAD
+    if (p[0] == c'w' and size > 25) or (p[0] == c'k' and size == 18):
+        return FRAMED_PAYLOAD
+    return UNKNOWN_TAG
 
 
 @cython.final
@@ -304,6 +321,14 @@ cdef class Tagger:
                 self.state.prepared.erase(self.state.prepared.begin() + k)
                 break
 
+    cdef uint8_t _expected(self, uint8_t outside) noexcept nogil:
+        """What should have come before a boundary: what ends the open transaction or block, or `outside` of any."""
+        if self.state.context == PLAIN:
+            return EXPECTED_COMMIT
+        if self.state.context == PREPARING:
+            return EXPECTED_PREPARE
+        return EXPECTED_STREAM_STOP if self.state.context == STREAMING else outside
+
     cdef int boundary(self, Window w, int64_t i) noexcept nogil:
         cdef Fields f
         cdef BoundaryRecord b
@@ -333,21 +358,21 @@ cdef class Tagger:
         # Whether it may come here.
         if kind == c'E':
             if context != STREAMING and not was_lost:
-                return self.fail(w, i, OUTSIDE_TRANSACTION, 0)
+                return self.fail(w, i, self._expected(EXPECTED_STREAM_START), 0)
         elif kind == c'C':
             if context == PLAIN:
                 if b.lsn != self.state.current.commit_lsn:
-                    return self.fail(w, i, BOUNDARY_MISMATCH, 2)
+                    return self.fail(w, i, OTHER_COMMIT, 2)
             elif not was_lost:
-                return self.fail(w, i, OUTSIDE_TRANSACTION if context == OUTSIDE else INSIDE_TRANSACTION, 0)
+                return self.fail(w, i, self._expected(EXPECTED_BEGIN), 0)
         elif kind == c'P':
             if context == PREPARING:
                 if xid != self.state.current.xid or not same_bytes(self.state.current.gid, gid, gid_length):
-                    return self.fail(w, i, BOUNDARY_MISMATCH, 26)
+                    return self.fail(w, i, OTHER_PREPARE, 26)
             elif not was_lost:
-                return self.fail(w, i, OUTSIDE_TRANSACTION if context == OUTSIDE else INSIDE_TRANSACTION, 0)
+                return self.fail(w, i, self._expected(EXPECTED_BEGIN_PREPARE), 0)
         elif context != OUTSIDE:
-            return self.fail(w, i, INSIDE_TRANSACTION, 0)
+            return self.fail(w, i, self._expected(OK), 0)
         if kind == c'c' or kind == c'p' or (kind == c'S' and first == 0):
             if self.state.streamed.count(xid) == 0:
                 return self.fail(w, i, STREAM_UNKNOWN, 1 if kind != c'p' else 26)
@@ -627,7 +652,7 @@ cdef class Tagger:
                 elif w.length[i] > <uint32_t> 0x3fffffff:
                     result = self.fail(w, i, PAYLOAD_TOO_LONG, 0)
                 elif cls == 0:
-                    result = self.fail(w, i, UNKNOWN_TAG, 0)
+                    result = self.fail(w, i, _not_a_message(w.base + w.start[i], w.length[i]), 0)
                 else:
                     result = self.fail(w, i, TRUNCATED, w.length[i])
                 if result:

@@ -1,0 +1,74 @@
+"""Walsender frames: the CopyData messages of a replication connection, and the pgoutput messages inside of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pgoutput_fast._core.describe import Malformed
+from pgoutput_fast._core.unframe import unframe_arrays
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.payloads import as_binary_arrays
+from pgoutput_fast.schema import KEEPALIVES_SCHEMA
+
+__all__ = ["Unframed", "unframe"]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+class Unframed(NamedTuple):
+    """What frames hold. `decoder.decode(unframed.payloads, unframed.lsn)` decodes it.
+
+    Attributes:
+        payloads: the messages of the `w` frames in order; binary, or large binary beyond 2 GiB.
+        lsn: int64 per payload, the frame's start LSN; 0 where the server gives none.
+        keepalives: a row per `k` frame: `after` (int64, how many of `payloads` came before it), `wal_end` (int64, the
+            server's position), `sent_at`, `reply_requested` (bool, answer at once or be cut off).
+        wal_end: int64 per payload, the frame's end position; servers from 10 to 18 repeat the start LSN there.
+        sent_at: timestamp per payload, when the server sent the frame.
+    """
+
+    payloads: pa.Array
+    lsn: pa.Int64Array
+    keepalives: pa.RecordBatch
+    wal_end: pa.Int64Array
+    sent_at: pa.TimestampArray
+
+
+def unframe(frames: Any) -> Unframed:
+    """Takes the messages and their positions out of a walsender's frames.
+
+    A frame is the content of a CopyData message, without its header (`d` and a length): what libpq's `PQgetCopyData`
+    gives. psycopg2's replication cursor unframes by itself: its `payload` is to be decoded as it is.
+
+    Args:
+        frames: like the payloads of `Decoder.decode`: a binary or large binary Arrow array, a chunked array of them, or
+            an iterable of bytes.
+
+    Raises:
+        DecodeError: for a frame of another kind, cut short or too long; `seq` is its ordinal among `frames`.
+        TypeError: for frames that are not bytes.
+
+    >>> import struct
+    >>> data = b"w" + struct.pack(">QQq", 0x16B3748, 0x16B3780, 0) + b"B" + struct.pack(">QqI", 0x16B3778, 0, 741)
+    >>> keepalive = b"k" + struct.pack(">Qqb", 0x16B3780, 0, 1)
+    >>> unframed = unframe([data, keepalive])
+    >>> unframed.lsn.to_pylist(), unframed.keepalives.select(["after", "wal_end", "reply_requested"]).to_pylist()
+    ([23803720], [{'after': 1, 'wal_end': 23803776, 'reply_requested': True}])
+    >>> from pgoutput_fast import decode
+    >>> decode(unframed.payloads, unframed.lsn).transactions.select(["kind", "xid"]).to_pylist()
+    [{'kind': 'begin', 'xid': 741}]
+    """
+    arrays = as_binary_arrays(frames, "frames")
+    try:
+        payloads, columns, kept, reply = unframe_arrays(arrays)
+    except Malformed as problem:
+        reason, seq = reason_text(problem.reason), problem.frame
+        raise DecodeError(reason, seq=seq, byte_offset=problem.offset) from None
+    lsn, wal_end, sent_at = columns
+    after, kept_end, kept_at = kept
+    keepalives = pa.RecordBatch.from_arrays(
+        [after, kept_end, kept_at.view(_TIME), reply.cast(pa.bool_())], schema=KEEPALIVES_SCHEMA
+    )
+    return Unframed(payloads, lsn, keepalives, wal_end, sent_at.view(_TIME))
