@@ -14,6 +14,7 @@ from pgoutput_fast.names import parse_qualified_name
 from pgoutput_fast.schema import metadata_fields, relation_schema
 from pgoutput_fast.types import column_type_of
 from pgoutput_fast.unify import EXTRA_COLUMNS, pin_schema, unify_schemas
+from pgoutput_fast.user_types import NO_TYPES, UserTypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,7 +156,7 @@ class Decoded:
         schema = self._options.pinned(table) if schema is None else schema
         if schema is not None and not isinstance(schema, pa.Schema | Relation):
             raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
-        return concat_in_order(found, self._options, schema, extra_columns)
+        return concat_in_order(found, self._options, schema, extra_columns, self._records.types)
 
 
 def _matches(relation: Relation, table: str | int) -> bool:
@@ -169,8 +170,12 @@ def concat_in_order(
     options: Options,
     pinned: pa.Schema | Relation | None = None,
     extra_columns: str = "error",
+    types: UserTypes = NO_TYPES,
 ) -> pa.Table:
-    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied."""
+    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied.
+
+    `types` are those of the decoder's catalog, for a pinned relation version.
+    """
     batches = list(batches)
     # By relation: versions of one id may still differ in what their types are called.
     versions = [
@@ -181,8 +186,8 @@ def concat_in_order(
     else:
         metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
         if isinstance(pinned, Relation):
-            types = [column_type_of(column, options) for column in pinned.columns]
-            pinned = relation_schema(pinned, types, options)
+            columns = [column_type_of(column, options, types) for column in pinned.columns]
+            pinned = relation_schema(pinned, columns, options)
         schema = pin_schema(versions, pinned, metadata, extra_columns)
     whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
     for field in schema:

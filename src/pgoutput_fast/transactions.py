@@ -34,6 +34,7 @@ from pgoutput_fast.schema import (
     TRUNCATES_SCHEMA,
 )
 from pgoutput_fast.spill import Spiller
+from pgoutput_fast.user_types import NO_TYPES, UserTypes
 
 __all__ = ["CommittedView"]
 
@@ -290,6 +291,11 @@ class _Records:
     def reject(self, rows: pa.Table) -> None:
         """Tagged rows of transactions whose end is not known."""
         self._lost.append(_rejected(rows))
+
+    @property
+    def types(self) -> UserTypes:
+        types: UserTypes = self._all[-1].types if self._all else NO_TYPES
+        return types
 
     @property
     def transactions(self) -> pa.RecordBatch:
