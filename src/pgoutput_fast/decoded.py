@@ -14,6 +14,7 @@ from pgoutput_fast.names import parse_qualified_name
 from pgoutput_fast.schema import metadata_fields, relation_schema
 from pgoutput_fast.types import column_type_of
 from pgoutput_fast.unify import EXTRA_COLUMNS, pin_schema, unify_schemas
+from pgoutput_fast.user_types import NO_TYPES, UserTypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,10 +84,13 @@ class Decoded:
     array([1], dtype=int32)
     """
 
-    def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
+    def __init__(
+        self, changes: Sequence[RelationBatch], records: Any, options: Options, types: UserTypes = NO_TYPES
+    ) -> None:
         self._changes = list(changes)
         self._records = records
         self._options = options
+        self._types = types
 
     def __repr__(self) -> str:
         names = dict.fromkeys(each.relation.qualified_name for each in self._changes)
@@ -155,6 +159,9 @@ class Decoded:
         schema = self._options.pinned(table) if schema is None else schema
         if schema is not None and not isinstance(schema, pa.Schema | Relation):
             raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
+        if isinstance(schema, Relation):
+            types = [column_type_of(column, self._options, self._types) for column in schema.columns]
+            schema = relation_schema(schema, types, self._options)
         return concat_in_order(found, self._options, schema, extra_columns)
 
 
@@ -167,31 +174,33 @@ def _matches(relation: Relation, table: str | int) -> bool:
 def concat_in_order(
     batches: Iterable[RelationBatch],
     options: Options,
-    pinned: pa.Schema | Relation | None = None,
+    pinned: pa.Schema | None = None,
     extra_columns: str = "error",
 ) -> pa.Table:
     """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied."""
     batches = list(batches)
-    # By relation: versions of one id may still differ in what their types are called.
-    versions = [
-        (relation, schema) for relation, schema in {e.relation: e.batch.schema for e in batches}.items()
-    ]
+    prefix = options.metadata_prefix
+    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
+    keys.append(f"{prefix}seq")
+    # By relation: versions of one id may still differ in what their types are called. A version can come back, so the
+    # newest is not the one that was first seen last, but the one that has the last row.
+    last: dict[Relation, list[int]] = {}
+    for each in batches:
+        at = [each.batch.column(key)[-1].as_py() for key in keys]
+        last[each.relation] = max(at, last.get(each.relation, at))
+    schemas = {each.relation: each.batch.schema for each in batches}
+    versions = [(relation, schemas[relation]) for relation in sorted(last, key=lambda each: last[each])]
     if pinned is None:
         schema = unify_schemas(versions)
     else:
         metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
-        if isinstance(pinned, Relation):
-            types = [column_type_of(column, options) for column in pinned.columns]
-            pinned = relation_schema(pinned, types, options)
         schema = pin_schema(versions, pinned, metadata, extra_columns)
     whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
     for field in schema:
         if not field.nullable and whole.column(field.name).null_count:
-            name = batches[-1].relation.qualified_name
+            name = versions[-1][0].qualified_name
             raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
-    prefix = options.metadata_prefix
-    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
-    return _sorted(whole, [*keys, f"{prefix}seq"])
+    return _sorted(whole, keys)
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:

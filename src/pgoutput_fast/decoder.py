@@ -32,7 +32,8 @@ class Decoder:
         catalog: relation versions to know beside those of the state.
 
     Raises:
-        ValueError: if the state holds changes back and the options are not those of the committed view.
+        ValueError: if the state holds changes back and the options are not those of the committed view, or if it is
+            not what a decoder gave.
         SpillError: if a spill file that the state names is missing or damaged.
 
     A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise they go when it
@@ -114,7 +115,7 @@ class Decoder:
             if self._view is not None:
                 return self._view.decode(self._native, arrays, lsns, seqs)
             changes, records = self._native.decode(arrays, lsns, seqs)
-        return Decoded([RelationBatch(*each) for each in changes], records, self.options)
+        return Decoded([RelationBatch(*each) for each in changes], records, self.options, self._native.types)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
@@ -258,7 +259,7 @@ def decode_tagged(
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
         batch = _committed_view().released(batch, outcomes)
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
-    return Decoded([RelationBatch(*each) for each in changes], records, options)
+    return Decoded([RelationBatch(*each) for each in changes], records, options, catalog.types)
 
 
 def _expect(name: str, value: object, kind: type) -> None:

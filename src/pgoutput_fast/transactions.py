@@ -261,7 +261,8 @@ class _Call:
 
     def decoded(self) -> Decoded:
         """What it gave."""
-        return Decoded([RelationBatch(*each) for each in self._changes], self._records, self._options)
+        changes = [RelationBatch(*each) for each in self._changes]
+        return Decoded(changes, self._records, self._options, self._native.types)
 
 
 class _Records:
