@@ -10,7 +10,6 @@ file stays behind.
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import tempfile
 import time
@@ -71,8 +70,9 @@ def payloads(rows: int, batch: int) -> Iterator[pa.Array]:
 
 
 def peak() -> float:
-    """MB of memory that this process had at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """MB of memory that this process had at most. Linux only: getrusage would count the parent's at the fork, too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def soak(rows: int, batch: int, options: pgo.Options) -> dict[str, float]:

@@ -141,7 +141,8 @@ def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]])
         return value.value
     if kind.shape == "list":
         split = scalars.binary_elements if binary else scalars.text_elements
-        elements, lower = split(PgType("", is_list=True, element_oid=kind.element_oid), raw)
+        name = kind.parts[0].name if isinstance(kind.parts[0], PgType) else ""
+        elements, lower = split(PgType(name, is_list=True, element_oid=kind.element_oid), raw)
         if lower != 1:
             problems.append(("array with a lower bound other than 1", False))
         return [part(kind.parts[0], binary, element, problems) for element in elements]

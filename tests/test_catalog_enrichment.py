@@ -228,6 +228,14 @@ def test_decoders_take_it_and_pass_it_on() -> None:
     )
 
 
+@pytest.mark.parametrize("transactions", ["as_sent", "committed"])
+def test_tables_pinned_to_a_relation_version_take_it(transactions: Any) -> None:
+    decoder = Decoder(Options(transactions=transactions), catalog=Catalog(types=TYPES))
+    out = decoder.decode(stream())
+    (pinned,) = decoder.catalog.relations
+    assert out.table("public.t", pinned).equals(out.table("public.t"))
+
+
 def test_tagged_payloads_take_it() -> None:
     tagged, state = pgo.tag(stream(), pgo.StreamState(catalog=Catalog(types=TYPES)))
     assert row_of(pgo.decode_tagged(tagged, state.catalog)) == ROW

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
@@ -176,3 +177,59 @@ def test_a_commits_own_time_counts() -> None:
             for time in each.batch.column("_commit_timestamp").to_pylist()
         }
         assert times == {5}
+
+
+def test_ordinals_and_positions_of_the_callers_own() -> None:
+    """Whatever a call is cut into, each payload keeps its seq and LSN."""
+    stream = [
+        *plain(1),
+        start(),
+        R9,
+        insert(2, 9),
+        STOP,
+        *plain(*range(10, 700)),
+        encode.encode_stream_commit(9, 300, 308, 0),
+    ]
+    seqs = [3 * k + 7 for k in range(len(stream))]
+    lsns = [10 * k for k in seqs]
+    expected = [(k, lsn) for k, lsn, payload in zip(seqs, lsns, stream, strict=True) if payload[:1] == b"I"]
+    batch = pa.record_batch(
+        [pa.array(stream), pa.array(lsns), pa.array(seqs)], names=["payload", "lsn", "seq"]
+    )
+    for chunks in ([len(stream)], [2, 5, 100, len(stream)]):
+        decoder = Decoder(COMMITTED)
+        begins = [0, *chunks[:-1]]
+        pieces = [batch.slice(a, b - a) for a, b in zip(begins, chunks, strict=True)]
+        found = []
+        for out in decoder.stream(pieces):
+            for each in out.changes:
+                found += zip(
+                    each.batch.column("_seq").to_pylist(), each.batch.column("_lsn").to_pylist(), strict=True
+                )
+        assert sorted(found) == expected
+        assert decoder.state.next_seq == seqs[-1] + 1
+
+
+def test_a_piece_per_batch_where_nothing_is_large() -> None:
+    decoder = Decoder(COMMITTED)
+    outs = list(decoder.stream([plain(1), [], [start(), R9, insert(2, 9), STOP], plain(3)[:2], plain(3)[2:]]))
+    assert [[k for k, _, _ in rows(out)] for out in outs] == [[1], [], [], [], [3]]
+
+
+def test_what_is_given_comes_in_the_order_of_the_commits() -> None:
+    """Also where plain transactions are decoded straight away, and others are held back between them."""
+    decoder = Decoder(COMMITTED)
+    prepared = [
+        encode.encode_begin_prepare(1, 2, 0, 8, "g"),
+        insert(1),
+        encode.encode_prepare(1, 2, 0, 8, "g"),
+    ]
+    ks = list(range(100, 700))
+    call = [*plain(0), *prepared, *plain(*ks), start(), R9, insert(2, 9), STOP]
+    call += [
+        encode.encode_commit_prepared(110, 118, 0, 8, "g"),
+        *plain(*ks),
+        encode.encode_stream_commit(9, 300, 308, 0),
+    ]
+    found = [k for each in decoder.decode(call).changes for k in each.batch.column("id").to_pylist()]
+    assert found == [0, *ks, 1, *ks, 2]

@@ -12,7 +12,7 @@ import pytest
 from pgoutput_fast import DecodeError, Decoder, Options, encode, held, transactions
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from resuming import WAYS, Given, OtherProcess, go_on_in_a_new_process, options_of, saved
-from streams import RandomChoices, Stream, by_reference, make_stream, types_stay
+from streams import ENRICHED, RandomChoices, Stream, by_reference, make_stream, types_stay
 
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23),))
 WIDER = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23), ColumnSpec("more", 23)))
@@ -80,7 +80,7 @@ def cut_everywhere(
 ) -> None:
     expected = wanted or by_reference(stream, transactions="committed")
     assert expected is not None
-    given, decoder = Given(), Decoder(options)
+    given, decoder = Given(), Decoder(options, catalog=ENRICHED)
     for k in range(len(stream.payloads) + 1):
         rest = {each - k for each in stream.sessions if each >= k}
         if k % every == 0:

@@ -6,8 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SOAK = Path(__file__).parents[1] / "fuzz" / "soak_committed.py"
 ARGUMENTS = ["--rows", "1000000", "--batch", "20000", "--memory-limit", "8000000"]
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -17,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_memory_is_bounded_whatever_waits(tmp_path: Path) -> None:
-    done = run("--limit", "190", "--directory", str(tmp_path))
+    done = run("--limit", "180", "--directory", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []
     figures = dict(line.strip().split(": ") for line in done.stdout.splitlines())
@@ -26,6 +31,6 @@ def test_memory_is_bounded_whatever_waits(tmp_path: Path) -> None:
 
 
 def test_the_soak_can_fail() -> None:
-    done = run("--limit", "190", "--memory-limit", "1000000000")
+    done = run("--limit", "180", "--memory-limit", "1000000000")
     assert done.returncode == 1
-    assert "more than 190 MB" in done.stdout
+    assert "more than 180 MB" in done.stdout

@@ -11,6 +11,7 @@ import pg
 from pgoutput_fast.encode_values import to_text
 
 pytest.importorskip("pyspark")
+from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.spark.values import iso_8601, to_spark
 
 KIND = pa.month_day_nano_interval()
@@ -47,3 +48,30 @@ def test_nulls_slices_and_lists() -> None:
         assert taken.schema == target
         assert taken["i"].to_pylist() == iso_8601(part["i"].combine_chunks()).to_pylist()
     assert to_spark(table[1:], target)["l"].to_pylist() == [None, [], ["PT0S"]]
+
+
+def test_intervals_inside_of_structs() -> None:
+    """As a range or a composite has them, in a list or alone, whole or sliced."""
+    inner = pa.struct([("lower", KIND), ("n", pa.int32()), ("t", pa.list_(KIND))])
+    values = [
+        {"lower": (1, 0, 0), "n": 1, "t": [None, (0, 1, 0)]},
+        None,
+        {"lower": None, "n": 2, "t": None},
+        {"lower": (0, 0, 1000), "n": None, "t": []},
+    ]
+    expected = [
+        {"lower": "P1M", "n": 1, "t": [None, "P1D"]},
+        None,
+        {"lower": None, "n": 2, "t": None},
+        {"lower": "PT0.000001S", "n": None, "t": []},
+    ]
+    table = pa.table(
+        {"s": pa.array(values, inner), "l": pa.array([values, None, [], values[1:]], pa.list_(inner))}
+    )
+    target = spark_arrow_schema(table.schema)
+    for start in range(5):
+        taken = to_spark(table[start:], target)
+        taken.validate(full=True)
+        assert taken.schema == target
+        assert taken["s"].to_pylist() == expected[start:]
+        assert taken["l"].to_pylist() == [expected, None, [], expected[1:]][start:]

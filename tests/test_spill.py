@@ -153,6 +153,23 @@ def test_a_temporary_directory_is_private_and_goes(tmp_path: Path, monkeypatch: 
     assert files(tmp_path) == []
 
 
+def test_a_state_outlives_the_decoder_and_its_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Decoder(options(None)) as decoder:
+        decoder.decode(block(1))
+        state = decoder.state
+    assert state.spill_files == []
+    again = Decoder(options(None), state)
+    assert StreamState.from_json(state.to_json()) == state == again.state
+    del state, decoder
+    assert ids(again.decode(commit())) == [1]
+    again.close()
+    gc.collect()
+    assert files(tmp_path) == []
+
+
 # --- states that name files -----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 
 import pyarrow as pa
 import pytest
@@ -173,3 +174,14 @@ def test_tables_with_other_columns_and_states_that_hold_changes() -> None:
         pgo.tag(STREAM[4:], decoder.state)
     with pytest.raises(TypeError, match="state must be"):
         pgo.tag(STREAM, state.to_json())  # type: ignore[arg-type]
+
+
+def test_arrays_whose_offsets_are_damaged_are_refused() -> None:
+    batch, state = pgo.tag(STREAM[:4])
+    outcomes = pgo.decode(STREAM).outcomes
+    offsets = pa.py_buffer(struct.pack("<5i", 0, 1_000_000, 21, 30, 44))
+    damaged = pa.Array.from_buffers(pa.binary(), 4, [None, offsets, pa.py_buffer(b"x" * 44)])
+    batch = pa.RecordBatch.from_arrays([*batch.columns[:-1], damaged], schema=batch.schema)
+    for options in (Options(), Options(transactions="committed")):
+        with pytest.raises(ValueError, match="offset"):
+            pgo.decode_tagged(batch, state.catalog, options, outcomes)

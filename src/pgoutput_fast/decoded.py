@@ -84,13 +84,10 @@ class Decoded:
     array([1], dtype=int32)
     """
 
-    def __init__(
-        self, changes: Sequence[RelationBatch], records: Any, options: Options, types: UserTypes = NO_TYPES
-    ) -> None:
+    def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
         self._changes = list(changes)
         self._records = records
         self._options = options
-        self._types = types
 
     def __repr__(self) -> str:
         names = dict.fromkeys(each.relation.qualified_name for each in self._changes)
@@ -159,10 +156,7 @@ class Decoded:
         schema = self._options.pinned(table) if schema is None else schema
         if schema is not None and not isinstance(schema, pa.Schema | Relation):
             raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
-        if isinstance(schema, Relation):
-            types = [column_type_of(column, self._options, self._types) for column in schema.columns]
-            schema = relation_schema(schema, types, self._options)
-        return concat_in_order(found, self._options, schema, extra_columns)
+        return concat_in_order(found, self._options, schema, extra_columns, self._records.types)
 
 
 def _matches(relation: Relation, table: str | int) -> bool:
@@ -174,10 +168,14 @@ def _matches(relation: Relation, table: str | int) -> bool:
 def concat_in_order(
     batches: Iterable[RelationBatch],
     options: Options,
-    pinned: pa.Schema | None = None,
+    pinned: pa.Schema | Relation | None = None,
     extra_columns: str = "error",
+    types: UserTypes = NO_TYPES,
 ) -> pa.Table:
-    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied."""
+    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied.
+
+    `types` are those of the decoder's catalog, for a pinned relation version.
+    """
     batches = list(batches)
     prefix = options.metadata_prefix
     keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
@@ -194,6 +192,9 @@ def concat_in_order(
         schema = unify_schemas(versions)
     else:
         metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
+        if isinstance(pinned, Relation):
+            columns = [column_type_of(column, options, types) for column in pinned.columns]
+            pinned = relation_schema(pinned, columns, options)
         schema = pin_schema(versions, pinned, metadata, extra_columns)
     whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
     for field in schema:

@@ -116,7 +116,7 @@ class Decoder:
             if self._view is not None:
                 return self._view.decode(self._native, arrays, lsns, seqs)
             changes, records = self._native.decode(arrays, lsns, seqs)
-        return Decoded([RelationBatch(*each) for each in changes], records, self.options, self._native.types)
+        return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
@@ -136,14 +136,19 @@ class Decoder:
         for batch in batches:
             if self._view is None:
                 yield self.decode(*_columns(batch))
-                continue
-            pieces = self._pieces(*_columns(batch))
-            while True:
-                with self._lock:
-                    piece = next(pieces, None)
-                if piece is None:
-                    break
-                yield piece
+            else:
+                yield from self._one_by_one(self._pieces(*_columns(batch)))
+            del batch  # or it would be kept while the next one is made
+
+    def _one_by_one(self, pieces: Iterator[Decoded]) -> Iterator[Decoded]:
+        """Holds the lock while a piece is made, and not while somebody works on it."""
+        while True:
+            with self._lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+            del piece
 
     def _pieces(self, payloads: Any, lsn: Any, seq: Any) -> Iterator[Decoded]:
         arrays = as_binary_arrays(payloads)
@@ -262,9 +267,11 @@ def decode_tagged(
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
+        # Arrow's own functions believe an array's offsets.
+        batch.validate(full=True)
         batch = _committed_view().released(batch, _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA))
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
-    return Decoded([RelationBatch(*each) for each in changes], records, options, catalog.types)
+    return Decoded([RelationBatch(*each) for each in changes], records, options)
 
 
 def _expect(name: str, value: object, kind: type) -> None:

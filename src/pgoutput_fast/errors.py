@@ -122,12 +122,12 @@ _REASONS = {
     29: "the value is beyond the range of {type}",
     30: "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
     31: "the payload is not what its tags say: kind or relation differ",
-    44: "the text or binary form of {type} is malformed",
     40: "this is text, as SQL output shows bytes ('\\x...' or hex digits): pass the bytes themselves, "
     "for instance with bytes.fromhex(text.removeprefix('\\\\x'))",
     41: "this is a walsender's frame: pgoutput_fast.unframe() takes the message out of it",
     42: "a walsender's frame of kind w or k was expected; a message without its frame needs no unframe()",
     43: "the frame still has the header of its CopyData message: leave out these five bytes",
+    44: "the text or binary form of {type} is malformed",
     48: "a Begin was expected before this Commit, since no transaction is open: "
     "did the stream begin before this message?",
     49: "a Begin Prepare was expected before this Prepare, since no transaction is open: "

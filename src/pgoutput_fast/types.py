@@ -276,10 +276,11 @@ class _Resolver:
         if known.kind == "domain":
             return self._of_oid(known.of, known.typmod, depth)
         if known.kind == "array":
-            element = self._types.get(known.of)
-            if element is not None and element.delimiter != ",":
+            element = self._of_oid(known.of, typmod, depth)
+            said = self._types.get(known.of)
+            if said is not None and said.delimiter != (";" if element.kernel == "box" else ","):
                 return _unknown(name)
-            return _list(self._of_oid(known.of, typmod, depth), known.of)
+            return _list(element, known.of)
         if known.kind == "range":
             return _range(name, self._of_oid(known.of, -1, depth))
         if known.kind == "multirange":

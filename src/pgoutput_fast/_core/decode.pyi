@@ -6,11 +6,9 @@ from pgoutput_fast._core.records import RecordTables
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.state import StreamState
-from pgoutput_fast.user_types import UserTypes
 
 class NativeDecoder:
     options: Options
-    types: UserTypes
     def __init__(
         self, options: Options, state: StreamState | None = None, catalog: Catalog | None = None
     ) -> None: ...

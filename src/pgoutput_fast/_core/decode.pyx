@@ -75,7 +75,7 @@ cdef class _Tentative:
 cdef class NativeDecoder:
     """A stream's tagger and the rows of its relation versions."""
     cdef readonly object options
-    cdef readonly object types           # what a live server said of its types
+    cdef object types                    # what a live server said of its types
     cdef Tagger tagger
     cdef Window window
     cdef Scratch scratch

@@ -21,7 +21,7 @@ cdef class RecordTables:
     cdef Records records
     cdef list versions
     cdef object options
-    cdef object types
+    cdef readonly object types           # what a live server said of them
     cdef dict made
     cdef const uint8_t* at(self, Slice s) noexcept nogil
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil

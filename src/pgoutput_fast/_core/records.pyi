@@ -1,8 +1,11 @@
 import pyarrow as pa
 
+from pgoutput_fast.user_types import UserTypes
+
 BOUNDARY_KINDS: dict[str, str]
 
 class RecordTables:
+    types: UserTypes
     @property
     def forgotten(self) -> list[int]: ...
     @property

@@ -13,6 +13,7 @@ from pgoutput_fast._core.column cimport (
     ArrayOwner,
     ArrowArray,
     Column,
+    Layout,
     append_bits,
     give_column,
     start_array,
@@ -57,26 +58,42 @@ BOUNDARY_KINDS = {
 }
 
 
+cdef dict LAYOUTS = {}
+
+
+cdef list _layouts(schema):
+    """(layout, width) of each column. Remembered, as the schemas are few: asking pyarrow is slow."""
+    cdef list found
+    if id(schema) not in LAYOUTS:
+        found = []
+        for field in schema:
+            if pa.types.is_boolean(field.type):
+                found.append((<int> BITS, 0))
+            elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
+                found.append((<int> BYTES, 0))
+            elif pa.types.is_list(field.type):
+                found.append((<int> LIST, 0))
+            else:
+                found.append((<int> FIXED, field.type.byte_width))
+        LAYOUTS[id(schema)] = (schema, found)
+    return LAYOUTS[id(schema)][1]
+
+
 @cython.final
 cdef class TableBuilder:
     def __cinit__(self, schema):
         cdef Column* column
+        cdef int layout, width
         self.schema = schema
-        for field in schema:
+        for layout, width in _layouts(schema):
             column = new Column()
             self.columns.push_back(column)
-            if pa.types.is_boolean(field.type):
-                column.layout = BITS
-            elif pa.types.is_string(field.type) or pa.types.is_binary(field.type):
-                column.layout = BYTES
-            elif pa.types.is_list(field.type):
-                column.layout = LIST
+            column.layout = <Layout> layout
+            column.width = width
+            if layout == <int> LIST:
                 column.child.reset(new Column())
                 column.child.get().layout = FIXED
                 column.child.get().width = 8
-            else:
-                column.layout = FIXED
-                column.width = <int> field.type.byte_width
 
     def __dealloc__(self):
         cdef size_t k

@@ -21,14 +21,26 @@ def to_spark(table: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
+def _holds_intervals(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _holds_intervals(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_holds_intervals(field.type) for field in kind)
+    return bool(pa.types.is_interval(kind))
+
+
 def _to_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if not _holds_intervals(array.type):
+        return array.cast(target)
     if pa.types.is_interval(array.type):
         return iso_8601(array)
-    if pa.types.is_list(array.type) and pa.types.is_interval(array.type.value_type):
+    if pa.types.is_list(array.type):
+        children = [_to_spark(array.values, target.value_type)]
         return pa.Array.from_buffers(
-            target, len(array), array.buffers()[:2], offset=array.offset, children=[iso_8601(array.values)]
+            target, len(array), array.buffers()[:2], offset=array.offset, children=children
         )
-    return array.cast(target)
+    fields = [_to_spark(array.field(k), field.type) for k, field in enumerate(target)]
+    return pa.StructArray.from_arrays(fields, fields=list(target), mask=array.is_null())
 
 
 def iso_8601(intervals: pa.Array) -> pa.Array:
