@@ -66,6 +66,30 @@ def test_documents_that_are_no_state_and_no_catalog_are_value_errors(text: str) 
         StreamState.from_json(json.dumps({**whole, "catalog": json.loads(text) if text != "x" else None}))
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["held"], 5), (["held"], "x"), (["held"], {}), (["state"], []), (["state"], "x"), (["state"], {}),
+        (["state", "next_seq"], "x"), (["state", "next_seq"], 1 << 64), (["state", "context"], 7),
+        (["state", "current"], {}), (["state", "streamed"], None), (["state", "streamed"], [[]]),
+        (["state", "prepared"], 5), (["state", "relations"], []), (["state", "relations", "16384"], 5),
+        (["state", "types"], None), (["state", "current", "gid"], 1.5), (["state", "current", "xid"], -1),
+        (["catalog", "relations", 0, "name"], None), (["catalog", "relations", 0, "oid"], "x"),
+        (["catalog", "relations", 0, "oid"], -1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_damaged_states_are_value_errors(path: list[str | int], value: object) -> None:
+    decoder = pgo.Decoder(pgo.Options(transactions="committed"))
+    decoder.decode(OPEN)
+    document = part = json.loads(decoder.state.to_json())
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    with pytest.raises(ValueError, match="not a"):
+        pgo.Decoder(decoder.options, StreamState.from_json(json.dumps(document)))
+
+
 def test_times_go_to_numpy_without_a_copy() -> None:
     each = pgo.decode([*OPEN, encode.encode_insert(16384, ["1", "10:00:00.5"])]).changes[0]
     times = each.to_numpy()["at"]

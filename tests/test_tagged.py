@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 
 import pyarrow as pa
 import pytest
@@ -149,3 +150,38 @@ def test_the_tables_beside_the_changes_come_from_tagged_payloads_too(backwards: 
         expected = getattr(whole, name).to_pylist()
         assert sorted(getattr(out, name).to_pylist(), key=lambda row, key=order: row[key]) == expected
     assert whole.transactions.column("origin").to_pylist().count("south") == 1
+
+
+def test_tables_with_other_columns_and_states_that_hold_changes() -> None:
+    batch, state = pgo.tag(STREAM)
+    outcomes = pgo.decode(STREAM).outcomes
+    committed = Options(transactions="committed")
+    whole = rows_of(pgo.decode_tagged(batch, state.catalog, committed, outcomes))
+    assert (
+        rows_of(pgo.decode_tagged(batch, state.catalog, committed, pa.Table.from_batches([outcomes])))
+        == whole
+    )
+    for tagged in (batch.drop_columns(["kind"]), batch.select(batch.schema.names[::-1]), STREAM):
+        for options in (Options(), committed):
+            with pytest.raises(TypeError, match="tagged payloads must"):
+                pgo.decode_tagged(tagged, state.catalog, options, outcomes)
+    for others in (outcomes.drop_columns(["subxid"]), batch, 5):
+        with pytest.raises(TypeError, match="outcomes must"):
+            pgo.decode_tagged(batch, state.catalog, committed, others)  # type: ignore[arg-type]
+    decoder = pgo.Decoder(committed)
+    decoder.decode(STREAM[:4])
+    with pytest.raises(ValueError, match="holds changes back"):
+        pgo.tag(STREAM[4:], decoder.state)
+    with pytest.raises(TypeError, match="state must be"):
+        pgo.tag(STREAM, state.to_json())  # type: ignore[arg-type]
+
+
+def test_arrays_whose_offsets_are_damaged_are_refused() -> None:
+    batch, state = pgo.tag(STREAM[:4])
+    outcomes = pgo.decode(STREAM).outcomes
+    offsets = pa.py_buffer(struct.pack("<5i", 0, 1_000_000, 21, 30, 44))
+    damaged = pa.Array.from_buffers(pa.binary(), 4, [None, offsets, pa.py_buffer(b"x" * 44)])
+    batch = pa.RecordBatch.from_arrays([*batch.columns[:-1], damaged], schema=batch.schema)
+    for options in (Options(), Options(transactions="committed")):
+        with pytest.raises(ValueError, match="offset"):
+            pgo.decode_tagged(batch, state.catalog, options, outcomes)

@@ -245,3 +245,30 @@ def test_arguments_of_table_that_are_none() -> None:
         out.table("public.t", extra_columns="keep")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="twice"):
         out.table("public.t", schema=pa.schema([("a", pa.int64()), ("a", pa.int64())]))
+
+
+def test_a_version_that_came_back_leads() -> None:
+    one, two = ({"a": INT2, "b": TEXT}, ["1", "x"]), ({"b": TEXT, "a": INT4}, ["y", "2"])
+    for mode in ("as_sent", "committed"):
+        out = decoded(one, two, one, transactions=mode)
+        table = out.table("public.t")
+        assert table.column_names[len(META) :] == ["a", "b"]
+        assert table.schema.metadata[b"pg.version"] == str(out.changes[0].relation.version).encode()
+        assert table.column("a").to_pylist() == [1, 2, 1]
+
+
+def test_a_pinned_version_has_the_types_that_the_catalog_explains() -> None:
+    pair = pgo.UserType(20001, "public", "pair", "composite", fields=(pgo.TypeField("x", INT4, -1),))
+    relation = RelationSpec(16384, "public", "t", (ColumnSpec("c", 20001),))
+    payloads = [BEGIN, encode.encode_relation(relation), encode.encode_insert(16384, ["(5)"]), COMMIT]
+    for mode in ("as_sent", "committed"):
+        decoder = pgo.Decoder(pgo.Options(transactions=mode), catalog=pgo.Catalog(types=[pair]))
+        out = decoder.decode(payloads)
+        pinned = decoder.catalog.named("public.t")[0]
+        assert own(out.table("public.t", schema=pinned)) == [{"c": {"x": 5}}]
+    tagged, state = pgo.tag(payloads)
+    again = pgo.decode_tagged(tagged, pgo.Catalog([pinned], [pair]))
+    assert own(again.table("public.t", schema=pinned)) == [{"c": {"x": 5}}]
+    assert own(pgo.decode(payloads).table("public.t", schema=state.catalog.named("public.t")[0])) == [
+        {"c": "(5)"}
+    ]

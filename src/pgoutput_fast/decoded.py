@@ -177,10 +177,17 @@ def concat_in_order(
     `types` are those of the decoder's catalog, for a pinned relation version.
     """
     batches = list(batches)
-    # By relation: versions of one id may still differ in what their types are called.
-    versions = [
-        (relation, schema) for relation, schema in {e.relation: e.batch.schema for e in batches}.items()
-    ]
+    prefix = options.metadata_prefix
+    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
+    keys.append(f"{prefix}seq")
+    # By relation: versions of one id may still differ in what their types are called. A version can come back, so the
+    # newest is not the one that was first seen last, but the one that has the last row.
+    last: dict[Relation, list[int]] = {}
+    for each in batches:
+        at = [each.batch.column(key)[-1].as_py() for key in keys]
+        last[each.relation] = max(at, last.get(each.relation, at))
+    schemas = {each.relation: each.batch.schema for each in batches}
+    versions = [(relation, schemas[relation]) for relation in sorted(last, key=lambda each: last[each])]
     if pinned is None:
         schema = unify_schemas(versions)
     else:
@@ -192,11 +199,9 @@ def concat_in_order(
     whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
     for field in schema:
         if not field.nullable and whole.column(field.name).null_count:
-            name = batches[-1].relation.qualified_name
+            name = versions[-1][0].qualified_name
             raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
-    prefix = options.metadata_prefix
-    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
-    return _sorted(whole, [*keys, f"{prefix}seq"])
+    return _sorted(whole, keys)
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:

@@ -13,6 +13,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64
+from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Decoder:
         catalog: relation versions to know beside those of the state.
 
     Raises:
-        ValueError: if the state holds changes back and the options are not those of the committed view.
+        ValueError: if the state holds changes back and the options are not those of the committed view, or if it is
+            not what a decoder gave.
         SpillError: if a spill file that the state names is missing or damaged.
 
     A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise they go when it
@@ -213,7 +215,8 @@ def tag(
 
     Raises:
         DecodeError: for a message that no state machine can take.
-        ValueError: for more than 2 GiB of payloads in one call.
+        ValueError: for more than 2 GiB of payloads in one call, and for a state that holds changes back: only the
+            decoder of a committed view can go on with it.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -224,6 +227,11 @@ def tag(
     >>> decode_tagged(tagged.slice(2, 1), state.catalog).table("public.orders").column("id").to_pylist()
     [1]
     """
+    _expect("state", state, StreamState)
+    if state is not None and state.held is not None:
+        raise ValueError(
+            "the state holds changes back that wait for their commit: go on with a Decoder of the committed view"
+        )
     native = NativeDecoder(Options(), state)
     arrays = as_binary_arrays(payloads)
     lsns, seqs = _positions(arrays, lsn, seq, native.next_seq)
@@ -235,7 +243,7 @@ def decode_tagged(
     batch: pa.RecordBatch,
     catalog: Catalog,
     options: Options | None = None,
-    outcomes: pa.RecordBatch | None = None,
+    outcomes: pa.RecordBatch | pa.Table | None = None,
 ) -> Decoded:
     """Decodes tagged payloads: any subset of a stream, in any order.
 
@@ -248,20 +256,20 @@ def decode_tagged(
 
     Raises:
         DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
+        TypeError: for tables with other columns.
         ValueError: in committed mode without outcomes.
     """
     options = options if options is not None else Options()
     _expect("options", options, Options)
     if not isinstance(catalog, Catalog):
         raise TypeError(f"catalog must be a Catalog, such as state.catalog; not {type(catalog).__name__}")
-    if not isinstance(batch, pa.RecordBatch | pa.Table):
-        raise TypeError(f"tagged payloads must be a pyarrow RecordBatch or Table; not {type(batch).__name__}")
-    if isinstance(batch, pa.Table):
-        batch = _single(batch)
+    batch = _one_batch("tagged payloads", batch, TAGGED_SCHEMA)
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
-        batch = _committed_view().released(batch, outcomes)
+        # Arrow's own functions believe an array's offsets.
+        batch.validate(full=True)
+        batch = _committed_view().released(batch, _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA))
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
 
@@ -278,8 +286,14 @@ def _committed_view() -> type[CommittedView]:
     return CommittedView
 
 
-def _single(table: pa.Table) -> pa.RecordBatch:
-    """The tagged rows of a table as one batch."""
+def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """A table's rows as one batch, if it has a schema's columns."""
+    if not isinstance(table, pa.RecordBatch | pa.Table):
+        raise TypeError(f"{what} must be a pyarrow RecordBatch or Table; not {type(table).__name__}")
+    if table.schema.names != schema.names:
+        raise TypeError(f"{what} must have the columns {', '.join(schema.names)}")
+    if isinstance(table, pa.RecordBatch):
+        return table
     batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
         raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")

@@ -96,7 +96,7 @@ class StreamState:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError: if the text is not a state of a known format.
+            ValueError: if the text is not a state of a known format. What only a decoder can tell, `Decoder` does.
         """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -112,3 +112,5 @@ class StreamState:
             )
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
+        except (TypeError, AttributeError) as problem:
+            raise ValueError(f"not a stream state: {problem}") from None

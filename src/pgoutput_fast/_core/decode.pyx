@@ -10,6 +10,8 @@ from pgoutput_fast._core.stream_state cimport OUTSIDE, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
+from struct import error as StructError
+
 import pyarrow as pa
 
 from pgoutput_fast._core.describe import Malformed
@@ -91,10 +93,15 @@ cdef class NativeDecoder:
         if catalog is not None:
             known = known.merged(catalog)
         self.types = known.types
-        for relation in known.relations:
-            self.tagger.slot_of(relation)
-        if state is not None and state.values is not None:
-            import_state(self.tagger, state.values)
+        try:
+            for relation in known.relations:
+                self.tagger.slot_of(relation)
+            if state is not None and state.values is not None:
+                import_state(self.tagger, state.values)
+        except KeyError as problem:
+            raise ValueError(f"not a stream state: {problem} is missing") from None
+        except (TypeError, AttributeError, OverflowError, StructError) as problem:
+            raise ValueError(f"not a stream state: {problem}") from None
 
     @property
     def state(self):

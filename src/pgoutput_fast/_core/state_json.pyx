@@ -148,12 +148,15 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
 
 
 def import_state(Tagger tagger, dict values):
-    """The inverse of `export_state`; the versions it names must have slots. KeyError or TypeError for other dicts."""
+    """The inverse of `export_state`; the versions it names must have slots. KeyError, TypeError, AttributeError or
+    OverflowError for other dicts."""
     cdef StreamState s
     cdef Known known
     cdef TypeName named
     cdef Transaction t
     s.next_seq = values["next_seq"]
+    if values["context"] not in CONTEXTS:
+        raise TypeError("its context is none")
     s.context = (OUTSIDE, PLAIN, PREPARING, STREAMING)[CONTEXTS.index(values["context"])]
     s.lost = values["lost"]
     s.bad_type = values["bad_type"]
