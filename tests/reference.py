@@ -173,6 +173,8 @@ class Decoder:
         self.lost = False  # since a bad boundary, until the next good one
         self.forgot_relations_at = -1  # what was said before this seq no longer counts
         self.bad_type = False  # the next R builds on a Y that could not be read
+        self.met_messages: set[int] = set()  # LSNs of non-transactional messages
+        self.earlier_messages: set[int] = set()  # those that came before a session began
 
     # --- the frame around one message -----------------------------------------------------------------------
 
@@ -233,6 +235,7 @@ class Decoder:
         self.streams.clear()
         self.plain = self.block = None
         self.lost = self.bad_type = False
+        self.earlier_messages = set(self.met_messages)
 
     def handle(self, frame: Frame, tag: str) -> None:
         handlers: dict[str, Callable[[Frame, Reader], None]] = {
@@ -432,6 +435,8 @@ class Decoder:
         for known in (self.streams, self.prepared):
             if xid in known:
                 self.outcome(known.pop(xid), "aborted", frame.seq)
+                if known is self.streams:
+                    self.earlier_messages = set(self.met_messages)
 
     def promote(self, txn: Transaction) -> None:
         for said in txn.said:
@@ -491,6 +496,11 @@ class Decoder:
         lsn, prefix = reader.lsn(), reader.string()
         content = reader.take(reader.i32())
         reader.end()
+        if not transactional and lsn:
+            # Messages come in the order of their LSNs: what is not beyond those of an earlier session was sent by it.
+            if lsn <= max(self.earlier_messages, default=0):
+                return
+            self.met_messages.add(lsn)
         txn = self.transaction() if transactional else None
         row = {
             "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,

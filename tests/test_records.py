@@ -135,3 +135,22 @@ def test_rejects_say_where_and_keep_the_bytes() -> None:
         ["None", "1.00", "None"],
         ["1.00", "2.00"],
     ]
+
+
+def test_messages_that_a_new_session_sends_again_come_once() -> None:
+    def at(lsn: int) -> bytes:
+        return encode.encode_message(lsn, "p", b"%d" % lsn, transactional=False)
+
+    for mode in ("as_sent", "committed"):
+        with pgo.Decoder(pgo.Options(transactions=mode)) as decoder:
+            contents = decoder.decode([at(10), at(20)]).messages.column("content").to_pylist()
+            decoder.start_session()
+            state = pgo.StreamState.from_json(decoder.state.to_json())
+            with pgo.Decoder(decoder.options, state) as again:
+                contents += again.decode([at(10), at(20), at(30)]).messages.column("content").to_pylist()
+        assert contents == [b"10", b"20", b"30"]
+    decoder = pgo.Decoder()
+    decoder.decode([at(10)])
+    decoder.start_session()
+    tagged, state = pgo.tag([at(10), at(11)], decoder.state)
+    assert pgo.decode_tagged(tagged, state.catalog).messages.column("content").to_pylist() == [b"11"]

@@ -100,6 +100,8 @@ def export_state(Tagger tagger):
         "lost": bool(s.lost),
         "bad_type": bool(s.bad_type),
         "session_starts": bool(s.session_starts),
+        "message_lsn": s.message_lsn,
+        "repeated_lsn": s.repeated_lsn,
         "current": _export_transaction(s.current, tagger.versions) if s.context != OUTSIDE else None,
         "streamed": streamed,
         "prepared": [_export_transaction(s.prepared[i], tagger.versions) for i in range(<int> s.prepared.size())],
@@ -161,6 +163,8 @@ def import_state(Tagger tagger, dict values):
     s.lost = values["lost"]
     s.bad_type = values["bad_type"]
     s.session_starts = values["session_starts"]
+    s.message_lsn = values["message_lsn"]
+    s.repeated_lsn = values["repeated_lsn"]
     if values["current"] is not None:
         _import_transaction(tagger, values["current"], &s.current)
     for each in values["streamed"]:

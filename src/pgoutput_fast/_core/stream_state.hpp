@@ -149,6 +149,8 @@ struct StreamState {
     bool lost = false;             // after a bad boundary, until the next one
     bool bad_type = false;         // the next Relation rests on a Type that could not be read
     bool session_starts = false;   // a new session begins with the next message
+    // LSN of the last non-transactional message, and up to which such messages came in earlier sessions: they come again.
+    int64_t message_lsn = 0, repeated_lsn = 0;
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
     std::map<uint32_t, Transaction> streamed;  // by xid
     std::vector<Transaction> prepared;

@@ -67,6 +67,8 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         cbool lost
         cbool bad_type
         cbool session_starts
+        int64_t message_lsn
+        int64_t repeated_lsn
         Transaction current
         cmap[uint32_t, Transaction] streamed
         vector[Transaction] prepared

@@ -39,7 +39,7 @@ cdef class Tagger:
     cdef int64_t items
     cdef vector[uint32_t] run_of         # per message
     cdef vector[int32_t] described       # per message: slot of the version that a Relation message described
-    cdef vector[uint8_t] taken           # per message: 0 where it went to the rejects
+    cdef vector[uint8_t] taken           # per message: 0 where it went to the rejects or came before
     cdef vector[Run] runs
     cdef vector[int64_t] marks           # ordinals in the window before which a session starts
     cdef Run run
@@ -65,12 +65,14 @@ cdef class Tagger:
     cdef void open_run(self) noexcept nogil
     cdef void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn, int64_t commit_timestamp,
                       bint in_stream) noexcept nogil
+    cdef void _expect_repeated_messages(self) noexcept nogil
     cdef void void_transaction(self, int64_t txn, int64_t at_seq) noexcept nogil
     cdef void begin_session(self, int64_t seq) noexcept nogil
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
     cdef void lose_relations(self) noexcept nogil
     cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil
     cdef void _learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil
+    cdef void _expect_repeated_messages(self) noexcept nogil
     cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil

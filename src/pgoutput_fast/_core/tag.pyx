@@ -305,8 +305,13 @@ cdef class Tagger:
         self.state.lost = False
         self.state.bad_type = False
         self.state.session_starts = False
+        self._expect_repeated_messages()
         self.forget_lookups()
         self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
+
+    cdef void _expect_repeated_messages(self) noexcept nogil:
+        """Non-transactional messages are sent again by a new session, each with the LSN that it had."""
+        self.state.repeated_lsn = max(self.state.repeated_lsn, self.state.message_lsn)
 
     cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid that begins again: what was open or prepared under it is void."""
@@ -315,6 +320,7 @@ cdef class Tagger:
         if it != self.state.streamed.end():
             self.void_transaction(dereference(it).second.txn, seq)
             self.state.streamed.erase(it)
+            self._expect_repeated_messages()
         for k in range(self.state.prepared.size()):
             if self.state.prepared[k].xid == xid:
                 self.void_transaction(self.state.prepared[k].txn, seq)
@@ -584,6 +590,11 @@ cdef class Tagger:
             self.run_of[i] = <uint32_t> self.runs.size() - 1
             self.run = around
             self.run_is_new = True
+        if not m.transactional and m.lsn > 0:
+            if m.lsn <= self.state.repeated_lsn:
+                self.taken[i] = 0
+                return OK
+            self.state.message_lsn = max(self.state.message_lsn, m.lsn)
         m.seq = self.seq_of(i)
         m.prefix = self.records.keep(prefix, <size_t> prefix_length)
         m.content = self.records.keep(content, <size_t> content_length)
