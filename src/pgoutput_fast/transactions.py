@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast._core.stretches import plain_stretches
 from pgoutput_fast.decoded import Decoded, RelationBatch
-from pgoutput_fast.errors import STATE_LOST, reason_text
+from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
 from pgoutput_fast.fates import (
     NO_FATES,
     Fates,
@@ -23,7 +23,7 @@ from pgoutput_fast.fates import (
     values_of,
     without_rolled_back,
 )
-from pgoutput_fast.held import Held
+from pgoutput_fast.held import Due, Held
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
@@ -208,6 +208,8 @@ class _Call:
             # Their xids came again, or a session began.
             for txn in records.voided:
                 self.held.drop(txn)
+            forgotten = [txn for txn in records.forgotten if txn in self.held.waiting]
+            self.held.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
         else:
             tagged, records = self._native.tag(*arguments)
             self._records.add(records, boundaries=True)
@@ -289,7 +291,7 @@ class _Records:
             self._contents.append(records)
 
     def reject(self, rows: pa.Table) -> None:
-        """Tagged rows of transactions whose end is not known."""
+        """Tagged rows of transactions of which is not known what became of them."""
         self._lost.append(_rejected(rows))
 
     @property
@@ -336,11 +338,11 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table) -> pa.Table:
-    """Reject rows of whole messages of a transaction whose end is not known. A Truncate has one row here."""
+    """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here."""
     _, first = np.unique(values_of(rows, "seq"), return_index=True)
     rows = rows.take(pa.array(first))
     columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
-    columns["reason"] = pa.array([reason_text(STATE_LOST)] * rows.num_rows, pa.string())
+    columns["reason"] = pa.array([reason_text(FATE_UNKNOWN)] * rows.num_rows, pa.string())
     return pa.Table.from_arrays(
         [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],
         schema=REJECTS_SCHEMA,

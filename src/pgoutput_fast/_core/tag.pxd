@@ -65,7 +65,9 @@ cdef class Tagger:
     cdef void open_run(self) noexcept nogil
     cdef void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn, int64_t commit_timestamp,
                       bint in_stream) noexcept nogil
-    cdef void void_transaction(self, int64_t txn, int64_t at_seq) noexcept nogil
+    cdef void void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil
+    cdef bint may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
+    cdef void doubt_streams(self) noexcept nogil
     cdef void begin_session(self, int64_t seq) noexcept nogil
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
     cdef void lose_relations(self) noexcept nogil
