@@ -316,6 +316,30 @@ def test_ordinals_and_positions_of_the_callers_own() -> None:
         assert decoder.state.next_seq == seqs[-1] + 1
 
 
+@pytest.mark.parametrize("limit", [1, 1 << 20])
+def test_a_plain_transaction_that_a_call_cuts(limit: int) -> None:
+    """What waits of it is decoded in one go with its rest and what follows: the same as in one call."""
+    message = encode.encode_message(6, "p", b"")
+    alone = encode.encode_message(5, "q", b"", transactional=False)
+    truncate, bad = encode.encode_truncate([16384]), encode.encode_insert(16384, ["x"])
+    stream = [*plain(1, 2)[:-1], message, truncate, alone, bad, insert(3), plain()[-1], *plain(4), *plain(5)]
+    options = Options(transactions="committed", on_error="quarantine", memory_limit=limit)
+    whole = pgo.decode(stream, options=options)
+    assert whole.rejects.column("seq").to_pylist() == [7]
+    for cut in range(len(stream)):
+        decoder = Decoder(options)
+        outs = [decoder.decode(stream[:cut])]
+        decoder = Decoder(options, pickle.loads(pickle.dumps(decoder.state)))
+        outs.append(decoder.decode(stream[cut:]))
+        assert [row for out in outs for row in rows(out)] == rows(whole)
+        for name in ("truncates", "rejects", "transactions", "outcomes"):
+            found = [row for out in outs for row in getattr(out, name).to_pylist()]
+            assert found == getattr(whole, name).to_pylist(), name
+        prefixes = [each for out in outs for each in out.messages.column("prefix").to_pylist()]
+        assert sorted(prefixes) == ["p", "q"]
+        assert decoder.state.held is None
+
+
 def test_a_piece_per_batch_where_nothing_is_large() -> None:
     decoder = Decoder(COMMITTED)
     outs = list(decoder.stream([plain(1), [], [start(), R9, insert(2, 9), STOP], plain(3)[:2], plain(3)[2:]]))

@@ -25,10 +25,14 @@ cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
     return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
 
 
-cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64_t]& found) noexcept nogil:
-    """Appends begin and end of each stretch to `found`. Returns -1 for offsets that run back."""
+cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
+                     vector[int64_t]& found) noexcept nogil:
+    """Appends begin and end of each stretch to `found`. Returns -1 for offsets that run back.
+
+    `lsn` and `timestamp` are what the Begin said, where it begins inside of a transaction.
+    """
     cdef int64_t count = payloads.count
-    cdef int64_t begin = 0, complete = 0, lsn = 0, timestamp = 0
+    cdef int64_t begin = 0, complete = 0
     cdef int64_t i, end
     cdef int64_t at = _offset(payloads, 0)
     cdef uint8_t kind, cls
@@ -75,8 +79,10 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t least, vector[int64
     return 0
 
 
-def plain_stretches(array, bint between, int64_t least):
+def plain_stretches(array, bint between, int64_t least, announced=None):
     """[(begin, end)] of stretches of whole plain transactions, each with a Begin and the Commit that it announced.
+
+    A stretch from 0 on may begin with the rest of the plain transaction that is open.
 
     What a stretch gives is known when it ends: none of its messages has to wait, and none of its boundaries is one
     that could be refused.
@@ -85,14 +91,20 @@ def plain_stretches(array, bint between, int64_t least):
         array: payloads, a binary or large binary Arrow array.
         between: whether no transaction is open before the first.
         least: how many messages make a stretch worth while, unless the payloads are nothing else.
+        announced: the Commit's (LSN, timestamp) of the plain transaction that is open before the first, if one is.
     """
     cdef Payloads payloads = Payloads(array)
     cdef vector[int64_t] found
     cdef int64_t failed = 0
     cdef size_t k
+    cdef int64_t lsn = 0, timestamp = 0
+    cdef Place place = BETWEEN if between else ELSEWHERE
+    if announced is not None:
+        lsn, timestamp = announced
+        place = INSIDE
     if payloads.count:
         with nogil:
-            failed = _search(payloads, BETWEEN if between else ELSEWHERE, min(least, payloads.count), found)
+            failed = _search(payloads, place, lsn, timestamp, min(least, payloads.count), found)
     if failed:
         raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
     return [(found[2 * k], found[2 * k + 1]) for k in range(found.size() // 2)]

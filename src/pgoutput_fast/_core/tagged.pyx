@@ -49,12 +49,18 @@ cdef enum:
     SESSION_MARK = -2
 
 
-cdef tuple tagged_columns(Tagger tagger, Window w):
+cdef inline bint _waits(uint8_t kind) noexcept nogil:
+    return message_class(kind) & CHANGE or kind == c'T' or kind == c'M'
+
+
+cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     """(all columns of TAGGED_SCHEMA but the payload, the rows' messages).
 
     A row per message of the window, one per relation of a Truncate, one where a session starts (kind 0, under the next
     message's ordinal); messages that went to the rejects are left out. The messages are an int64 array of ordinals in
     the window, null at a session's start; None where there is just a row for each message in turn.
+
+    With `changes_only` there are rows of changes, truncates and messages only, and always the ordinals.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef vector[int64_t] message
@@ -73,7 +79,9 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
         message.reserve(<size_t> w.count)
         slot.reserve(<size_t> w.count)
         for i in range(w.count):
-            if mark < tagger.marks.size() and tagger.marks[mark] == i:
+            if changes_only and not _waits(w.kind[i]):
+                continue
+            if not changes_only and mark < tagger.marks.size() and tagger.marks[mark] == i:
                 message.push_back(i)
                 slot.push_back(SESSION_MARK)
                 mark += 1
@@ -118,8 +126,11 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
                 t.columns[k].append_validity(NULL, n)
             else:
                 settle_nulls(t.columns[k][0], out[k], n, NONE64)
-    if mark == 0 and <int64_t> n == w.count and _in_turn(message):
+    if not changes_only and mark == 0 and <int64_t> n == w.count and _in_turn(message):
         return t.finish(), None
+    if mark == 0:
+        buffer = pa.py_buffer((<const char*> message.data())[:n * sizeof(int64_t)])
+        return t.finish(), pa.Array.from_buffers(pa.int64(), n, [None, buffer])
     return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64())
 
 
