@@ -190,6 +190,12 @@ def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: 
     return _Segment(array.slice(at, count), lsns, seqs, plain)
 
 
+def _first_txn(tagged: pa.RecordBatch) -> int | None:
+    """Whose the rows are, if the first tells: that of the first one, where all are of a transaction."""
+    txns = tagged.column("txn")
+    return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
+
+
 def _is_small(rows: int, nbytes: int) -> bool:
     """Whether what waits may be given in one piece."""
     return rows <= _PIECE_ROWS and nbytes <= _PIECE_BYTES
@@ -217,7 +223,7 @@ class _Call:
             # It may begin with the rest of a transaction; then what waits of that one comes first.
             begun = self._native.open_plain
             before = self.held.take([begun[0]]) if begun is not None else []
-            rows = _one_batch(pa.concat_tables(before)) if before else None
+            rows = _one_batch(before[0] if len(before) == 1 else pa.concat_tables(before)) if before else None
             changes, records = self._native.decode(*arguments, rows)
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
@@ -229,7 +235,12 @@ class _Call:
         else:
             tagged, records = self._native.tag(*arguments, changes_only=True)
             self._records.add(records, boundaries=True)
-            self._take_tagged(tagged, Fates.of_records(records))
+            fates, begun = Fates.of_records(records), self._native.open_plain
+            if fates is NO_FATES and begun is not None and _first_txn(tagged) == begun[0]:
+                # A transaction comes in one stretch: all of this is of one that a later call ends.
+                self.held.keep(begun[0], pa.Table.from_batches([tagged]))
+            else:
+                self._take_tagged(tagged, fates)
         if self.held.memory > self._options.memory_limit:
             self.held.spill(self._spiller, self._options.memory_limit // 2)
 

@@ -47,6 +47,7 @@ cdef class Tagger:
     cdef const int64_t* seqs             # per message of the window, or NULL: they count on
     cdef const int64_t* lsns             # per message of the window, or NULL
     cdef int64_t base_seq
+    cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
     cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
 
     # Where and why it stopped.
