@@ -26,6 +26,10 @@ INSIDE_A_BLOCK = "RYIUDTMOE"
 PREFIXED = "RYIUDTM"  # carry an xid inside a stream block, and only there
 
 
+class OutOfOrderError(MalformedError):
+    """A message that shows that others are missing before it, or cannot be what they were."""
+
+
 class ReferenceError(ValueError):
     """The input cannot be decoded; says where, never what the value was."""
 
@@ -148,6 +152,7 @@ class Transaction:
     commit_timestamp: int | None = None
     prepare_timestamp: int | None = None
     prepare_end_lsn: int | None = None
+    in_doubt: bool = False  # who knows whether a message that was set aside ended it, or a part of it
     origin: str | None = None
     origin_lsn: int | None = None
     said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
@@ -187,7 +192,7 @@ class Decoder:
             self.handle(frame, tag)
         except MalformedError as problem:
             self.reject(frame, problem)
-            self.lost_track_after(frame, tag)
+            self.lost_track_after(frame, tag, problem)
         else:
             if tag in BOUNDARIES:
                 self.lost = False
@@ -204,7 +209,8 @@ class Decoder:
             }
         )  # fmt: skip
 
-    def lost_track_after(self, frame: Frame, tag: str) -> None:
+    def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
+        self.doubt_streams_after(tag, problem)
         if tag in tuple("IUDTMO"):
             return
         if tag == "Y":
@@ -219,19 +225,47 @@ class Decoder:
                 self.forgot_relations_at = frame.seq
         else:  # a bad boundary, or who knows what
             if self.plain:
-                for held in self.plain.held:
-                    self.reject(
-                        held.frame, MalformedError("its transaction was lost to a bad boundary message")
-                    )
+                self.set_aside(self.plain)
             self.plain = self.block = None
             self.lost = True
             self.forgot_relations_at = frame.seq
+
+    def doubt_streams_after(self, tag: str, problem: MalformedError) -> None:
+        """A stream ends, and loses subtransactions, between other transactions and blocks: a message set aside there
+        may have said so, and any that comes too early shows that others are missing."""
+        if isinstance(problem, OutOfOrderError):
+            doubt = True
+        elif self.plain or self.block:
+            expected = {"B": "C", "b": "P"}[self.plain.tag] if self.plain else "E"
+            doubt = tag in tuple(BOUNDARIES) and tag != expected
+        else:
+            doubt = tag not in tuple("RYMO")
+        for txn in self.streams.values():
+            txn.in_doubt |= doubt
+
+    def set_aside(self, txn: Transaction) -> None:
+        """All that waits of a transaction of which nobody knows what became of it."""
+        for held in txn.held:
+            self.reject(held.frame, MalformedError("its transaction was lost to a bad message"))
+
+    def is_void(self, txn: Transaction, seq: int) -> None:
+        if txn.in_doubt:  # perhaps it was committed
+            self.set_aside(txn)
+        else:
+            self.outcome(txn, "aborted", seq)
+
+    def is_committed(self, txn: Transaction, seq: int) -> None:
+        if txn.in_doubt:
+            self.set_aside(txn)
+        else:
+            self.outcome(txn, "committed", seq, txn.commit_lsn, txn.commit_timestamp)
+            self.release(txn)
 
     def start_session(self, seq: int) -> None:
         """A new session knows nothing of what was open; what is prepared stays."""
         void = list(self.streams.values()) + ([self.plain] if self.plain else [])
         for txn in sorted(void, key=lambda txn: txn.key):
-            self.outcome(txn, "aborted", seq)
+            self.is_void(txn, seq)
         self.streams.clear()
         self.plain = self.block = None
         self.lost = self.bad_type = False
@@ -268,7 +302,7 @@ class Decoder:
         reader.end()
         txn = self.close_plain("B")
         if txn and txn.commit_lsn != lsn:
-            raise MalformedError("commit of another transaction")
+            raise OutOfOrderError("commit of another transaction")
         self.plain = None
         self.boundary(
             frame, "commit", txn, txn.xid if txn else None, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
@@ -276,8 +310,7 @@ class Decoder:
         )  # fmt: skip
         if txn:
             txn.commit_timestamp = timestamp
-            self.outcome(txn, "committed", frame.seq, lsn, timestamp)
-            self.release(txn)
+            self.is_committed(txn, frame.seq)
 
     def begin_prepare(self, frame: Frame, reader: Reader) -> None:
         lsn, end_lsn, timestamp = reader.lsn(), reader.lsn(), reader.timestamp()
@@ -295,7 +328,7 @@ class Decoder:
         lsn, end_lsn, timestamp, xid, gid = self.read_prepare(reader)
         txn = self.close_plain("b")
         if txn and (txn.xid, txn.gid) != (xid, gid):
-            raise MalformedError("prepare of another transaction")
+            raise OutOfOrderError("prepare of another transaction")
         self.plain = None
         if txn:
             txn.prepare_timestamp, txn.prepare_end_lsn = timestamp, end_lsn
@@ -331,8 +364,7 @@ class Decoder:
         if txn:
             txn.commit_lsn, txn.commit_timestamp = lsn, timestamp
             self.promote(txn)
-            self.outcome(txn, "committed", frame.seq, lsn, timestamp)
-            self.release(txn)
+            self.is_committed(txn, frame.seq)
 
     def rollback_prepared(self, frame: Frame, reader: Reader) -> None:
         reader.zero_flags()
@@ -379,8 +411,7 @@ class Decoder:
             frame, "stream_commit", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp, ends=True
         )
         self.promote(txn)
-        self.outcome(txn, "committed", frame.seq, lsn, timestamp)
-        self.release(txn)
+        self.is_committed(txn, frame.seq)
 
     def stream_abort(self, frame: Frame, reader: Reader) -> None:
         xid, subxid = reader.u32(), reader.u32()
@@ -434,7 +465,7 @@ class Decoder:
         """A transaction that starts with a known xid shows that the older one of that xid is void."""
         for known in (self.streams, self.prepared):
             if xid in known:
-                self.outcome(known.pop(xid), "aborted", frame.seq)
+                self.is_void(known.pop(xid), frame.seq)
                 if known is self.streams:
                     self.earlier_messages = set(self.met_messages)
 
@@ -478,7 +509,7 @@ class Decoder:
     def transaction(self) -> Transaction:
         txn = self.block or self.plain
         if not txn:
-            raise MalformedError("outside any transaction")
+            raise OutOfOrderError("outside any transaction")
         return txn
 
     def prefix(self, reader: Reader) -> int | None:

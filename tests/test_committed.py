@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import pgoutput_fast as pgo
@@ -146,6 +149,109 @@ def test_what_a_bad_boundary_cuts_off_is_rejected_not_lost() -> None:
     assert decoder.state.held is None
 
 
+BAD_ABORT = encode.encode_stream_abort(9, 10)[:-1]
+BEFORE = [start(), R9, insert(1, 9), insert(2, 10), STOP]
+DONE = encode.encode_stream_commit(9, 300, 308, 0)
+
+
+def quarantined(*payloads: bytes, sessions: Sequence[int] = ()) -> tuple[list[int], list[int], list[str]]:
+    """Ids given, seqs set aside, outcomes; the same when every message is a call of its own and all waits in files."""
+    found = []
+    for calls, limit in (([[each] for each in payloads], 1), ([list(payloads)], 1 << 20)):
+        options = Options(transactions="committed", on_error="quarantine", memory_limit=limit)
+        decoder = Decoder(options)
+        outs = []
+        edges = sorted({0, *sessions, len(payloads)}) if len(calls) == 1 else range(len(payloads) + 1)
+        for begin, end in itertools.pairwise(edges):
+            if begin in sessions:
+                decoder.start_session()
+            outs += list(decoder.stream([list(payloads[begin:end])]))
+            decoder = Decoder(options, pickle.loads(pickle.dumps(decoder.state)))
+        assert decoder.state.held is None
+        found.append(
+            (
+                [k for out in outs for k, _, _ in rows(out)],
+                sorted(seq for out in outs for seq in out.rejects.column("seq").to_pylist()),
+                [each for out in outs for each in out.outcomes.column("outcome").to_pylist()],
+            )
+        )
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("bad", [BAD_ABORT, b"", b"?", DONE[:-1], encode.encode_commit(1, 2, 0), insert(1)])
+def test_a_message_between_transactions_that_was_not_understood_may_have_been_an_abort(bad: bytes) -> None:
+    """So what waits of open streams is not given at their commit, but set aside. What comes later is not concerned."""
+    later = [start(11), encode.encode_relation(T, xid=11), insert(3, 11), STOP]
+    message = encode.encode_message(6, "p", b"", xid=9)
+    stream = [*BEFORE[:-1], message, STOP, bad, *later, encode.encode_stream_commit(11, 200, 208, 0), DONE]
+    assert quarantined(*stream) == ([3], [2, 3, 4, 6], ["committed"])
+    out = pgo.decode(stream, options=Options(transactions="committed", on_error="quarantine"))
+    assert out.messages.num_rows == 0
+    reasons = set(out.rejects.filter(pc.not_equal(out.rejects.column("seq"), 6)).column("reason").to_pylist())
+    assert len(reasons) == 1
+    assert "what became of its transaction is not known" in reasons.pop()
+
+
+def test_a_message_inside_a_transaction_or_block_was_no_abort() -> None:
+    for bad in (b"?", plain()[-1][:-1]):
+        middle = [*plain(5)[:-1], bad, *plain(6)]
+        assert quarantined(*BEFORE, *middle, DONE)[0] == [6, 1, 2]
+    block = [start(first=False), b"?", insert(7, 9), STOP]
+    assert quarantined(*BEFORE, *block, DONE) == ([1, 2], [6, 7], ["committed"])
+    bad_change = [encode.encode_begin(100, 0, 7), R9[:1] + R9[5:], insert(5)[:-1], plain()[-1]]
+    assert quarantined(*BEFORE, *bad_change, DONE)[0] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        [encode.encode_begin(100, 0, 7), encode.encode_commit(101, 108, 0)],
+        [encode.encode_begin(100, 0, 7), start(12), STOP],
+        [start(12), encode.encode_begin(100, 0, 7)],
+        [encode.encode_begin_prepare(1, 2, 0, 8, "g"), encode.encode_prepare(1, 2, 0, 8, "h")],
+    ],
+)
+def test_a_message_that_comes_too_early_shows_that_others_are_missing(gap: list[bytes]) -> None:
+    given, aside, outcomes = quarantined(*BEFORE, *gap, encode.encode_stream_abort(12, 12), DONE)
+    assert (given, aside[:2]) == ([], [2, 3])
+    assert "committed" not in outcomes
+
+
+def test_a_doubt_goes_with_its_transaction() -> None:
+    aborted = encode.encode_stream_abort(9, 10)
+    assert quarantined(*BEFORE, BAD_ABORT, aborted, DONE) == ([], [2, 5], ["aborted"])
+    assert quarantined(*BEFORE, BAD_ABORT, encode.encode_stream_abort(9, 9)) == ([], [5], ["aborted"])
+    prepared = [*BEFORE, BAD_ABORT, encode.encode_stream_prepare(1, 2, 0, 9, "g")]
+    commit = encode.encode_commit_prepared(400, 408, 0, 9, "g")
+    assert quarantined(*prepared, commit) == ([], [2, 3, 5], [])
+    assert quarantined(*prepared, encode.encode_rollback_prepared(2, 5, 0, 0, 9, "g")) == (
+        [],
+        [5],
+        ["aborted"],
+    )
+    # What is prepared already has no subtransactions left that could be rolled back.
+    sound = [*BEFORE, encode.encode_stream_prepare(1, 2, 0, 9, "g"), BAD_ABORT, commit]
+    assert quarantined(*sound) == ([1, 2], [6], ["committed"])
+
+
+def test_a_doubtful_transaction_that_is_void_may_have_been_committed() -> None:
+    again = [start(), R9, insert(1, 9), STOP, DONE]
+    assert quarantined(*BEFORE, DONE[:-1], *again, sessions=[6]) == ([1], [2, 3, 5], ["committed"])
+    assert quarantined(*BEFORE, DONE[:-1], *again) == ([1], [2, 3, 5], ["committed"])
+    plainly = [encode.encode_begin(100, 0, 9), *plain(1)[1:]]
+    assert quarantined(*BEFORE, DONE[:-1], *plainly) == ([1], [2, 3, 5], ["committed"])
+    assert quarantined(*BEFORE, *again, sessions=[5]) == ([1], [], ["aborted", "committed"])
+
+
+def test_tagged_payloads_of_a_doubtful_transaction_are_not_given_either() -> None:
+    quarantine = Options(transactions="committed", on_error="quarantine")
+    outcomes = pgo.decode([*BEFORE, BAD_ABORT, DONE, *plain(4)], options=quarantine).outcomes
+    seqs = [*range(5), *range(6, 11)]
+    tagged, state = pgo.tag([*BEFORE, DONE, *plain(4)], seq=seqs)
+    assert rows(pgo.decode_tagged(tagged, state.catalog, COMMITTED, outcomes)) == [(4, 9, 100)]
+
+
 def test_a_session_drops_what_was_open() -> None:
     decoder = Decoder(COMMITTED)
     decoder.decode([start(), R9, insert(1, 9), STOP])
@@ -208,6 +314,30 @@ def test_ordinals_and_positions_of_the_callers_own() -> None:
                 )
         assert sorted(found) == expected
         assert decoder.state.next_seq == seqs[-1] + 1
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 20])
+def test_a_plain_transaction_that_a_call_cuts(limit: int) -> None:
+    """What waits of it is decoded in one go with its rest and what follows: the same as in one call."""
+    message = encode.encode_message(6, "p", b"")
+    alone = encode.encode_message(5, "q", b"", transactional=False)
+    truncate, bad = encode.encode_truncate([16384]), encode.encode_insert(16384, ["x"])
+    stream = [*plain(1, 2)[:-1], message, truncate, alone, bad, insert(3), plain()[-1], *plain(4), *plain(5)]
+    options = Options(transactions="committed", on_error="quarantine", memory_limit=limit)
+    whole = pgo.decode(stream, options=options)
+    assert whole.rejects.column("seq").to_pylist() == [7]
+    for cut in range(len(stream)):
+        decoder = Decoder(options)
+        outs = [decoder.decode(stream[:cut])]
+        decoder = Decoder(options, pickle.loads(pickle.dumps(decoder.state)))
+        outs.append(decoder.decode(stream[cut:]))
+        assert [row for out in outs for row in rows(out)] == rows(whole)
+        for name in ("truncates", "rejects", "transactions", "outcomes"):
+            found = [row for out in outs for row in getattr(out, name).to_pylist()]
+            assert found == getattr(whole, name).to_pylist(), name
+        prefixes = [each for out in outs for each in out.messages.column("prefix").to_pylist()]
+        assert sorted(prefixes) == ["p", "q"]
+        assert decoder.state.held is None
 
 
 def test_a_piece_per_batch_where_nothing_is_large() -> None:

@@ -9,6 +9,7 @@ from pgoutput_fast import encode
 from pgoutput_fast._core.stretches import plain_stretches
 
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
+Y2000 = 946_684_800_000_000  # time 0 on the wire, in microseconds since 1970
 INSERT = encode.encode_insert(16384, ["1"])
 ALONE = encode.encode_message(5, "p", b"", transactional=False)
 START, STOP = encode.encode_stream_start(9, True), encode.encode_stream_stop()
@@ -36,6 +37,17 @@ def test_what_has_not_ended_is_left_out() -> None:
     assert stretches(BEGIN, INSERT) == []
     assert stretches(INSERT, COMMIT, *PLAIN, between=False) == [(2, 5)]
     assert stretches(INSERT, between=False) == []
+
+
+def test_a_stretch_may_begin_with_the_rest_of_the_open_transaction() -> None:
+    rest = pa.array([INSERT, COMMIT, *PLAIN, BEGIN])
+    assert plain_stretches(rest, False, 1, (100, Y2000)) == [(0, 5)]
+    for other in ((101, Y2000), (100, Y2000 + 1)):
+        assert plain_stretches(rest, False, 1, other) == [(2, 5)], (
+            "its Commit is not the one that was announced"
+        )
+    assert plain_stretches(pa.array([INSERT]), False, 1, (100, Y2000)) == []
+    assert plain_stretches(pa.array([START, *PLAIN]), False, 1, (100, Y2000)) == []
 
 
 def test_anything_else_ends_a_stretch() -> None:

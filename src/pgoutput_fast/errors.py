@@ -83,7 +83,7 @@ class SpillError(RuntimeError):
 
 
 # Codes that Python code gives by itself.
-STATE_LOST = 19
+FATE_UNKNOWN = 54
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -137,6 +137,8 @@ _REASONS = {
     "did the stream begin before this message?",
     52: "the open stream block's Stream Stop was expected before this message; " + _SESSION,
     53: "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
+    54: "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
+    "was malformed or is missing",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

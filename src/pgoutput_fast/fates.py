@@ -29,12 +29,17 @@ def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[
 def by_transaction(
     rows: pa.Table, txns: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, its rows in stream order) of the wanted rows, each in memory of its own."""
+    """(txn, its rows in stream order) of the wanted rows; those of one transaction in memory of their own, or as given
+    if there are no others."""
     places = np.flatnonzero(wanted)
     if len(places) == 0:
         return
     txns = txns[places]
-    if bool(np.any(txns[1:] != txns[:-1])):
+    mixed = bool(np.any(txns[1:] != txns[:-1]))
+    if not mixed and len(places) == rows.num_rows:
+        yield int(txns[0]), rows
+        return
+    if mixed:
         order = np.argsort(txns, kind="stable")
         places, txns = places[order], txns[order]
     starts = np.flatnonzero(np.concatenate([[True], txns[1:] != txns[:-1]])).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast._core.stretches import plain_stretches
 from pgoutput_fast.decoded import Decoded, RelationBatch
-from pgoutput_fast.errors import STATE_LOST, reason_text
+from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
 from pgoutput_fast.fates import (
     NO_FATES,
     Fates,
@@ -23,7 +23,7 @@ from pgoutput_fast.fates import (
     values_of,
     without_rolled_back,
 )
-from pgoutput_fast.held import Held
+from pgoutput_fast.held import Due, Held
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
@@ -92,7 +92,7 @@ class CommittedView:
         with self._call(native) as call:
             while call.held.due:
                 call.give_due()
-            for segment in _segments(native, arrays, lsns, seqs):
+            for segment in _segments(native, lambda: call.held, arrays, lsns, seqs):
                 call.take(segment)
                 while call.held.due:
                     call.give_due()
@@ -101,7 +101,7 @@ class CommittedView:
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
         """The same in pieces, each a call of its own: where a large transaction ends, what follows waits."""
         yield from self._give(native)
-        segments = _segments(native, arrays, lsns, seqs)
+        segments = _segments(native, lambda: call.held, arrays, lsns, seqs)
         more = True
         while more:
             with self._call(native) as call:
@@ -151,7 +151,7 @@ class CommittedView:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A stretch of payloads; plain if it is nothing but whole plain transactions."""
+    """A stretch of payloads; plain if it is nothing but whole plain transactions, or the rest of one and such."""
 
     payloads: pa.Array
     lsns: pa.Array | None
@@ -159,12 +159,19 @@ class _Segment:
     plain: bool
 
 
-def _segments(native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[_Segment]:
+def _segments(
+    native: Any, held: Callable[[], Held], arrays: list[pa.Array], lsns: Any, seqs: Any
+) -> Iterator[_Segment]:
     """The payloads in order. To be asked for one by one: where they are cut depends on where the stream stands."""
     begin = 0
     for array in arrays:
         at = 0
-        ends = plain_stretches(array, native.between_transactions, _LEAST_STRETCH)
+        announced = None
+        if native.open_plain is not None:
+            txn, *announced = native.open_plain
+            if not _is_small(*held().size([txn])):
+                announced = None
+        ends = plain_stretches(array, native.between_transactions, _LEAST_STRETCH, announced)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
                 count = min(first - at, _TAGGED_MESSAGES)
@@ -181,6 +188,17 @@ def _segments(native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iter
 def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: int, plain: bool) -> _Segment:
     lsns, seqs = (None if each is None else each.slice(begin + at, count) for each in (lsns, seqs))
     return _Segment(array.slice(at, count), lsns, seqs, plain)
+
+
+def _first_txn(tagged: pa.RecordBatch) -> int | None:
+    """Whose the rows are, if the first tells: that of the first one, where all are of a transaction."""
+    txns = tagged.column("txn")
+    return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
+
+
+def _is_small(rows: int, nbytes: int) -> bool:
+    """Whether what waits may be given in one piece."""
+    return rows <= _PIECE_ROWS and nbytes <= _PIECE_BYTES
 
 
 class _Call:
@@ -202,26 +220,37 @@ class _Call:
         """Decodes what a stretch of payloads brings or releases, but for what is too much for one piece."""
         arguments = [segment.payloads], segment.lsns, segment.seqs
         if segment.plain:
-            changes, records = self._native.decode(*arguments)
+            # It may begin with the rest of a transaction; then what waits of that one comes first.
+            begun = self._native.open_plain
+            before = self.held.take([begun[0]]) if begun is not None else []
+            rows = _one_batch(before[0] if len(before) == 1 else pa.concat_tables(before)) if before else None
+            changes, records = self._native.decode(*arguments, rows)
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
             # Their xids came again, or a session began.
             for txn in records.voided:
                 self.held.drop(txn)
+            forgotten = [txn for txn in records.forgotten if txn in self.held.waiting]
+            self.held.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
         else:
-            tagged, records = self._native.tag(*arguments)
+            tagged, records = self._native.tag(*arguments, changes_only=True)
             self._records.add(records, boundaries=True)
-            self._take_tagged(tagged, Fates.of_records(records))
+            fates, begun = Fates.of_records(records), self._native.open_plain
+            if fates is NO_FATES and begun is not None and _first_txn(tagged) == begun[0]:
+                # A transaction comes in one stretch: all of this is of one that a later call ends.
+                self.held.keep(begun[0], pa.Table.from_batches([tagged]))
+            else:
+                self._take_tagged(tagged, fates)
         if self.held.memory > self._options.memory_limit:
             self.held.spill(self._spiller, self._options.memory_limit // 2)
 
     def _take_tagged(self, tagged: pa.RecordBatch, fates: Fates) -> None:
         arrived = pa.Table.from_batches([tagged])
-        waits = _IS_HELD[values_of(arrived, "kind").astype(np.uint8)]
         txns = values_of(arrived, "txn", -1)
-        ends = waits & (np.isin(txns, fates.txns) | (txns < 0)) if len(fates.txns) else waits & (txns < 0)
-        waits &= ~ends
-        for txn, rows in by_transaction(arrived, txns, waits):
+        ends = txns < 0
+        if len(fates.txns):
+            ends |= np.isin(txns, fates.txns)
+        for txn, rows in by_transaction(arrived, txns, ~ends):
             self.held.keep(txn, rows)
         for txn, aborts in fates.aborts.items():
             self.held.roll_back(txn, aborts)
@@ -234,7 +263,7 @@ class _Call:
                 self.held.drop(txn)
         known = [txn for txn in known if txn not in dropped]
         rows, nbytes = self.held.size(known)
-        if rows > _PIECE_ROWS or nbytes > _PIECE_BYTES:
+        if not _is_small(rows, nbytes):
             # Too much for one piece: all of it is given bit by bit.
             for txn, part in by_transaction(
                 arrived, txns, ends & (txns >= 0) & ~np.isin(txns, list(dropped))
@@ -289,7 +318,7 @@ class _Records:
             self._contents.append(records)
 
     def reject(self, rows: pa.Table) -> None:
-        """Tagged rows of transactions whose end is not known."""
+        """Tagged rows of transactions of which is not known what became of them."""
         self._lost.append(_rejected(rows))
 
     @property
@@ -336,11 +365,11 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table) -> pa.Table:
-    """Reject rows of whole messages of a transaction whose end is not known. A Truncate has one row here."""
+    """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here."""
     _, first = np.unique(values_of(rows, "seq"), return_index=True)
     rows = rows.take(pa.array(first))
     columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
-    columns["reason"] = pa.array([reason_text(STATE_LOST)] * rows.num_rows, pa.string())
+    columns["reason"] = pa.array([reason_text(FATE_UNKNOWN)] * rows.num_rows, pa.string())
     return pa.Table.from_arrays(
         [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],
         schema=REJECTS_SCHEMA,
@@ -348,7 +377,9 @@ def _rejected(rows: pa.Table) -> pa.Table:
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
+    batches = table.to_batches()
+    if len(batches) > 1:
+        batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
         raise ValueError("more than 2 GiB of payloads end in one call: pass fewer payloads to a call")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)

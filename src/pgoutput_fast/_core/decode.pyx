@@ -6,7 +6,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
-from pgoutput_fast._core.stream_state cimport OUTSIDE, STREAMING
+from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
@@ -41,10 +41,12 @@ cdef object _one_tagged_batch(list tagged, payload):
     """Windows' columns and payloads as one batch; `payload` is the array that all of them are stretches of, if any."""
     if not tagged:
         return pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
-    if payload is None:
+    if payload is None and len(tagged) == 1:
+        payload = tagged[0][1]
+    elif payload is None:
         payload = pa.concat_arrays([piece.cast(pa.large_binary()) for _, piece in tagged])
     try:
-        payload = payload.cast(pa.binary())
+        payload = payload if payload.type == pa.binary() else payload.cast(pa.binary())
     except pa.ArrowInvalid:
         raise ValueError(
             "more than 2 GiB of payloads in one call: tag them in several, each with the state of the one before"
@@ -123,6 +125,17 @@ cdef class NativeDecoder:
         """Whether no transaction or stream block is open before the next message."""
         return self.tagger.state.context == OUTSIDE or self.tagger.state.session_starts
 
+    @property
+    def open_plain(self):
+        """(txn, commit LSN and timestamp that its Begin announced) of the plain transaction that is open, or None."""
+        if self.tagger.state.context != PLAIN or self.tagger.state.session_starts:
+            return None
+        return (
+            self.tagger.state.current.txn,
+            self.tagger.state.current.commit_lsn,
+            self.tagger.state.current.commit_timestamp,
+        )
+
     def learn_from(self, NativeDecoder other, int64_t start):
         """Relation versions that another decoder met from its `start`-th on; how many it has met by now.
 
@@ -141,13 +154,19 @@ cdef class NativeDecoder:
 
     # ---- a call --------------------------------------------------------------------------------------------------
 
-    def decode(self, list arrays, lsn, seq):
-        """([(relation, batch)], records) of the payloads in `arrays`; lsn and seq are int64 Arrow arrays or None."""
-        return self._run(arrays, lsn, seq, False)
+    def decode(self, list arrays, lsn, seq, before=None):
+        """([(relation, batch)], records) of the payloads in `arrays`; lsn and seq are int64 Arrow arrays or None.
 
-    def tag(self, list arrays, lsn, seq):
-        """(batch with TAGGED_SCHEMA, records) of the payloads in `arrays`, which are copied only where they must be."""
-        return self._run(arrays, lsn, seq, True)
+        `before` is a batch with TAGGED_SCHEMA of what this decoder tagged earlier: it is decoded first.
+        """
+        return self._run(arrays, lsn, seq, False, False, before)
+
+    def tag(self, list arrays, lsn, seq, bint changes_only=False):
+        """(batch with TAGGED_SCHEMA, records) of the payloads in `arrays`, which are copied only where they must be.
+
+        With `changes_only`: of changes, truncates and messages, in memory of their own.
+        """
+        return self._run(arrays, lsn, seq, True, changes_only, None)
 
     def decode_tagged(self, batch):
         """([(relation, batch)], records) of a batch with TAGGED_SCHEMA."""
@@ -164,7 +183,7 @@ cdef class NativeDecoder:
             self._discard(touched)
             self.tagger.end_call()
 
-    def _run(self, list arrays, lsn, seq, bint only_tag):
+    def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, before):
         cdef const int64_t* lsns = _int64_values(lsn)
         cdef const int64_t* seqs = _int64_values(seq)
         cdef int64_t done = 0, at, taken
@@ -177,6 +196,9 @@ cdef class NativeDecoder:
         if not nested:
             self.tagger.begin_call()
         try:
+            if before is not None:
+                load_tagged(self.tagger, self.window, before)
+                self._emit(touched)
             for array in arrays:
                 payloads = Payloads(array)
                 at = 0
@@ -190,10 +212,13 @@ cdef class NativeDecoder:
                         lsns + done if lsns != NULL else NULL,
                     )
                     if only_tag:
-                        head, messages = tagged_columns(self.tagger, self.window)
+                        head, messages = tagged_columns(self.tagger, self.window, changes_only)
                         stretch = array.slice(at, taken)
                         whole = whole and messages is None
-                        tagged.append((head, stretch if messages is None else stretch.take(messages).fill_null(b"")))
+                        if messages is not None:
+                            stretch = stretch.take(messages)
+                            stretch = stretch.fill_null(b"") if messages.null_count else stretch
+                        tagged.append((head, stretch))
                     else:
                         self._emit(touched)
                     at += taken

@@ -55,6 +55,7 @@ enum Reason : uint8_t {
     EXPECTED_STREAM_START,
     EXPECTED_STREAM_STOP,
     OTHER_PREPARE,
+    FATE_UNKNOWN,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,

@@ -177,7 +177,7 @@ cdef class RecordTables:
 
     @property
     def forgotten(self):
-        """Keys of plain transactions that a bad boundary cut off."""
+        """Keys of transactions of which is not known what became of them."""
         return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
 
     @property

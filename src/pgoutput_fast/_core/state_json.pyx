@@ -72,6 +72,7 @@ cdef dict _export_transaction(Transaction& t, list versions):
         "gid": t.gid.decode("utf-8"),
         "prepare_end_lsn": _nullable(t.prepare_end_lsn),
         "prepare_timestamp": _nullable(t.prepare_timestamp),
+        "doubtful": bool(t.doubtful),
         "origin": t.origin.decode("utf-8") if t.has_origin else None,
         "origin_lsn": _nullable(t.origin_lsn),
         "relations": [
@@ -130,6 +131,7 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     t.gid = values["gid"].encode()
     t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
     t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
+    t.doubtful = values["doubtful"]
     t.has_origin = values["origin"] is not None
     t.origin = (values["origin"] or "").encode()
     t.origin_lsn = _or_none64(values["origin_lsn"])

@@ -65,6 +65,7 @@ struct Transaction {
     std::string gid;
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
+    bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
@@ -251,7 +252,7 @@ struct Records {
     std::vector<MessageRecord> messages;
     std::vector<RejectRecord> rejects;
     std::vector<int64_t> oids;
-    std::vector<int64_t> forgotten;  // txn of plain transactions that a bad boundary cut off: their end is not known
+    std::vector<int64_t> forgotten;  // txn of transactions of which is not known what became of them
     std::string text;
 
     Slice keep(const uint8_t* p, size_t n) {

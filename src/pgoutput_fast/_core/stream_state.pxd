@@ -39,6 +39,7 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         string gid
         int64_t prepare_end_lsn
         int64_t prepare_timestamp
+        cbool doubtful
         cbool has_origin
         string origin
         int64_t origin_lsn

@@ -1,3 +1,5 @@
 import pyarrow as pa
 
-def plain_stretches(array: pa.Array, between: bool, least: int) -> list[tuple[int, int]]: ...
+def plain_stretches(
+    array: pa.Array, between: bool, least: int, announced: tuple[int, int] | None = None
+) -> list[tuple[int, int]]: ...

@@ -47,6 +47,7 @@ cdef class Tagger:
     cdef const int64_t* seqs             # per message of the window, or NULL: they count on
     cdef const int64_t* lsns             # per message of the window, or NULL
     cdef int64_t base_seq
+    cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
     cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
 
     # Where and why it stopped.
@@ -66,7 +67,9 @@ cdef class Tagger:
     cdef void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn, int64_t commit_timestamp,
                       bint in_stream) noexcept nogil
     cdef void _expect_repeated_messages(self) noexcept nogil
-    cdef void void_transaction(self, int64_t txn, int64_t at_seq) noexcept nogil
+    cdef void void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil
+    cdef bint may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
+    cdef void doubt_streams(self) noexcept nogil
     cdef void begin_session(self, int64_t seq) noexcept nogil
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
     cdef void lose_relations(self) noexcept nogil

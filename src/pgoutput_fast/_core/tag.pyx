@@ -6,9 +6,7 @@ without the GIL and stops only for what is rare: a Relation or Type that is new,
 cimport cython
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cmap
-from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport (
@@ -255,6 +253,8 @@ cdef class Tagger:
         self.reject(w, i, reason, offset, SLOT_UNKNOWN, -1, -1, -1)
         if reason == STATE_LOST:
             return False
+        if self.may_have_ended_others(kind, reason):
+            self.doubt_streams()
         if cls & BOUNDARY or cls == 0:
             # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
@@ -274,31 +274,61 @@ cdef class Tagger:
             self.state.bad_type = True
         return False
 
+    cdef bint may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
+        """Whether a message that is not taken may have been, or followed, one about another than the open transaction.
+
+        A server sends aborts and commits of streams between transactions and blocks. So a message inside of one that
+        cannot be read is none, unless it has come too early: then messages before it are missing.
+        """
+        cdef uint8_t cls = message_class(kind)
+        if reason == OUTSIDE_TRANSACTION:
+            return True
+        if self.state.context == OUTSIDE:
+            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == c'T'
+        if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
+            return True
+        return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
+                                           c'P' if self.state.context == PREPARING else c'E')
+
+    cdef void doubt_streams(self) noexcept nogil:
+        """Of no open stream is it known any more what became of it, or of its subtransactions."""
+        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
+        while it != self.state.streamed.end():
+            dereference(it).second.doubtful = True
+            preincrement(it)
+
     # ---- transactions ----------------------------------------------------------------------------------------------
 
-    cdef void void_transaction(self, int64_t txn, int64_t at_seq) noexcept nogil:
-        """A transaction that will not go on: the server sends it again, or it is no more."""
+    cdef void void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil:
+        """A transaction that will not go on: the server sends it again, or it is no more.
+
+        A doubtful one may have ended in another way.
+        """
         cdef OutcomeRecord o
-        if txn == NONE64:
+        if t.txn == NONE64:
             return
-        o.txn = txn
+        if t.doubtful:
+            self.records.forgotten.push_back(t.txn)
+            return
+        o.txn = t.txn
         o.at_seq = at_seq
         o.committed = False
         self.records.outcomes.push_back(o)
 
     cdef void begin_session(self, int64_t seq) noexcept nogil:
         """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
-        cdef vector[int64_t] voided
-        cdef size_t k
+        cdef cmap[int64_t, Transaction] voided
+        cdef cmap[int64_t, Transaction].iterator each
         cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
         while it != self.state.streamed.end():
-            voided.push_back(dereference(it).second.txn)
+            voided[dereference(it).second.txn] = dereference(it).second
             preincrement(it)
         if self.state.context == PLAIN or self.state.context == PREPARING:
-            voided.push_back(self.state.current.txn)
-        sort(voided.begin(), voided.end())
-        for k in range(voided.size()):
-            self.void_transaction(voided[k], seq)
+            voided[self.state.current.txn] = self.state.current
+        each = voided.begin()
+        while each != voided.end():
+            self.void_transaction(dereference(each).second, seq)
+            preincrement(each)
         self.state.streamed.clear()
         self.state.current = Transaction()
         self.state.context = OUTSIDE
@@ -318,12 +348,12 @@ cdef class Tagger:
         cdef size_t k
         cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.find(xid)
         if it != self.state.streamed.end():
-            self.void_transaction(dereference(it).second.txn, seq)
+            self.void_transaction(dereference(it).second, seq)
             self.state.streamed.erase(it)
             self._expect_repeated_messages()
         for k in range(self.state.prepared.size()):
             if self.state.prepared[k].xid == xid:
-                self.void_transaction(self.state.prepared[k].txn, seq)
+                self.void_transaction(self.state.prepared[k], seq)
                 self.state.prepared.erase(self.state.prepared.begin() + k)
                 break
 
@@ -346,7 +376,7 @@ cdef class Tagger:
         cdef int64_t gid_length = -1
         cdef uint32_t xid = 0, subxid = 0
         cdef uint8_t first = 0
-        cdef bint known = False
+        cdef bint known = False, doubtful = False
         cdef bint was_lost = self.state.lost
         cdef size_t k
         cdef int64_t prepared_at = -1
@@ -452,6 +482,7 @@ cdef class Tagger:
                 it = self.state.streamed.find(xid)
                 if it != self.state.streamed.end():
                     known = True
+                    doubtful = dereference(it).second.doubtful
                     b.txn = dereference(it).second.txn
             else:
                 for k in range(self.state.prepared.size()):
@@ -459,6 +490,7 @@ cdef class Tagger:
                         if kind == c'r' and self.state.prepared[k].prepare_end_lsn != b.lsn:
                             continue
                         known = True
+                        doubtful = self.state.prepared[k].doubtful
                         prepared_at = <int64_t> k
                         b.txn = self.state.prepared[k].txn
                         if kind == c'K':
@@ -498,7 +530,9 @@ cdef class Tagger:
                 o.committed = True
                 o.commit_lsn = b.lsn
                 o.commit_timestamp = b.timestamp
-            if known and (kind == c'c' or kind == c'K' or kind == c'r'):
+            if o.committed and doubtful:
+                self.records.forgotten.push_back(o.txn)
+            elif known and (kind == c'c' or kind == c'K' or kind == c'r'):
                 self.records.outcomes.push_back(o)
             self.open_run()
             self._leave()

@@ -49,12 +49,18 @@ cdef enum:
     SESSION_MARK = -2
 
 
-cdef tuple tagged_columns(Tagger tagger, Window w):
+cdef inline bint _waits(uint8_t kind) noexcept nogil:
+    return message_class(kind) & CHANGE or kind == c'T' or kind == c'M'
+
+
+cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     """(all columns of TAGGED_SCHEMA but the payload, the rows' messages).
 
     A row per message of the window, one per relation of a Truncate, one where a session starts (kind 0, under the next
     message's ordinal); messages that went to the rejects are left out. The messages are an int64 array of ordinals in
     the window, null at a session's start; None where there is just a row for each message in turn.
+
+    With `changes_only` there are rows of changes, truncates and messages only, and always the ordinals.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef vector[int64_t] message
@@ -73,7 +79,9 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
         message.reserve(<size_t> w.count)
         slot.reserve(<size_t> w.count)
         for i in range(w.count):
-            if mark < tagger.marks.size() and tagger.marks[mark] == i:
+            if changes_only and not _waits(w.kind[i]):
+                continue
+            if not changes_only and mark < tagger.marks.size() and tagger.marks[mark] == i:
                 message.push_back(i)
                 slot.push_back(SESSION_MARK)
                 mark += 1
@@ -118,8 +126,11 @@ cdef tuple tagged_columns(Tagger tagger, Window w):
                 t.columns[k].append_validity(NULL, n)
             else:
                 settle_nulls(t.columns[k][0], out[k], n, NONE64)
-    if mark == 0 and <int64_t> n == w.count and _in_turn(message):
+    if not changes_only and mark == 0 and <int64_t> n == w.count and _in_turn(message):
         return t.finish(), None
+    if mark == 0:
+        buffer = pa.py_buffer((<const char*> message.data())[:n * sizeof(int64_t)])
+        return t.finish(), pa.Array.from_buffers(pa.int64(), n, [None, buffer])
     return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64())
 
 
@@ -134,6 +145,25 @@ cdef bint _in_turn(const vector[int64_t]& message) noexcept nogil:
 cdef const int64_t* _values(object column) except NULL:
     cdef uintptr_t address = column.buffers()[1].address
     return (<const int64_t*> address) + <int64_t> column.offset
+
+
+cdef inline bint _bit(const uint8_t* bits, int64_t k) noexcept nogil:
+    return bits[k >> 3] >> (k & 7) & 1
+
+
+cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& room) except NULL:
+    """The column's values, copied into `room` with `null` where they are null if any is."""
+    cdef const int64_t* values = _values(column)
+    if column.null_count == 0:
+        return values
+    cdef uintptr_t address = column.buffers()[0].address
+    cdef const uint8_t* valid = <const uint8_t*> address
+    cdef int64_t offset = column.offset
+    cdef int64_t k, count = len(column)
+    room.resize(<size_t> count)
+    for k in range(count):
+        room[k] = values[k] if _bit(valid, offset + k) else null
+    return room.data()
 
 
 cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
@@ -154,12 +184,6 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
         if field.name in ("seq", "kind", "in_stream", "payload"):
             if column.null_count:
                 raise ValueError(f"column {field.name} of tagged payloads cannot be null")
-        elif column.null_count:
-            null = 0 if field.name == "lsn" else NONE64
-            if column.null_count == count:
-                column = pa.repeat(pa.scalar(null, pa.int64()), count)
-            else:
-                column = column.cast(pa.int64()).fill_null(null)
         columns[field.name] = column
     cdef Payloads payloads = Payloads(columns["payload"])
     tagger.items = 0
@@ -168,21 +192,24 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
         return 0
     scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
     kinds = columns["kind"]
-    streams = columns["in_stream"].cast(pa.int8())
+    streams = columns["in_stream"]
     # Kept by the batch's columns, which outlive the call.
     tagger.seqs = _values(columns["seq"])
-    tagger.lsns = _values(columns["lsn"])
+    tagger.lsns = _filled(columns["lsn"], 0, tagger.loaded_lsns)
     tagger.base_seq = 0
     cdef uintptr_t address = kinds.buffers()[1].address
     cdef const int8_t* kind = (<const int8_t*> address) + <int64_t> kinds.offset
     address = streams.buffers()[1].address
-    cdef const int8_t* stream = (<const int8_t*> address) + <int64_t> streams.offset
-    cdef const int64_t* version = _values(columns["version"])
-    cdef const int64_t* txn = _values(columns["txn"])
-    cdef const int64_t* xid = _values(columns["xid"])
-    cdef const int64_t* subxid = _values(columns["subxid"])
-    cdef const int64_t* commit_lsn = _values(columns["commit_lsn"])
-    cdef const int64_t* commit_timestamp = _values(columns["commit_timestamp"])
+    cdef const uint8_t* stream_bits = <const uint8_t*> address
+    cdef int64_t stream_offset = streams.offset
+    cdef vector[int64_t] rooms[6]
+    cdef const int64_t* version = _filled(columns["version"], NONE64, rooms[0])
+    cdef const int64_t* txn = _filled(columns["txn"], NONE64, rooms[1])
+    cdef const int64_t* xid = _filled(columns["xid"], NONE64, rooms[2])
+    cdef const int64_t* subxid = _filled(columns["subxid"], NONE64, rooms[3])
+    cdef const int64_t* commit_lsn = _filled(columns["commit_lsn"], NONE64, rooms[4])
+    cdef const int64_t* commit_timestamp = _filled(columns["commit_timestamp"], NONE64, rooms[5])
+    cdef bint stream
     cdef int header
     cdef vector[uint32_t] oids
     cdef set truncates = set()
@@ -199,15 +226,16 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
         oids.push_back(<uint32_t> relation.oid)
     tagger._loaded = (columns, payloads)
     for i in range(count):
+        stream = _bit(stream_bits, stream_offset + i)
         if (i == 0 or txn[i] != run.txn or xid[i] != run.xid or subxid[i] != run.subxid
                 or commit_lsn[i] != run.commit_lsn or commit_timestamp[i] != run.commit_timestamp
-                or (stream[i] != 0) != run.in_stream):
+                or stream != run.in_stream):
             run.txn = txn[i]
             run.xid = xid[i]
             run.subxid = subxid[i]
             run.commit_lsn = commit_lsn[i]
             run.commit_timestamp = commit_timestamp[i]
-            run.in_stream = stream[i] != 0
+            run.in_stream = stream
             tagger.runs.push_back(run)
         tagger.run_of[i] = <uint32_t> tagger.runs.size() - 1
         if <uint8_t> kind[i] != w.kind[i] and kind[i] != 0:
@@ -215,10 +243,10 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 raise Malformed(TAGS_DISAGREE, 0)
             continue
         w.kind[i] = <uint8_t> kind[i]
-        w.flags[i] = IN_STREAM if stream[i] else 0
+        w.flags[i] = IN_STREAM if stream else 0
         cls = message_class(w.kind[i])
         if cls & CHANGE or w.kind[i] == c'T':
-            if w.length[i] < (10 if stream[i] else 6):
+            if w.length[i] < (10 if stream else 6):
                 if tagger.fail(w, i, TRUNCATED, w.length[i]):
                     raise Malformed(TRUNCATED, w.length[i])
                 continue
@@ -229,7 +257,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 if tagger.fail(w, i, UNKNOWN_VERSION, 0):
                     raise Malformed(UNKNOWN_VERSION, 0)
                 continue
-            header = 5 if stream[i] else 1
+            header = 5 if stream else 1
             if cls & CHANGE and load32(w.base + w.start[i] + header) != oids[slot]:
                 if tagger.fail(w, i, TAGS_DISAGREE, header):
                     raise Malformed(TAGS_DISAGREE, header)
