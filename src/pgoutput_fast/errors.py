@@ -84,6 +84,8 @@ class SpillError(RuntimeError):
 
 # Codes that Python code gives by itself.
 STATE_LOST = 19
+# Of a message that is looked at without its neighbours.
+LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -137,6 +139,8 @@ _REASONS = {
     "did the stream begin before this message?",
     52: "the open stream block's Stream Stop was expected before this message; " + _SESSION,
     53: "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
+    56: "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
+    57: "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",
