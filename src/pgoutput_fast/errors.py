@@ -84,6 +84,8 @@ class SpillError(RuntimeError):
 
 # Codes that Python code gives by itself.
 STATE_LOST = 19
+# And one that it asks for.
+UNKNOWN_VERSION = 30
 
 _SESSION = "if a new session begins here, call start_session()"
 
