@@ -86,6 +86,8 @@ class SpillError(RuntimeError):
 STATE_LOST = 19
 # Of a message that is looked at without its neighbours.
 LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
+# And one that it asks for.
+UNKNOWN_VERSION = 30
 
 _SESSION = "if a new session begins here, call start_session()"
 

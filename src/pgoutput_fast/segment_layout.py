@@ -33,8 +33,6 @@ def write_rows(
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         write_statistics=_STATISTICS,
-        # Small relations share row groups: readers that know page indexes skip within them, too.
-        write_page_index=True,
     ) as writer:
         for begin, end in groups:
             rows = batch.take(pa.array(order[begin:end]))
