@@ -47,3 +47,13 @@ def test_cleaning_leaves_what_states_need(tmp_path: Path) -> None:
     assert left == ["not ours.arrow", *state.spill_files]
     out = pgo.Decoder(options, state).decode([encode.encode_stream_commit(9, 300, 308, 0)])
     assert out.table("public.t").column("id").to_pylist() == [1]
+
+
+def test_segments_hold_what_the_page_says(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "segments.md").read_text()
+    printed = re.search(r"```\n(\[.*?)```", page, re.DOTALL)
+    assert printed is not None
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {"directory": tmp_path})
+    assert out.getvalue() == printed[1]

@@ -42,6 +42,7 @@ def test_pages_that_the_readme_names_exist() -> None:
         "framing",
         "names",
         "options",
+        "segments",
         "state",
         "unify",
     ],

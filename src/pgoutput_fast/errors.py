@@ -84,6 +84,10 @@ class SpillError(RuntimeError):
 
 # Codes that Python code gives by itself.
 FATE_UNKNOWN = 54
+# Of a message that is looked at without its neighbours.
+LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
+# And one that it asks for.
+UNKNOWN_VERSION = 30
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -139,6 +143,8 @@ _REASONS = {
     53: "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
     54: "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
     "was malformed or is missing",
+    56: "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
+    57: "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

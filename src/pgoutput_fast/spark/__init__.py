@@ -6,8 +6,11 @@
 Nothing here registers anything or needs a jar: decoding runs in `mapInArrow`.
 """
 
+from pgoutput_fast.spark import udf
 from pgoutput_fast.spark.catalog import read_catalog, relations
 from pgoutput_fast.spark.changes import changes
+from pgoutput_fast.spark.outcomes import outcomes
+from pgoutput_fast.spark.records import messages, rejects
 from pgoutput_fast.spark.transactions import transactions
 
-__all__ = ["changes", "read_catalog", "relations", "transactions"]
+__all__ = ["changes", "messages", "outcomes", "read_catalog", "rejects", "relations", "transactions", "udf"]

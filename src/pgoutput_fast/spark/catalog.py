@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast._core.describe import parse_type
+from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import Catalog, Relation, relation_of
+from pgoutput_fast.errors import DecodeError, reason_text
 
 __all__ = ["read_catalog", "relations"]
 
@@ -18,11 +21,16 @@ _RELATIONS_SCHEMA = (
 )
 
 
-def read_catalog(wal: DataFrame) -> Catalog:
+def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "raise") -> Catalog:
     """All relation versions that the tagged payloads describe; only distinct descriptions travel to the driver.
 
     Args:
         wal: tagged payloads; Relation and Type rows must not have been filtered out.
+        on_error: `"quarantine"` leaves malformed descriptions out. What they describe is then not known, and the
+            changes of such a version are `rejects`.
+
+    Raises:
+        DecodeError: if a description is malformed.
     """
     # Behind the tag, and behind the xid where the message came inside a stream block.
     body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
@@ -39,11 +47,15 @@ def read_catalog(wal: DataFrame) -> Catalog:
     names: dict[int, tuple[str, str]] = {}
     found: list[Relation] = []
     for row in described:
-        if row["kind"] == _TYPE:
-            oid, namespace, name = parse_type(bytes(row["body"]))
-            names[oid] = (namespace, name)
-        else:
-            found.append(relation_of(bytes(row["body"]), tuple(sorted(names.items()))))
+        try:
+            if row["kind"] == _TYPE:
+                oid, namespace, name = parse_type(bytes(row["body"]))
+                names[oid] = (namespace, name)
+            else:
+                found.append(relation_of(bytes(row["body"]), tuple(sorted(names.items()))))
+        except Malformed as problem:
+            if on_error == "raise":
+                raise DecodeError(reason_text(problem.reason), seq=row["seq"]) from None
     return Catalog(found)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
 from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.decoded import fit
+from pgoutput_fast.decoded import Decoded, fit
 from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.errors import UNKNOWN_VERSION, DecodeError, reason_text
 from pgoutput_fast.options import Options
 from pgoutput_fast.spark.values import to_spark
 
-__all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeTransactions"]
+__all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeRecords"]
 
 ORIGINS_SCHEMA = pa.schema(
     [("txn", pa.int64()), ("origin", pa.string()), ("origin_lsn", pa.int64()), ("seq", pa.int64())]
@@ -30,30 +32,72 @@ class DecodeChanges:
         options: how to decode.
         schema: what the versions were unified into.
         target: the same as Spark takes it.
+        table: what the relation is called, for errors.
+        fingerprint: of the catalog with which the query was planned.
     """
 
     catalog: str
     options: Options
     schema: pa.Schema
     target: pa.Schema
+    table: str
+    fingerprint: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog)
+        required = [field.name for field in self.schema if not field.nullable]
         for batch in batches:
-            for each in decode_tagged(batch, catalog, self.options).changes:
-                yield from to_spark(fit(each.batch, self.schema), self.target).to_batches()
+            for each in self._decoded(batch, catalog).changes:
+                rows = fit(each.batch, self.schema)
+                for name in required:
+                    if rows.column(name).null_count:
+                        raise ValueError(
+                            f"{self.table}: column {name!r} has nulls, the pinned schema says it has none"
+                        )
+                yield from to_spark(rows, self.target).to_batches()
+
+    def _decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
+        try:
+            return decode_tagged(batch, catalog, self.options)
+        except DecodeError as problem:
+            reason = problem.reason
+            if reason == reason_text(UNKNOWN_VERSION):
+                reason = (
+                    "a version of the relation that was not known when the query was planned, with the catalog "
+                    f"{self.fingerprint}: plan it again, without catalog= or with the catalog of today"
+                )
+            # Without the traces of the layers in between, which the driver would print one by one.
+            raise DecodeError(
+                reason,
+                seq=problem.seq,
+                lsn=problem.lsn,
+                byte_offset=problem.byte_offset,
+                relation=problem.relation or self.table,
+                column=problem.column,
+            ) from None
 
 
 @dataclass(frozen=True)
-class DecodeTransactions:
-    """Tagged boundary messages -> rows of `transactions`, without what other messages add to them."""
+class DecodeRecords:
+    """Tagged payloads -> rows of one of the tables beside the changes, without what other rows add to them.
 
+    Attributes:
+        what: which table.
+        options: how to decode.
+        target: its schema as Spark takes it.
+        catalog: the relation versions, as JSON; only `rejects` need them.
+    """
+
+    what: Literal["transactions", "outcomes", "messages", "rejects"]
     options: Options
     target: pa.Schema
+    catalog: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        catalog = Catalog.from_json(self.catalog) if self.catalog is not None else Catalog()
         for batch in batches:
-            yield decode_tagged(batch, Catalog(), self.options).transactions.cast(self.target)
+            decoded = decode_tagged(batch, catalog, self.options)
+            yield getattr(decoded, self.what).cast(self.target)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
-from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeTransactions
+from pgoutput_fast.spark.plan import task_options
+from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 
@@ -25,10 +26,10 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         options: only `on_error` matters here.
     """
     check_workers(wal)
-    options = options if options is not None else Options()
+    options, _ = task_options(options, None)
     tagged = wal.select(*TAGGED_SCHEMA.names)
     rows = tagged.where(F.col("kind").isin(*b"BCbPKrSEcAp")).mapInArrow(
-        DecodeTransactions(options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
+        DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
         spark_schema(TRANSACTIONS_SCHEMA),
     )
     # What a transaction was told elsewhere: its origin, and when it was prepared. Both are rare and small.

@@ -1,0 +1,3 @@
+import pyarrow as pa
+
+def headers(array: pa.Array, in_stream: pa.Array | None = None) -> dict[str, pa.Array]: ...

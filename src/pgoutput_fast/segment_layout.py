@@ -1,0 +1,76 @@
+"""The layout of a segment: which rows lie where, and how they are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.schema import TAGGED_SCHEMA
+
+__all__ = ["write_rows"]
+
+_ROW_BYTES = 80  # of a tagged row beside its payload
+_DELTAS = ("seq", "lsn")
+_DICTIONARIES = [name for name in TAGGED_SCHEMA.names if name not in (*_DELTAS, "payload", "in_stream")]
+_STATISTICS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
+
+
+def write_rows(
+    file: Any, batch: pa.RecordBatch, footer: dict[str, str], relation_bytes: int, row_group_bytes: int
+) -> None:
+    """Writes tagged rows, with `footer` as key-value metadata, as a Parquet file in the layout of a segment."""
+    order, groups = _layout(batch, relation_bytes, row_group_bytes)
+    with pq.ParquetWriter(
+        file,
+        TAGGED_SCHEMA,
+        compression="zstd",
+        use_dictionary=_DICTIONARIES,
+        column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
+        write_statistics=_STATISTICS,
+    ) as writer:
+        for begin, end in groups:
+            rows = batch.take(pa.array(order[begin:end]))
+            writer.write_table(pa.Table.from_batches([rows]), row_group_size=end - begin)
+        writer.add_key_value_metadata(footer)
+
+
+def _layout(
+    batch: pa.RecordBatch, relation_bytes: int, row_group_bytes: int
+) -> tuple[np.ndarray[Any, Any], list[tuple[int, int]]]:
+    """The order of the rows, and where in it row groups begin and end."""
+    kinds = batch.column("kind").to_numpy()
+    relations = batch.column("relation").fill_null(-1).to_numpy()
+    versions = batch.column("version").fill_null(0).to_numpy()
+    # Control rows that concern no relation have no statistics to be asked for one: apart, they are skipped.
+    room = np.where(np.isin(kinds, list(b"IUD")), 2, np.where(relations >= 0, 1, 0))
+    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, room))
+    room, relations = room[order], relations[order]
+    # Control rows stay together, whatever relations they concern: few are of any size.
+    cuts = (room[1:] != room[:-1]) | ((room[1:] == 2) & (relations[1:] != relations[:-1]))
+    bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), len(order)]
+    lengths = pc.binary_length(batch.column("payload")).to_numpy()
+    before = np.concatenate([[0], np.cumsum(lengths[order] + np.int64(_ROW_BYTES))])
+    groups: list[tuple[int, int]] = []
+    start = 0
+    for begin, end in pairwise(bounds):
+        here, waiting = before[end] - before[begin], before[begin] - before[start]
+        if begin > start and (here >= relation_bytes or waiting >= relation_bytes):
+            groups.append((start, begin))
+            start = begin
+    groups.append((start, len(order)))
+    return order, [part for group in groups for part in _parts(*group, before, row_group_bytes)]
+
+
+def _parts(begin: int, end: int, before: np.ndarray[Any, Any], most: int) -> Iterable[tuple[int, int]]:
+    """A stretch of rows in parts of at most `most` bytes, or of one row that has more."""
+    while begin < end:
+        fits = int(np.searchsorted(before, before[begin] + most, side="right")) - 1
+        at = min(max(fits, begin + 1), end)
+        yield begin, at
+        begin = at

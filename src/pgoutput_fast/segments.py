@@ -1,0 +1,444 @@
+"""Segments: Parquet files of tagged payloads, laid out so that reading one table skips the others.
+
+Control rows come first (everything but inserts, updates and deletes; of these the ones that concern no relation before
+those that do), then the changes, clustered by (relation, version), in stream order within. Row groups are cut at
+relations once they are worth it. The footer says where the stream stands behind the segment, so that it can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.segment_layout import write_rows
+from pgoutput_fast.state import StreamState
+
+__all__ = [
+    "RowGroup",
+    "Segment",
+    "Source",
+    "list_segments",
+    "open_segment",
+    "read_segment",
+    "segment_catalog",
+    "segment_outcomes",
+    "write_segment",
+]
+
+FORMAT = 1
+_PREFIX = "pgoutput_fast."
+# A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
+_RELATION_BYTES = 1 << 20
+_ROW_GROUP_BYTES = 1 << 26
+_MOST_BYTES = (1 << 31) - 1
+_RELATION = TAGGED_SCHEMA.get_field_index("relation")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a stream comes from. Segments of several sources do not mix.
+
+    Attributes:
+        system_identifier: the server's, as `IDENTIFY_SYSTEM` and `pg_control_system()` say.
+        database: its name.
+        slot: the replication slot's name.
+        publications: their names.
+        options: the plugin's options, such as `proto_version`.
+
+    >>> Source.from_dict(Source("7", "shop", "s", ("p",), {"binary": "true"}).to_dict()).options
+    {'binary': 'true'}
+    """
+
+    system_identifier: str
+    database: str
+    slot: str
+    publications: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "system_identifier": self.system_identifier,
+            "database": self.database,
+            "slot": self.slot,
+            "publications": list(self.publications),
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Source:
+        """The inverse of `to_dict`."""
+        return cls(
+            values["system_identifier"],
+            values["database"],
+            values["slot"],
+            tuple(values["publications"]),
+            dict(values["options"]),
+        )
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of a segment.
+
+    Attributes:
+        rows: how many.
+        nbytes: its size in the file.
+        relations: smallest and largest relation oid in it; None if no row of it concerns a relation.
+        bare: how many of its rows concern no relation: boundaries, messages, types and origins.
+    """
+
+    rows: int
+    nbytes: int
+    relations: tuple[int, int] | None
+    bare: int
+
+    def may_hold(self, relations: Collection[int]) -> bool:
+        """Whether a row of one of these relations can be here."""
+        if self.relations is None:
+            return False
+        first, last = self.relations
+        return any(first <= oid <= last for oid in relations)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the footer of a segment says.
+
+    Attributes:
+        path: the file.
+        source: where the stream comes from.
+        first_seq, last_seq: ordinals of its first and last message.
+        start_lsn, end_lsn: the positions between which it lies; None where not known. What is before `end_lsn` need
+            not be sent again.
+        state: the stream's state behind it, to go on with.
+        row_groups: what lies where.
+    """
+
+    path: Path
+    source: Source
+    first_seq: int
+    last_seq: int
+    start_lsn: int | None
+    end_lsn: int | None
+    state: StreamState
+    row_groups: tuple[RowGroup, ...]
+
+    @property
+    def catalog(self) -> Catalog:
+        """The relation versions and types known behind it."""
+        return self.state.catalog
+
+    @property
+    def rows(self) -> int:
+        """How many tagged rows it has."""
+        return sum(group.rows for group in self.row_groups)
+
+    def row_groups_of(self, relations: Collection[int]) -> list[int]:
+        """Which row groups can hold rows of these relations (oids)."""
+        return [k for k, group in enumerate(self.row_groups) if group.may_hold(relations)]
+
+
+def write_segment(
+    path: str | os.PathLike[str],
+    tagged: pa.RecordBatch | pa.Table,
+    state: StreamState,
+    *,
+    source: Source,
+    start_lsn: int | None = None,
+    end_lsn: int | None = None,
+    relation_bytes: int = _RELATION_BYTES,
+    row_group_bytes: int = _ROW_GROUP_BYTES,
+) -> Path:
+    """Writes a segment; once this returns it is durable, and until then no reader sees it.
+
+    The file is written under a hidden name, fsynced and renamed, and its directory fsynced.
+
+    Args:
+        path: the file, or a directory that exists; in it the file is named by its ordinals, so that names sort in the
+            order of the stream.
+        tagged: rows with TAGGED_SCHEMA, as `tag` gives them.
+        state: the stream's state behind them, as `tag` gives it.
+        source: where they come from.
+        start_lsn, end_lsn: the positions between which they lie; the smallest and largest `lsn` of the rows if not
+            given.
+        relation_bytes: from this size on a relation has row groups of its own.
+        row_group_bytes: a larger row group is cut.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        ValueError: for no rows or more than 2 GiB of them, a state that is not the one behind them or that holds
+            changes back, or a directory with segments of another source, or of these ordinals.
+        FileExistsError: if the file exists: a segment is never changed.
+
+    >>> import tempfile, pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode import Writer
+    >>> tagged, state = pgo.tag(Writer().begin(7, 100, 0))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = write_segment(directory, tagged, state, source=Source("1", "shop", "slot"))
+    ...     path.name, open_segment(path).state == state
+    ('00000000000000000000-00000000000000000000.parquet', True)
+    """
+    batch = _checked(tagged)
+    seqs = batch.column("seq").to_numpy()
+    first, last = int(seqs.min()), int(seqs.max())
+    if state.held is not None:
+        raise ValueError("a segment's state is that of tagging; this one holds changes back")
+    if state.next_seq <= last:
+        raise ValueError(
+            f"the state goes on with message {state.next_seq}, but the last row is message {last}"
+        )
+    lsns = batch.column("lsn").drop_null().to_numpy()
+    if len(lsns):
+        start_lsn = int(lsns.min()) if start_lsn is None else start_lsn
+        end_lsn = int(lsns.max()) if end_lsn is None else end_lsn
+    target = Path(path)
+    if target.is_dir():
+        _check_neighbours(target, source, first, last)
+        target /= f"{first:020}-{last:020}.parquet"
+    if target.exists():
+        raise FileExistsError(f"segment {target} exists; segments are never changed")
+    footer = _footer(source, first, last, start_lsn, end_lsn, state)
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        with open(hidden, "xb") as file:
+            write_rows(file, batch, footer, relation_bytes, row_group_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(hidden, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            hidden.unlink()
+        raise
+    _fsync_directory(target.parent)
+    return target
+
+
+def open_segment(path: str | os.PathLike[str]) -> Segment:
+    """Reads a segment's footer.
+
+    Raises:
+        ValueError: if the file is damaged, no segment, or one of a format that this version does not know.
+        FileNotFoundError: if it is not there.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return _segment(Path(path), file.metadata)
+    except pa.ArrowInvalid as problem:
+        raise ValueError(f"segment {os.fspath(path)} is damaged: {problem}") from None
+
+
+def read_segment(
+    path: str | os.PathLike[str],
+    *,
+    relations: Collection[int] | None = None,
+    row_groups: Sequence[int] | None = None,
+) -> pa.Table:
+    """The tagged rows of a segment, in stream order.
+
+    Args:
+        path: the file.
+        relations: only rows of these relations (oids), their Relation and Truncate messages included. Row groups that
+            can have none are not read.
+        row_groups: only what lies in these.
+
+    Raises:
+        ValueError: as `open_segment`.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            segment = _segment(Path(path), file.metadata)
+            chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
+            if relations is not None:
+                chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
+            rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names)
+    except pa.ArrowException as problem:
+        raise ValueError(f"segment {os.fspath(path)} is damaged: {problem}") from None
+    rows = rows.cast(TAGGED_SCHEMA)
+    if relations is not None:
+        found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
+        rows = rows.filter(pa.array(found))
+    seqs = rows.column("seq").to_numpy()
+    return rows.take(pa.array(np.argsort(seqs, kind="stable")))
+
+
+def list_segments(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> list[Segment]:
+    """The segments of a directory, or those at some paths, in stream order.
+
+    Raises:
+        ValueError: if they come from several sources, or if two have the same ordinals; and as `open_segment`.
+    """
+    segments = sorted((open_segment(path) for path in _files(paths)), key=lambda each: each.first_seq)
+    for before, after in pairwise(segments):
+        _check_source(after.path, after.source, before.source)
+        if after.first_seq <= before.last_seq:
+            raise ValueError(
+                f"segments {before.path} and {after.path} both have message {after.first_seq}: they are not of one "
+                "capture"
+            )
+    return segments
+
+
+def segment_catalog(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> Catalog:
+    """The relation versions and types that segments' footers know, from the oldest to the newest.
+
+    Raises:
+        ValueError: as `list_segments`.
+    """
+    catalog = Catalog()
+    for segment in list_segments(paths):
+        catalog = catalog.merged(segment.catalog)
+    return catalog
+
+
+def segment_outcomes(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> pa.RecordBatch:
+    """The fates of transactions that segments tell, as `Decoded.outcomes`; only control rows are read.
+
+    Raises:
+        DecodeError: if a boundary message is malformed.
+        ValueError: as `list_segments`.
+    """
+    found = []
+    for segment in list_segments(paths):
+        groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
+        rows = read_segment(segment.path, row_groups=groups)
+        ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
+        found.append(decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes)
+    batches = pa.Table.from_batches(found, OUTCOMES_SCHEMA).combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], OUTCOMES_SCHEMA)
+
+
+# ---- what is where -----------------------------------------------------------------------------------------------
+
+
+def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    if tagged.schema.names != TAGGED_SCHEMA.names:
+        raise ValueError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
+    if not tagged.num_rows:
+        raise ValueError("a segment has at least one row")
+    if tagged.nbytes > _MOST_BYTES:
+        raise ValueError("more than 2 GiB in one segment: write several")
+    if isinstance(tagged, pa.Table):
+        (tagged,) = tagged.combine_chunks().to_batches()
+    return tagged.cast(TAGGED_SCHEMA)
+
+
+def _fsync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- the footer --------------------------------------------------------------------------------------------------
+
+
+def _footer(
+    source: Source, first: int, last: int, start_lsn: int | None, end_lsn: int | None, state: StreamState
+) -> dict[str, str]:
+    document = json.loads(state.to_json())
+    catalog = document.pop("catalog")  # large where there are many relations, and needed without the rest
+    values = {
+        "format": FORMAT,
+        "source": source.to_dict(),
+        "first_seq": first,
+        "last_seq": last,
+        "start_lsn": start_lsn,
+        "end_lsn": end_lsn,
+        "catalog": catalog,
+        "state": document,
+    }
+    return {_PREFIX + name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+
+
+def _segment(path: Path, metadata: pq.FileMetaData) -> Segment:
+    prefix = _PREFIX.encode()
+    texts = {
+        key[len(prefix) :].decode(): value
+        for key, value in (metadata.metadata or {}).items()
+        if key.startswith(prefix)
+    }
+    if "format" not in texts:
+        raise ValueError(f"{path} is no segment: it has no footer of pgoutput_fast")
+    try:
+        values = {name: json.loads(text) for name, text in texts.items()}
+        if values["format"] != FORMAT:
+            raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")
+        state = json.dumps({**values["state"], "catalog": values["catalog"]})
+        return Segment(
+            path,
+            Source.from_dict(values["source"]),
+            int(values["first_seq"]),
+            int(values["last_seq"]),
+            values["start_lsn"],
+            values["end_lsn"],
+            StreamState.from_json(state),
+            tuple(_row_group(metadata.row_group(k)) for k in range(metadata.num_row_groups)),
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"{path} is no segment of format {FORMAT}: {problem}") from None
+
+
+def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
+    column = group.column(_RELATION)
+    statistics = column.statistics
+    if column.path_in_schema != "relation" or statistics is None or not statistics.has_null_count:
+        raise ValueError("its column relation has no statistics")
+    relations = (statistics.min, statistics.max) if statistics.has_min_max else None
+    nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
+    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count)
+
+
+def _files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    if isinstance(paths, str | os.PathLike):
+        if not os.path.isdir(paths):
+            return [Path(paths)]
+        # Hidden files are segments that were never finished.
+        return sorted(each for each in Path(paths).glob("*.parquet") if not each.name.startswith("."))
+    return [Path(path) for path in paths]
+
+
+def _check_source(path: Path, source: Source, other: Source) -> None:
+    here, there = source.to_dict(), other.to_dict()
+    different = [name for name in here if here[name] != there[name]]
+    if different:
+        raise ValueError(
+            f"sources do not mix: {path} has "
+            + ", ".join(f"{name} {here[name]!r} instead of {there[name]!r}" for name in different)
+        )
+
+
+def _check_neighbours(directory: Path, source: Source, first: int, last: int) -> None:
+    """That a new segment goes into the directory. Names sort as the stream does, so the newest one tells."""
+    files = _files(directory)
+    if not files:
+        return
+    newest = open_segment(files[-1])
+    _check_source(newest.path, newest.source, source)
+    if first <= newest.last_seq:
+        raise ValueError(
+            f"{directory} has messages up to {newest.last_seq}; a segment of messages {first} to {last} does not follow"
+        )

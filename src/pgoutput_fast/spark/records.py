@@ -1,0 +1,85 @@
+"""Logical messages, and what could not be decoded, as DataFrames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.spark.outcomes import released
+from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, task_options
+from pgoutput_fast.spark.tasks import DecodeRecords
+from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.workers import check_workers
+
+__all__ = ["messages", "rejects"]
+
+
+def messages(
+    wal: DataFrame,
+    *,
+    options: Options | None = None,
+    transactions: Transactions | None = None,
+    outcomes: DataFrame | None = None,
+) -> DataFrame:
+    """A row per logical decoding message, as `Decoded.messages`.
+
+    Args:
+        wal: tagged payloads.
+        options: `on_error` and `transactions` matter here.
+        transactions, outcomes: as for `changes`. A message that is not transactional is given in any case.
+    """
+    check_workers(wal)
+    decoding, which = task_options(options, transactions)
+    rows = wal.where(F.col("kind") == ord("M")).select(*TAGGED_SCHEMA.names)
+    if which == "committed":
+        rows = released(rows, wal, outcomes, decoding)
+    return rows.mapInArrow(
+        DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA)),
+        spark_schema(MESSAGES_SCHEMA),
+    )
+
+
+def rejects(
+    wal: DataFrame,
+    table: str | int | None = None,
+    *,
+    options: Options | None = None,
+    transactions: Transactions | None = None,
+    schema_mode: SchemaMode | None = None,
+    catalog: Catalog | None = None,
+    outcomes: DataFrame | None = None,
+) -> DataFrame:
+    """What cannot be decoded, or has no Arrow form, as `Decoded.rejects`: what `changes` leaves out or makes null.
+
+    Everything is decoded for it. A message that `changes` raises for, and with `on_error="quarantine"` leaves out, is a
+    row here.
+
+    Args:
+        wal: tagged payloads.
+        table: one relation, as for `changes`; everything if not given.
+        options: as for `changes`; `on_error` and `unrepresentable` do not matter.
+        transactions, outcomes: as for `changes`.
+        schema_mode, catalog: as for `changes`: latest holds to a catalog that is given.
+    """
+    check_workers(wal)
+    decoding, which = task_options(options, transactions)
+    decoding = replace(decoding, on_error="quarantine", unrepresentable="null", schemas=None)
+    if table is None:
+        chosen = ~F.col("kind").isin(*b"RY\0")
+        known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
+    else:
+        settled = plan(wal, table, decoding, catalog, schema_mode, None)
+        chosen, known = settled.rows, settled.catalog
+    rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
+    if which == "committed":
+        held = F.col("kind").isin(*b"IUDTM")
+        rows = released(rows.where(held), wal, outcomes, decoding).unionByName(rows.where(~held))
+    return rows.mapInArrow(
+        DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json()),
+        spark_schema(REJECTS_SCHEMA),
+    )

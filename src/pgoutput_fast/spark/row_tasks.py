@@ -1,0 +1,207 @@
+"""What the functions on single payloads do on the executors: Arrow arrays in and out. Imports no PySpark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast._core.headers import headers
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.spark.values import to_spark
+
+__all__ = ["DETAILS", "KIND_NAMES", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
+
+KIND_NAMES = {
+    "B": "begin",
+    "C": "commit",
+    "b": "begin_prepare",
+    "P": "prepare",
+    "K": "commit_prepared",
+    "r": "rollback_prepared",
+    "S": "stream_start",
+    "E": "stream_stop",
+    "c": "stream_commit",
+    "A": "stream_abort",
+    "p": "stream_prepare",
+    "O": "origin",
+    "R": "relation",
+    "Y": "type",
+    "I": "insert",
+    "U": "update",
+    "D": "delete",
+    "T": "truncate",
+    "M": "message",
+}
+_NAME_OF_TAG = pa.array([KIND_NAMES.get(chr(tag)) for tag in range(256)], pa.string())
+_CHANGE_OF_TAG = np.array([KIND_NAMES.get(chr(tag)) if chr(tag) in "IUD" else None for tag in range(256)])
+
+DETAILS = (
+    ("key_only", pa.bool_()),
+    ("unchanged", pa.list_(pa.string())),
+    ("unrepresentable", pa.list_(pa.string())),
+)
+
+# No column can be called so: names have at most 63 bytes.
+PREFIX = "_" * 64
+
+
+def _binary(payload: pa.Array) -> pa.Array:
+    return payload if pa.types.is_binary(payload.type) else payload.cast(pa.large_binary())
+
+
+def _headers(payload: pa.Array, in_stream: pa.Array | None, malformed: str) -> dict[str, pa.Array]:
+    """Headers of an array of payloads, and `present`: whether there is one that could be read.
+
+    Raises:
+        DecodeError: for the first that could not, unless these are to be null.
+    """
+    told = None if in_stream is None else in_stream.cast(pa.int8()).fill_null(-1)
+    found = headers(payload, told)
+    present = payload.is_valid().to_numpy(zero_copy_only=False)
+    wrong = (found["reason"].to_numpy() != 0) & present
+    if malformed == "raise" and wrong.any():
+        row = int(wrong.argmax())
+        reason = reason_text(found["reason"][row].as_py())
+        raise DecodeError(
+            f"{reason} (row {row} of its Arrow batch)", byte_offset=found["byte_offset"][row].as_py()
+        )
+    return {**found, "present": pa.array(present & ~wrong)}
+
+
+@dataclass(frozen=True)
+class MessageKind:
+    """Payloads -> names of their kinds. Only the tag byte is looked at."""
+
+    malformed: str
+
+    def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
+        payload = _binary(payload)
+        # The layout is no matter here.
+        known = pa.array(np.zeros(len(payload), np.int8))
+        found = headers(payload, known)
+        names = pc.if_else(payload.is_valid(), _NAME_OF_TAG.take(found["kind"]), None)
+        if self.malformed == "raise" and names.null_count > payload.null_count:
+            _headers(payload, known, "raise")
+        return names
+
+
+@dataclass(frozen=True)
+class RelationOid:
+    """Payloads -> oid of the relation that an Insert, Update, Delete or Relation message is about."""
+
+    malformed: str
+
+    def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
+        return _field(_headers(_binary(payload), in_stream, self.malformed), "relation")
+
+
+@dataclass(frozen=True)
+class Xid:
+    """Payloads -> the xid that they bear."""
+
+    malformed: str
+
+    def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
+        return _field(_headers(_binary(payload), in_stream, self.malformed), "xid")
+
+
+def _field(found: dict[str, pa.Array], name: str) -> pa.Array:
+    return pc.if_else(pc.and_(found["present"], pc.greater_equal(found[name], 0)), found[name], None)
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """Payloads -> struct(change_type, before, after), null where they are no change of the relation.
+
+    Attributes:
+        catalog: the one relation version and the types that are known, as JSON.
+        options: how to decode.
+        images: the columns as Spark takes them.
+        details: whether the struct also says what nulls stand for.
+        malformed: `raise` or `null`.
+    """
+
+    catalog: str
+    options: Options
+    images: pa.Schema
+    details: bool
+    malformed: str
+
+    def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
+        catalog = Catalog.from_json(self.catalog)
+        (relation,) = catalog.relations
+        payload = _binary(payload)
+        found = _headers(payload, in_stream, self.malformed)
+        kinds = found["kind"].to_numpy()
+        ours = found["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, list(b"IUD"))
+        ours &= found["relation"].to_numpy() == relation.oid
+        rows = np.flatnonzero(ours)
+        decoded = self._decoded(payload, found, rows, catalog)
+        types = decoded.column(PREFIX + "change_type")
+        seqs = decoded.column(PREFIX + "seq").to_numpy()
+        is_before = pc.is_in(types, pa.array(["update_preimage", "delete"]))
+        is_before = is_before.to_numpy(zero_copy_only=False).astype(bool)
+        count = len(payload)
+        before, after = _places(seqs, is_before, count), _places(seqs, ~is_before, count)
+        whole = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_struct_array()
+        whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+        there = before.is_valid().to_numpy(zero_copy_only=False) | after.is_valid().to_numpy(
+            zero_copy_only=False
+        )
+        change = pa.array(np.where(there, _CHANGE_OF_TAG[kinds], None), pa.string())
+        children = {"change_type": change, "before": whole.take(before), "after": whole.take(after)}
+        if self.details:
+            key = PREFIX + "key_only"
+            children["key_only"] = _taken(decoded.column(key), before)
+            # A value that was not sent, or has no form, can be in either image; `u` is in the new one alone.
+            children["unchanged"] = _taken(decoded.column(PREFIX + "unchanged"), after)
+            named = decoded.column(PREFIX + "unrepresentable")
+            children["unrepresentable"] = pc.coalesce(_taken(named, after), _taken(named, before))
+        return pa.StructArray.from_arrays(
+            list(children.values()), names=list(children), mask=pa.array(~there)
+        )
+
+    def _decoded(
+        self, payload: pa.Array, found: dict[str, pa.Array], rows: np.ndarray, catalog: Catalog
+    ) -> pa.Table:
+        """The changes among `rows`, whose ordinals are their places in the array."""
+        (relation,) = catalog.relations
+        at = pa.array(rows)
+        none = pa.nulls(len(rows), pa.int64())
+        columns = dict.fromkeys(TAGGED_SCHEMA.names, none)
+        columns |= {
+            "seq": at.cast(pa.int64()),
+            "kind": found["kind"].take(at).cast(pa.int8()),
+            "relation": pa.repeat(pa.scalar(relation.oid, pa.int64()), len(rows)),
+            "version": pa.repeat(pa.scalar(relation.version, pa.int64()), len(rows)),
+            "in_stream": found["in_stream"].take(at).cast(pa.bool_()),
+            "commit_timestamp": none.cast(TAGGED_SCHEMA.field("commit_timestamp").type),
+            "payload": payload.take(at).cast(pa.binary()),
+        }
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=TAGGED_SCHEMA)
+        changes = [each.batch for each in decode_tagged(batch, catalog, self.options).changes]
+        if not changes:
+            names = [PREFIX + "change_type", PREFIX + "seq", *(PREFIX + name for name, _ in DETAILS)]
+            types = [pa.string(), pa.int64(), *(kind for _, kind in DETAILS)]
+            fields = [*zip(names, types, strict=True), *((f.name, f.type) for f in self.images)]
+            return pa.schema(fields).empty_table()
+        return pa.Table.from_batches(changes)
+
+
+def _places(seqs: np.ndarray, chosen: np.ndarray, count: int) -> pa.Array:
+    """For each payload, where among the decoded rows its image is; null if it has none."""
+    places = np.full(count, -1, np.int64)
+    places[seqs[chosen]] = np.flatnonzero(chosen)
+    return pa.array(places, mask=places < 0)
+
+
+def _taken(column: pa.ChunkedArray, places: pa.Array) -> pa.Array:
+    taken = column.take(places)
+    return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken

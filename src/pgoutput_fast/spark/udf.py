@@ -1,0 +1,211 @@
+"""Functions on columns of single, untagged payloads: for a look at them without any decoding around.
+
+    raw.groupBy(udf.message_kind("payload")).count()
+    raw.select(udf.decode_row(orders)("payload").alias("row")).select("row.change_type", "row.after.*")
+
+Each payload is looked at for itself. Whether one came inside a stream block, which its neighbours would tell, is told
+by its own form, or by the column `in_stream`.
+
+On Spark 4.1 and later they are Arrow UDFs, which are handed the payloads as they are; before, and with `arrow=False`,
+pandas UDFs. A null gives null. A payload that is no message of pgoutput fails with a DecodeError, or with
+`malformed="null"` gives null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, StringType, StructType
+
+from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import relation_schema
+from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
+from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.types import column_type_of
+
+__all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
+
+Malformed = Literal["raise", "null"]
+# Untyped: which functions there are depends on the version.
+_functions: Any = F
+_HAS_ARROW_UDF = hasattr(F, "arrow_udf")
+
+
+def message_kind(
+    payload: Column | str, *, malformed: Malformed = "raise", arrow: bool | None = None
+) -> Column:
+    """The kind of a message: `begin`, `insert`, `relation` and so on; boundaries are named as in `transactions`.
+
+    Args:
+        payload: a binary column of messages.
+        malformed: whether a payload that is no message is to `raise` a DecodeError or to be `null`.
+        arrow: whether to be an Arrow UDF; if not given, where Spark has them.
+    """
+    return _call(MessageKind(_checked(malformed)), StringType(), arrow, payload, None)
+
+
+def relation_oid(
+    payload: Column | str,
+    in_stream: Column | str | None = None,
+    *,
+    malformed: Malformed = "raise",
+    arrow: bool | None = None,
+) -> Column:
+    """The oid of the relation that an Insert, Update, Delete or Relation message is about; null for all others.
+
+    A Truncate, which may name several, has null as well.
+
+    Args:
+        payload, malformed, arrow: as for `message_kind`.
+        in_stream: whether the message came inside a stream block; if not given or null, its form tells. One that has
+            the form of both is malformed; a Relation or Type message is then a plain one, unless its oid is beyond 500
+            million.
+    """
+    return _call(RelationOid(_checked(malformed)), LongType(), arrow, payload, in_stream)
+
+
+def xid(
+    payload: Column | str,
+    in_stream: Column | str | None = None,
+    *,
+    malformed: Malformed = "raise",
+    arrow: bool | None = None,
+) -> Column:
+    """The xid that a message bears: a boundary's its transaction's, a streamed one's that of the (sub)transaction.
+
+    Null for what has none: Commit, Stream Stop, Origin, and everything between Begin and Commit.
+
+    Args:
+        payload, in_stream, malformed, arrow: as for `relation_oid`.
+    """
+    return _call(Xid(_checked(malformed)), LongType(), arrow, payload, in_stream)
+
+
+def decode_row(
+    relation: Relation,
+    *,
+    options: Options | None = None,
+    catalog: Catalog | None = None,
+    details: bool = False,
+    malformed: Malformed = "raise",
+    arrow: bool | None = None,
+) -> Callable[..., Column]:
+    """A function that decodes changes of one relation version; of a payload column, and `in_stream` as `relation_oid`.
+
+    It gives struct(change_type, before, after): `insert`, `update` or `delete`; the old row or key, and the new row,
+    each a struct of the relation's columns, null where the message has none. It is null for what is no change of the
+    relation. Columns whose TOASTed value was not sent, or that have no Arrow form, are null; `details` says which.
+
+    Args:
+        relation: the version that the changes were sent under, such as `catalog.named("public.orders")[-1]`.
+        options: how to decode; `Options()` if not given. `on_error` is as `malformed` says.
+        catalog: what a live server said of types.
+        details: append key_only, unchanged and unrepresentable to the struct, as the columns of changes.
+        malformed, arrow: as for `message_kind`.
+
+    Raises:
+        TypeError: if `relation` is none.
+    """
+    if not isinstance(relation, Relation):
+        raise TypeError(
+            f"relation must be a Relation, such as catalog.named(...)[-1], not {type(relation).__name__}"
+        )
+    _checked(malformed)
+    types = (catalog if catalog is not None else Catalog()).types
+    chosen = dataclasses.replace(
+        options if options is not None else Options(),
+        metadata_prefix=PREFIX,
+        transactions="as_sent",
+        on_error="raise" if malformed == "raise" else "quarantine",
+    )
+    columns = [column_type_of(column, chosen, types) for column in relation.columns]
+    schema = relation_schema(relation, columns, chosen)
+    own = pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
+    # Without field metadata: Spark wants the very types that it declared.
+    images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own)])
+    image = pa.struct(list(images))
+    fields = [
+        ("change_type", pa.string()),
+        ("before", image),
+        ("after", image),
+        *(DETAILS if details else ()),
+    ]
+    task = DecodeRow(Catalog([relation], types).to_json(), chosen, images, details, malformed)
+    kind = spark_schema(pa.schema(fields))
+
+    def decode(payload: Column | str, in_stream: Column | str | None = None) -> Column:
+        return _call(task, kind, arrow, payload, in_stream)
+
+    return decode
+
+
+def _checked(malformed: str) -> str:
+    if malformed not in ("raise", "null"):
+        raise ValueError(f"malformed must be 'raise' or 'null', not {malformed!r}")
+    return malformed
+
+
+def _call(
+    task: Any, kind: DataType, arrow: bool | None, payload: Column | str, in_stream: Column | str | None
+) -> Column:
+    if arrow and not _HAS_ARROW_UDF:
+        raise ValueError("this Spark has no Arrow UDFs, which came with 4.1")
+    as_arrow = _HAS_ARROW_UDF if arrow is None else arrow
+    make = _arrow_function if as_arrow else _pandas_function
+    arguments = [payload] if in_stream is None else [payload, in_stream]
+    column: Column = make(task, kind, len(arguments))(*arguments)
+    if isinstance(kind, StructType) and not as_arrow:
+        # A row of a pandas DataFrame cannot be null as a whole.
+        return F.when(column[kind.names[0]].isNotNull(), column)
+    return column
+
+
+def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
+    if count == 1:
+
+        def of_payload(payload: pa.Array) -> pa.Array:
+            return task(payload)
+
+        return _functions.arrow_udf(of_payload, kind)
+
+    def of_both(payload: pa.Array, in_stream: pa.Array) -> pa.Array:
+        return task(payload, in_stream)
+
+    return _functions.arrow_udf(of_both, kind)
+
+
+def _to_pandas(array: pa.Array, kind: DataType) -> Any:
+    if not isinstance(kind, StructType):
+        return array.to_pandas(integer_object_nulls=True)
+    # Of the flattened fields, so that a null struct's are null whatever lies below.
+    fields = zip(kind.names, array.flatten(), strict=True)
+    return pd.DataFrame({name: field.to_pandas(integer_object_nulls=True) for name, field in fields})
+
+
+def _pandas_function(task: Any, kind: DataType, count: int) -> Any:
+    def run(payload: pd.Series, *more: pd.Series) -> Any:
+        payloads = pa.array(payload, pa.large_binary(), from_pandas=True)
+        flags = [pa.array(each, pa.bool_(), from_pandas=True) for each in more]
+        return _to_pandas(task(payloads, *flags), kind)
+
+    returned: Any = pd.DataFrame if isinstance(kind, StructType) else pd.Series
+    if count == 1:
+
+        def of_payload(payload):  # type: ignore[no-untyped-def]
+            return run(payload)
+
+        of_payload.__annotations__ = {"payload": pd.Series, "return": returned}
+        return _functions.pandas_udf(of_payload, kind)
+
+    def of_both(payload, in_stream):  # type: ignore[no-untyped-def]
+        return run(payload, in_stream)
+
+    of_both.__annotations__ = {"payload": pd.Series, "in_stream": pd.Series, "return": returned}
+    return _functions.pandas_udf(of_both, kind)

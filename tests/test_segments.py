@@ -1,0 +1,269 @@
+"""Segments: what is written is read again, one relation without the others, and never half."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast import segments
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import (
+    Source,
+    list_segments,
+    open_segment,
+    read_segment,
+    segment_catalog,
+    segment_outcomes,
+    write_segment,
+)
+
+SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
+TABLES = [
+    RelationSpec(20000 + k, "public", f"t{k}", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    for k in range(10)
+]
+
+
+def _stream(transactions: int = 60, tables: list[RelationSpec] = TABLES) -> list[bytes]:
+    """Every table in every transaction; a streamed one with a rolled back part, a truncate and a message."""
+    writer, noise = Writer(4, streaming="on"), random.Random(7)
+    wal: list[bytes] = []
+    for n in range(transactions):
+        wal += writer.begin(100 + n, 1000 * n + 1000, n)
+        for spec in tables:
+            for k in range(5):
+                wal += writer.change(spec, "insert", new=[str(n * 5 + k), noise.randbytes(150).hex()])
+        wal += writer.commit(1000 * n + 1000, 1000 * n + 1008, n)
+    wal += writer.stream_start(900)
+    wal += writer.change(tables[0], "insert", new=["-1", "streamed"], xid=900)
+    wal += writer.change(tables[1], "insert", new=["-2", "rolled back"], xid=901)
+    wal += writer.stream_stop() + writer.stream_abort(900, 901)
+    wal += writer.stream_commit(900, 10**6, 10**6 + 8, 5)
+    wal += writer.begin(950, 2 * 10**6, 6) + writer.truncate([tables[0], tables[3]])
+    wal += writer.message(77, "prefix", b"content") + writer.commit(2 * 10**6, 2 * 10**6 + 8, 6)
+    return wal
+
+
+WAL = _stream()
+
+
+def _write(directory: Path, wal: list[bytes] = WAL, size: int = 700, **layout: int) -> list[Path]:
+    paths, state = [], None
+    for at in range(0, len(wal), size):
+        piece = wal[at : at + size]
+        tagged, state = pgo.tag(piece, state, lsn=[1000 + at + k for k in range(len(piece))])
+        paths.append(write_segment(directory, tagged, state, source=SOURCE, **layout))
+    return paths
+
+
+def test_rows_come_back_in_stream_order(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    path = write_segment(tmp_path / "one.parquet", tagged, state, source=SOURCE, relation_bytes=1000)
+    back = read_segment(path)
+    assert back.schema.equals(pgo.TAGGED_SCHEMA)
+    assert back.num_rows == tagged.num_rows
+    key = [("seq", "ascending"), ("relation", "ascending")]
+    assert back.sort_by(key).to_pylist() == pa.Table.from_batches([tagged]).sort_by(key).to_pylist()
+    seqs = back.column("seq").to_pylist()
+    assert seqs == sorted(seqs)
+
+
+def test_the_footer_lets_the_stream_go_on(tmp_path: Path) -> None:
+    half = len(WAL) // 2
+    tagged, state = pgo.tag(WAL[:half], lsn=range(5, 5 + half))
+    path = write_segment(tmp_path, tagged, state, source=SOURCE, end_lsn=half + 99)
+    segment = open_segment(path)
+    assert (segment.source, segment.first_seq, segment.last_seq) == (SOURCE, 0, half - 1)
+    assert (segment.start_lsn, segment.end_lsn, segment.rows) == (5, half + 99, half)
+    assert segment.state == state
+    assert segment.catalog == state.catalog
+    rest, end = pgo.tag(WAL[half:], segment.state)
+    whole, expected = pgo.tag(WAL)
+    assert end == expected
+    assert rest.to_pylist() == whole.slice(half).to_pylist()
+
+
+def test_layout(tmp_path: Path) -> None:
+    """Control rows first, then relation by relation; no dictionary on payloads, zstd, no statistics of values."""
+    tagged, state = pgo.tag(WAL)
+    path = write_segment(tmp_path, tagged, state, source=SOURCE, relation_bytes=10_000)
+    file = pq.ParquetFile(path)
+    rows = file.read().select(["kind", "relation", "version", "seq"]).to_pylist()
+    control = [row for row in rows if chr(row["kind"]) not in "IUD"]
+    changes = rows[len(control) :]
+    assert rows[: len(control)] == control
+    keys = [(row["relation"], row["version"], row["seq"]) for row in changes]
+    assert keys == sorted(keys)
+    # One for rows of no relation; R and T are few, and lie in one of their own as the first table is large.
+    groups = open_segment(path).row_groups
+    assert [group.relations for group in groups[2:]] == [(spec.oid, spec.oid) for spec in TABLES]
+    assert groups[0].relations is None
+    assert [group.bare for group in groups[1:]] == [0] * 11
+    payload = file.metadata.row_group(3).column(pgo.TAGGED_SCHEMA.get_field_index("payload"))
+    assert payload.compression == "ZSTD"
+    assert not payload.has_dictionary_page
+    assert payload.statistics is None
+    assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.state"])
+
+
+def test_small_relations_share_row_groups_and_large_ones_are_cut(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    path = write_segment(tmp_path / "s", tagged, state, source=SOURCE, relation_bytes=1 << 22)
+    assert len(open_segment(path).row_groups) == 1
+    path = write_segment(
+        tmp_path / "c", tagged, state, source=SOURCE, relation_bytes=10_000, row_group_bytes=40_000
+    )
+    groups = open_segment(path).row_groups
+    of_one = [group for group in groups if group.relations == (TABLES[5].oid,) * 2]
+    assert len(of_one) == 4  # 120 kB
+    assert [group.rows for group in of_one] == [100, 99, 99, 2]
+    assert sum(group.rows for group in groups) == tagged.num_rows
+    everything = write_segment(
+        tmp_path / "1", tagged, state, source=SOURCE, relation_bytes=1, row_group_bytes=1
+    )
+    assert {group.rows for group in open_segment(everything).row_groups} == {1}
+
+
+def test_one_relation_of_ten_is_a_tenth_of_the_bytes(tmp_path: Path) -> None:
+    [path] = _write(tmp_path, size=len(WAL), relation_bytes=10_000)
+    segment = open_segment(path)
+    chosen = segment.row_groups_of([TABLES[4].oid])
+    assert sum(segment.row_groups[k].nbytes for k in chosen) < path.stat().st_size * 0.12
+    rows = read_segment(path, relations=[TABLES[4].oid])
+    assert rows.num_rows == 60 * 5 + 1  # and its Relation message
+    assert set(rows.column("relation").to_pylist()) == {TABLES[4].oid}
+    changes = pgo.decode_tagged(rows, segment.catalog).table("public.t4")
+    assert (
+        changes.to_pylist()
+        == pgo.decode(WAL, lsn=range(1000, 1000 + len(WAL))).table("public.t4").to_pylist()
+    )
+    assert read_segment(path, relations=[1]).num_rows == 0
+
+
+def test_several_segments_are_one_stream(tmp_path: Path) -> None:
+    paths = _write(tmp_path)
+    (tmp_path / ".hidden.parquet").write_bytes(b"never finished")
+    assert [segment.path for segment in list_segments(tmp_path)] == paths
+    assert [segment.path for segment in list_segments(reversed(paths))] == paths
+    assert sorted(paths) == paths
+    assert len(paths) > 3
+    assert segment_catalog(tmp_path) == pgo.tag(WAL)[1].catalog
+    assert segment_outcomes(tmp_path).equals(pgo.decode(WAL).outcomes)
+    options = pgo.Options(transactions="committed")
+    rows = pa.concat_tables(map(read_segment, paths))
+    got = pgo.decode_tagged(rows, segment_catalog(paths), options, segment_outcomes(paths))
+    expected = pgo.decode(WAL, lsn=range(1000, 1000 + len(WAL)), options=options)
+    for spec in TABLES:
+        assert got.table(spec.oid).to_pylist() == expected.table(spec.oid).to_pylist()
+    assert segment_outcomes([]).num_rows == 0
+    assert len(segment_catalog([])) == 0
+
+
+def test_sources_do_not_mix(tmp_path: Path) -> None:
+    _write(tmp_path)
+    other = Source("7300000000000000001", "shop", "another", ("all",), {"proto_version": "4"})
+    tagged, state = pgo.tag(WAL, seq=range(10**6, 10**6 + len(WAL)))
+    with pytest.raises(ValueError, match=r"sources do not mix: .* slot 'slot' instead of 'another'"):
+        write_segment(tmp_path, tagged, state, source=other)
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    path = write_segment(apart, tagged, state, source=other)
+    path.rename(tmp_path / path.name)
+    for read in (list_segments, segment_catalog, segment_outcomes):
+        with pytest.raises(ValueError, match="sources do not mix"):
+            read(tmp_path)
+
+
+def test_the_same_messages_twice_are_an_error(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    path = write_segment(tmp_path, tagged, state, source=SOURCE)
+    with pytest.raises(ValueError, match="does not follow"):
+        write_segment(tmp_path, tagged, state, source=SOURCE)
+    with pytest.raises(FileExistsError, match="never changed"):
+        write_segment(path, tagged, state, source=SOURCE)
+    write_segment(tmp_path / "again.parquet", tagged, state, source=SOURCE)
+    with pytest.raises(ValueError, match="both have message 0"):
+        list_segments(tmp_path)
+
+
+def test_a_segment_is_seen_when_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes, then name, then the directory's entry; a failure at any step leaves no segment."""
+    tagged, state = pgo.tag(WAL)
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def logged_fsync(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        steps.append(f"fsync {'directory' if os.path.isdir(path) else 'file'}")
+        assert os.path.isdir(path) or os.path.basename(path).startswith(".")
+        fsync(descriptor)
+
+    def logged_rename(a: Any, b: Any) -> None:
+        steps.append("rename")
+        rename(a, b)
+
+    monkeypatch.setattr(os, "fsync", logged_fsync)
+    monkeypatch.setattr(os, "rename", logged_rename)
+    write_segment(tmp_path, tagged, state, source=SOURCE)
+    assert steps == ["fsync file", "rename", "fsync directory"]
+
+    def failing(*_: Any) -> None:
+        raise OSError("no space left")
+
+    for name in ("fsync", "rename"):
+        empty = tmp_path / name
+        empty.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing)
+            with pytest.raises(OSError, match="no space left"):
+                write_segment(empty, tagged, state, source=SOURCE)
+        assert list(empty.iterdir()) == []
+
+
+def test_what_is_no_segment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged, state = pgo.tag(WAL)
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(pa.Table.from_batches([tagged]), plain)
+    with pytest.raises(ValueError, match="is no segment"):
+        open_segment(plain)
+    path = write_segment(tmp_path / "whole", tagged, state, source=SOURCE)
+    cut = tmp_path / "cut"
+    cut.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"cut is damaged"):
+        open_segment(cut)
+    with pytest.raises(FileNotFoundError):
+        open_segment(tmp_path / "none")
+    monkeypatch.setattr(segments, "FORMAT", 99)
+    later = write_segment(tmp_path / "later", tagged, state, source=SOURCE)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="format 99"):
+        open_segment(later)
+
+
+def test_arguments(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    with pytest.raises(ValueError, match="at least one row"):
+        write_segment(tmp_path, tagged.slice(0, 0), state, source=SOURCE)
+    with pytest.raises(ValueError, match="goes on with message 5"):
+        write_segment(tmp_path, tagged, pgo.tag(WAL[:5])[1], source=SOURCE)
+    with pytest.raises(ValueError, match="have the columns"):
+        write_segment(tmp_path, tagged.select(["seq"]), state, source=SOURCE)
+    decoder = pgo.Decoder(pgo.Options(transactions="committed"))
+    decoder.decode(WAL[:10])
+    with pytest.raises(ValueError, match="holds changes back"):
+        write_segment(tmp_path, tagged.slice(0, 10), decoder.state, source=SOURCE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slice_of_tagged_rows_and_a_table_of_batches(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    table = pa.Table.from_batches([tagged.slice(0, 100), tagged.slice(100)])
+    path = write_segment(tmp_path, table.slice(50), state, source=SOURCE, relation_bytes=1000)
+    assert read_segment(path).column("payload").to_pylist()[:50] == WAL[50:100]

@@ -1,0 +1,172 @@
+"""Functions on untagged payloads: on arrays, and on real Spark in both forms, against what a whole decoder says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import col, lit
+
+import pgoutput_fast as pgo
+from pgoutput_fast import encode
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast._core.headers import headers
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.spark.row_tasks import KIND_NAMES
+
+ORDERS = RelationSpec(
+    16401,
+    "public",
+    "orders",
+    (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("_seq", 1184), ColumnSpec("t", 1083)),
+)
+OTHER = RelationSpec(16402, "public", "other", (ColumnSpec("at", 1083),))
+AT = "2024-02-29 12:00:00.5+02"
+
+
+def _stream() -> list[bytes]:
+    writer = Writer(4, streaming="on", two_phase=True)
+    wal = writer.begin(7, 100, 0)
+    wal += writer.change(ORDERS, "insert", new=["1", "x", AT, "01:02:03"])
+    wal += writer.change(ORDERS, "update", new=["1", encode.UNCHANGED, None, None])
+    wal += writer.change(ORDERS, "update", old=["1", "x", AT, None], new=["2", "y", "infinity", None])
+    wal += writer.change(OTHER, "insert", new=["12:34:56.5"])
+    wal += writer.change(ORDERS, "delete", key=["2", None, None, None])
+    wal += writer.truncate([ORDERS])
+    wal += writer.commit(100, 108, 0)
+    wal += writer.stream_start(9)
+    wal += writer.change(ORDERS, "insert", new=["3", "streamed", AT, None], xid=10)
+    wal += writer.stream_stop()
+    wal += writer.stream_commit(9, 200, 208, 0)
+    wal += writer.begin_prepare(11, 300, 308, 0, "gid")
+    wal += writer.prepare(11, 300, 308, 0, "gid")
+    wal += writer.commit_prepared(11, 400, 408, 0, "gid")
+    return wal
+
+
+WAL = _stream()
+
+
+@pytest.fixture(scope="module")
+def tagged() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pgo.tag(WAL)[0].to_pylist()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def raw(spark: Any) -> Any:
+    rows = [(i, payload) for i, payload in enumerate(WAL)] + [(len(WAL), None)]
+    return spark.createDataFrame(rows, "seq long, payload binary").repartition(2).cache()
+
+
+def _values(frame: Any, column: Any) -> list[Any]:
+    return [row[0] for row in frame.orderBy("seq").select(column).collect()]
+
+
+def test_the_form_tells_whether_a_message_was_streamed(tagged: list[dict[str, Any]]) -> None:
+    found = headers(pa.array(WAL, pa.binary()))
+    by_seq = {row["seq"]: row for row in tagged}
+    prefixed = [
+        i for i, payload in enumerate(WAL) if payload[:1] in (b"I", b"U", b"D", b"R", b"Y", b"T", b"M")
+    ]
+    assert not any(found["reason"].to_pylist())
+    assert [bool(found["in_stream"][i].as_py()) for i in prefixed] == [
+        by_seq[i]["in_stream"] for i in prefixed
+    ]
+    assert any(by_seq[i]["in_stream"] for i in prefixed)
+
+
+@pytest.mark.parametrize(
+    "message", [i for i, payload in enumerate(WAL) if payload[:1] in (b"I", b"U", b"D", b"R", b"T")]
+)
+def test_no_truncated_message_has_a_form(message: int) -> None:
+    cuts = [WAL[message][:cut] for cut in range(len(WAL[message]))]
+    assert all(headers(pa.array(cuts, pa.binary()))["reason"].to_pylist())
+
+
+def test_a_message_of_both_forms_is_not_guessed_at() -> None:
+    # Plain: no prefix, five zero bytes of content. Streamed: xid 0, a prefix of one byte, no content.
+    both = pa.array([b"M" + bytes(10) + b"\0\0\0\5" + bytes(5)] * 2, pa.binary())
+    assert headers(both)["reason"].to_pylist() == [57, 57]
+    told = headers(both, pa.array([0, 1], pa.int8()))
+    assert told["reason"].to_pylist() == [0, 0]
+    assert told["xid"].to_pylist() == [-1, 0]
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_headers_on_spark(raw: Any, tagged: list[dict[str, Any]], arrow: bool) -> None:
+    kinds = _values(raw, pgspark.udf.message_kind("payload", arrow=arrow))
+    assert kinds == [KIND_NAMES[chr(payload[0])] for payload in WAL] + [None]
+    oids = _values(raw, pgspark.udf.relation_oid(col("payload"), arrow=arrow))
+    of = {row["seq"]: row["relation"] for row in tagged if row["kind"] in b"IUDR"}
+    assert oids == [of.get(i) for i in range(len(WAL))] + [None]
+    xids = _values(raw, pgspark.udf.xid("payload", arrow=arrow))
+    own = {row["seq"]: row["xid"] for row in tagged if row["kind"] in b"BbPKrScAp"}
+    own |= {row["seq"]: row["subxid"] for row in tagged if row["in_stream"] and row["kind"] in b"IUDRYTM"}
+    assert [own.get(i) for i in range(len(WAL))] + [None] == xids
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_decode_row_gives_what_decode_gives(raw: Any, arrow: bool) -> None:
+    (orders,) = pgo.tag(WAL)[1].catalog.named("public.orders")
+    decode = pgspark.udf.decode_row(orders, details=True, arrow=arrow)
+    frame = raw.orderBy("seq").select("seq", decode("payload").alias("row"))
+    got = {row["seq"]: row["row"] for row in frame.toArrow().to_pylist()}
+    options = pgo.Options(metadata_prefix="-")
+    expected: dict[int, dict[str, Any]] = {}
+    for row in pgo.decode(WAL, options=options).table("public.orders").to_pylist():
+        kind, _, image = row["-change_type"].partition("_")
+        if kind == "truncate":
+            continue
+        old = kind == "delete" or image == "preimage"
+        found = expected.setdefault(
+            row["-seq"],
+            dict.fromkeys(("change_type", "before", "after", "key_only", "unchanged", "unrepresentable")),
+        )
+        found["change_type"] = kind
+        found["before" if old else "after"] = {
+            name: str(row[name]) if name == "t" and row[name] is not None else row[name]
+            for name in ("id", "note", "_seq", "t")
+        }
+        if old:
+            found["key_only"] = row["-key_only"]
+        else:
+            found["unchanged"] = row["-unchanged"]
+        found["unrepresentable"] = row["-unrepresentable"] or found["unrepresentable"]
+    for row in expected.values():
+        for image in ("before", "after"):
+            if row[image] is not None and row[image]["t"] is not None:
+                row[image]["t"] += ".000000"
+    assert {seq: row for seq, row in got.items() if row is not None} == expected
+    assert len(expected) == 5
+
+
+def test_malformed_payloads_raise_or_are_null(spark: Any) -> None:
+    bad = [WAL[2][:-1], b"?", b"", b"B\0", WAL[2]]
+    frame = spark.createDataFrame(
+        [(i, payload) for i, payload in enumerate(bad)], "seq long, payload binary"
+    ).coalesce(1)
+    with pytest.raises(PySparkException, match="malformed: it has the form neither"):
+        frame.where("seq = 0").select(pgspark.udf.relation_oid("payload")).collect()
+    with pytest.raises(PySparkException, match="unknown message tag"):
+        frame.where("seq = 1").select(pgspark.udf.message_kind("payload")).collect()
+    assert _values(frame, pgspark.udf.message_kind("payload", malformed="null")) == [
+        "insert",
+        None,
+        None,
+        "begin",
+        "insert",
+    ]
+    assert _values(frame, pgspark.udf.xid("payload", malformed="null")) == [None] * 5
+    (orders,) = pgo.tag(WAL)[1].catalog.named("public.orders")
+    rows = _values(frame, pgspark.udf.decode_row(orders, malformed="null")("payload", lit(False)))
+    assert [row and row["after"]["id"] for row in rows] == [None, None, None, None, 1]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="must be a Relation"):
+        pgspark.udf.decode_row("public.orders")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="malformed must be"):
+        pgspark.udf.message_kind("payload", malformed="skip")  # type: ignore[arg-type]
