@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import random
 import re
@@ -20,6 +21,8 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 
+# The package has a function of the same name.
+pgspark_outcomes = importlib.import_module("pgoutput_fast.spark.outcomes")
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("at", 1114))
 TABLES = [RelationSpec(20000 + k, "public", f"t{k}", COLUMNS) for k in range(10)]
@@ -140,6 +143,17 @@ def test_outcomes_can_be_of_another_part(spark: Any, payloads: list[bytes]) -> N
     )
     assert one.where("id < 0").count() == 0
     assert [row["_commit_lsn"] for row in both.where("id < 0").collect()] == [10**6]
+
+
+def test_more_commits_than_are_broadcast(
+    wal: Any, payloads: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgspark_outcomes, "_MOST_BROADCAST", 1)
+    frame = pgspark.changes(wal, "public.t1", transactions="committed")
+    expected = pgo.decode(payloads, options=COMMITTED).table("public.t1")
+    assert _rows(frame, "_commit_lsn", "_seq") == expected.to_pylist()
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("strategy=broadcast") == 1  # of what savepoints rolled back, which is rare
 
 
 def test_tables_beside_the_changes(wal: Any, payloads: list[bytes]) -> None:
