@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import random
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +21,8 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 
+# The package has a function of the same name.
+pgspark_outcomes = importlib.import_module("pgoutput_fast.spark.outcomes")
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("at", 1114))
 TABLES = [RelationSpec(20000 + k, "public", f"t{k}", COLUMNS) for k in range(10)]
@@ -137,6 +143,17 @@ def test_outcomes_can_be_of_another_part(spark: Any, payloads: list[bytes]) -> N
     )
     assert one.where("id < 0").count() == 0
     assert [row["_commit_lsn"] for row in both.where("id < 0").collect()] == [10**6]
+
+
+def test_more_commits_than_are_broadcast(
+    wal: Any, payloads: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgspark_outcomes, "_MOST_BROADCAST", 1)
+    frame = pgspark.changes(wal, "public.t1", transactions="committed")
+    expected = pgo.decode(payloads, options=COMMITTED).table("public.t1")
+    assert _rows(frame, "_commit_lsn", "_seq") == expected.to_pylist()
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("strategy=broadcast") == 1  # of what savepoints rolled back, which is rare
 
 
 def test_tables_beside_the_changes(wal: Any, payloads: list[bytes]) -> None:
@@ -296,3 +313,30 @@ def test_a_bad_description(spark: Any, payloads: list[bytes]) -> None:
     # What it described is found where everything is that cannot be decoded.
     lost = {row["seq"] for row in rows if row["kind"] == ord("I") and row["relation"] == 20002}
     assert {row["seq"] for row in pgspark.rejects(frame).collect()} == lost
+
+
+def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
+    """Each Python block of docs/spark.md as far as the data source, in turn; `show()` prints what stands below it."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "spark.md").read_text()
+    page = page[: page.index("## The data source")]
+    orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer = Writer(4, streaming="on")
+    wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1", "first"])
+    wal += writer.commit(100, 108, 0) + writer.stream_start(8)
+    wal += writer.message(1, "p", b"") + writer.change(orders, "insert", new=["2", "streamed"], xid=8)
+    wal += writer.change(orders, "insert", new=["3", "rolled back"], xid=9) + writer.stream_stop()
+    wal += writer.stream_abort(8, 9) + writer.stream_commit(8, 500, 508, 0)
+    write_segment(tmp_path, *pgo.tag(wal), source=SOURCE)
+    names: dict[str, Any] = {"spark": spark, "pgo": pgo, "directory": str(tmp_path)}
+    names["elsewhere"] = str(tmp_path / "elsewhere")
+    printed = re.findall(r"```\n(\+-.*?\n)```", page, re.DOTALL)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(compile(block, "spark.md", "exec"), names)
+    names["fates"].unpersist()
+    shown = [text + "\n" for text in out.getvalue().split("\n\n") if text]
+    assert shown[:-1] == printed
+    assert "seq|column|reason|raw" in shown[-1]
+    assert {name: frame.count() for name, frame in names["tables"].items()} == {"public.orders": 3}
+    assert names["orders"].schema["id"].metadata["pg.type"] == "int4"
