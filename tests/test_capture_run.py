@@ -275,7 +275,7 @@ class _Writers:
 
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=200."""
-    kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "4"))
+    kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     dice = random.Random(database.version)
     arguments = [sys.executable, "-c", _PROCESS, _streaming(database), slot, str(tmp_path)]
     with _Writers(database):

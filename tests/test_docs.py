@@ -8,8 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import pg
 import pgoutput_fast as pgo
-from pgoutput_fast import encode
+from pgoutput_fast import capture, encode
+from pgoutput_fast.segments import list_segments, read_segment
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "transactions.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -57,3 +61,38 @@ def test_segments_hold_what_the_page_says(tmp_path: Path) -> None:
     with contextlib.redirect_stdout(out):
         exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {"directory": tmp_path})
     assert out.getvalue() == printed[1]
+
+
+def test_a_capture_does_what_the_page_says(servers: pg.Servers, tmp_path: Path) -> None:
+    newest = max(servers, default=None)
+    if newest is None:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    page = (Path(__file__).resolve().parent.parent / "docs" / "capture.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    printed = re.search(r"```\n(PostgreSQL.*?)```", page, re.DOTALL)
+    assert printed is not None
+    database = pg.Database(servers[newest])
+    try:
+        database.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY)",
+            "CREATE TABLE customers (id int PRIMARY KEY)",
+            "CREATE PUBLICATION shop FOR ALL TABLES",
+        )
+        names: dict[str, Any] = {"dsn": database.dsn, "directory": tmp_path}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(blocks[0], names)
+        said = out.getvalue().replace(database.name, "shop")
+        assert said == printed[1].replace("PostgreSQL 18", f"PostgreSQL {newest}")
+        capture.create_slot(database.dsn, "to_lake")
+        database.execute("INSERT INTO orders VALUES (1), (2)")
+        ((names["position"],),) = database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")
+        exec(blocks[1], names)
+        (segment,) = list_segments(tmp_path)
+        rows = read_segment(segment.path)
+        (batch,) = rows.combine_chunks().to_batches()
+        orders = pgo.decode_tagged(batch, segment.catalog).table("public.orders")
+        assert orders.column("id").to_pylist() == [1, 2]
+    finally:
+        capture.drop_slot(database.dsn, "to_lake")
+        database.drop()
