@@ -68,6 +68,7 @@ struct Transaction {
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
     bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
+    bool perhaps_ended = false;  // prepared, and a message that may have ended it could not be read
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
@@ -77,7 +78,7 @@ struct Transaction {
         txn = key;
         xid = its_xid;
         commit_lsn = commit_timestamp = prepare_end_lsn = prepare_timestamp = origin_lsn = NONE64;
-        doubtful = has_origin = false;
+        doubtful = perhaps_ended = has_origin = false;
         gid.clear();
         origin.clear();
         scope_.reset();

@@ -40,6 +40,7 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t prepare_end_lsn
         int64_t prepare_timestamp
         cbool doubtful
+        cbool perhaps_ended
         cbool has_origin
         string origin
         int64_t origin_lsn

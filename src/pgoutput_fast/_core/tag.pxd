@@ -18,7 +18,7 @@ cdef class Tagger(Transactions):
     cdef StreamState* saved
     cdef Run saved_run
     cdef readonly list versions          # Relation of each slot
-    cdef dict slots                      # version id -> its slots, the latest last: Types can name its columns anew
+    cdef dict slots                      # version id -> its slot
     cdef vector[string] bodies           # wire body of each slot, to know a re-sent Relation by
     cdef vector[uint8_t] explained       # per slot: whether Types may say more of its columns
     cdef int64_t saved_versions
@@ -33,6 +33,7 @@ cdef class Tagger(Transactions):
     cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
     cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
 
+    cdef int _name(self, relation, int32_t slot) except -1
     cdef int32_t slot_of_version(self, version) except -2
     cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil
     cdef int64_t step(self, Window w, int64_t i) noexcept nogil

@@ -21,15 +21,14 @@ from pgoutput_fast._core.reasons cimport (
     BAD_FLAGS,
     EMPTY_PAYLOAD,
     FRAMED_PAYLOAD,
-    NO_RELATION,
     OK,
     OUTSIDE_TRANSACTION,
     PAYLOAD_TOO_LONG,
-    RELATION_LOST,
     STATE_LOST,
     TEXT_PAYLOAD,
     TRAILING_BYTES,
     TRUNCATED,
+    TYPE_CHANGED,
     UNKNOWN_TAG,
 )
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Window, is_hex_text, message_class
@@ -52,8 +51,12 @@ from pgoutput_fast._core.transactions cimport Transactions
 from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import fields_of, relation_of
-from pgoutput_fast.types import is_built_in
+from pgoutput_fast.catalog import fields_of, relation_of, type_offset
+from pgoutput_fast.options import Options
+from pgoutput_fast.types import changed_type, is_built_in
+
+# What the wire alone explains of types is told apart with these.
+_PLAIN = Options()
 
 
 cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
@@ -99,12 +102,13 @@ cdef class Tagger(Transactions):
         self.state = dereference(self.saved)
         self.run = self.saved_run
         for relation in self.versions[self.saved_versions:]:
-            self.slots[relation.version].pop()
-            if not self.slots[relation.version]:
-                del self.slots[relation.version]
+            del self.slots[relation.version]
         del self.versions[self.saved_versions:]
         self.bodies.resize(self.saved_versions)
         self.explained.resize(self.saved_versions)
+        self.named.clear()
+        for slot, relation in enumerate(self.versions):
+            self._name(relation, slot)
         self.records = Records()
         self.forget_lookups()
         self.end_call()
@@ -118,25 +122,33 @@ cdef class Tagger(Transactions):
         return self.state.next_seq
 
     def slot_of(self, relation, body=None):
-        """The slot of a Relation object, made if its version is new or its columns' types were named anew.
+        """The slot of a Relation object's version, made if it is new. `body` is its wire form, where that is at hand.
 
-        `body` is its wire form, where that is at hand.
+        A version stays what it was described as first, under whatever names its columns' types come later.
         """
-        slots = self.slots.setdefault(relation.version, [])
-        for slot in slots:
-            if self.versions[slot] == relation:
-                return slot
-        slot = len(self.versions)
-        slots.append(slot)
+        slot = self.slots.setdefault(relation.version, len(self.versions))
+        if slot < len(self.versions):
+            return slot
         self.versions.append(relation)
+        self._name(relation, slot)
         self.bodies.push_back(relation.wire_body() if body is None else body)
         self.explained.push_back(any(not is_built_in(column.type_oid) for column in relation.columns))
         return slot
 
+    cdef int _name(self, relation, int32_t slot) except -1:
+        """Notes what the relation with this oid is called, as long as it is called nothing else."""
+        cdef uint32_t oid = relation.oid
+        cdef int32_t other
+        if self.named.count(oid):
+            other = self.named[oid]
+            if other < 0 or self.versions[other].qualified_name != relation.qualified_name:
+                slot = SLOT_UNKNOWN
+        self.named[oid] = slot
+        return 0
+
     cdef int32_t slot_of_version(self, version) except -2:
-        """The latest slot of a version id, -1 if it is not known."""
-        slots = self.slots.get(version)
-        return slots[len(slots) - 1] if slots else -1
+        """The slot of a version id, -1 if it is not known."""
+        return self.slots.get(version, -1)
 
     # ---- the other messages ------------------------------------------------------------------------------------
 
@@ -168,7 +180,7 @@ cdef class Tagger(Transactions):
         for k in range(count):
             slot = self.lookup(load32(p + at + 4 * k))
             if slot < 0:
-                return self.fail(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, at + 4 * k)
+                return self.fail_of(w, i, load32(p + at + 4 * k), slot, at + 4 * k)
         t.seq = self.seq_of(i)
         t.txn = self.run.txn
         t.first = <int64_t> self.records.oids.size()
@@ -301,8 +313,7 @@ cdef class Tagger(Transactions):
                     self.item_message[self.items] = <uint32_t> i
                     self.item_slot[self.items] = slot
                     self.items += 1
-                elif self.fail(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST,
-                               5 if flags & IN_STREAM else 1):
+                elif self.fail_of(w, i, w.relation[i], slot, 5 if flags & IN_STREAM else 1):
                     return FAILED
             elif cls & BOUNDARY:
                 if self.boundary(w, i):
@@ -364,6 +375,11 @@ cdef class Tagger(Transactions):
             return
         relation = relation_of(body, tuple(sorted(self.type_names([c[1] for c in fields[4]]).items())))
         slot = self.slot_of(relation, body)
+        column = changed_type(self.versions[slot].columns, relation.columns, _PLAIN)
+        if column is not None:
+            if self.fail_in(w, i, TYPE_CHANGED, header + type_offset(relation, column), slot, column):
+                raise Malformed(TYPE_CHANGED, self.reason_offset)
+            return
         known.slot = slot
         known.seq = self.seq_of(i)
         self.learn(fields[0], w.subxid[i], known)

@@ -1,11 +1,10 @@
 """The tagger's lower floor: where a stream stands, and what holds for the messages at hand."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.stream_state cimport (
-    SLOT_UNKNOWN,
-    STREAMING,
     BoundaryRecord,
     Known,
     Records,
@@ -29,10 +28,15 @@ cdef class Transactions:
     cdef const int64_t* lsns             # per message of the window, or NULL
     cdef int64_t base_seq
 
-    # Where and why it stopped.
+    # Of each oid a slot of its versions, if all of them bear one name; else SLOT_UNKNOWN.
+    cdef unordered_map[uint32_t, int32_t] named
+
+    # Where and why it stopped, and of which relation's column, as far as one knows.
     cdef int64_t at
     cdef uint8_t reason
     cdef int64_t reason_offset
+    cdef int32_t reason_slot
+    cdef int32_t reason_column
 
     # Last answers of `lookup`, by the oid's low bits.
     cdef uint32_t cached_oid[64]
@@ -68,11 +72,15 @@ cdef class Transactions:
     cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
                      int32_t described, int32_t sent) noexcept nogil
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
+    cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                      int32_t column) noexcept nogil
+    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil
     cdef void learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil
     cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil
     cdef void _lose_relations(self) noexcept nogil
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
-    cdef void _doubt_streams(self) noexcept nogil
+    cdef void _doubt_others(self) noexcept nogil
+    cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil
     cdef void begin_session(self, int64_t seq) noexcept nogil
     cdef int boundary(self, Window w, int64_t i) noexcept nogil
     cdef void _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) noexcept nogil
@@ -82,5 +90,6 @@ cdef class Transactions:
     cdef void _void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil
     cdef void _expect_repeated_messages(self) noexcept nogil
     cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil
+    cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil

@@ -5,6 +5,7 @@ The tagger's lower floor. It reads boundary messages; of all others it knows onl
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.map cimport map as cmap
+from libcpp.unordered_map cimport unordered_map
 
 from pgoutput_fast._core.boundary cimport parse_boundary
 from pgoutput_fast._core.fields cimport Fields, same_bytes, start_fields
@@ -15,10 +16,12 @@ from pgoutput_fast._core.reasons cimport (
     EXPECTED_PREPARE,
     EXPECTED_STREAM_START,
     EXPECTED_STREAM_STOP,
+    NO_RELATION,
     OK,
     OTHER_COMMIT,
     OTHER_PREPARE,
     OUTSIDE_TRANSACTION,
+    RELATION_LOST,
     STATE_LOST,
     STREAM_UNKNOWN,
 )
@@ -106,10 +109,23 @@ cdef class Transactions:
         known.seq = seq
         self.learn(oid, subxid, known)
 
+    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil:
+        """A change of a relation that is not described here; it is named where its oid had but one name so far."""
+        cdef unordered_map[uint32_t, int32_t].iterator named = self.named.find(oid)
+        return self.fail_in(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, offset,
+                            SLOT_UNKNOWN if named == self.named.end() else dereference(named).second, -1)
+
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
         """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
+        return self.fail_in(w, i, reason, offset, SLOT_UNKNOWN, -1)
+
+    cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                      int32_t column) noexcept nogil:
+        """The same, where one knows which relation or column it is about."""
         self.reason = reason
         self.reason_offset = offset
+        self.reason_slot = slot
+        self.reason_column = column
         self.at = i
         if not self.quarantine:
             return True
@@ -118,11 +134,13 @@ cdef class Transactions:
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef const uint8_t* p = w.base + w.start[i]
         self.taken[i] = 0
-        self.reject(w, i, reason, offset, SLOT_UNKNOWN, -1, -1, -1)
+        self.reject(w, i, reason, offset, slot, column, -1, -1)
         if reason == STATE_LOST:
             return False
+        if kind == c'K' or kind == c'r':
+            self._lose_prepared(w, i)
         if self._may_have_ended_others(kind, reason):
-            self._doubt_streams()
+            self._doubt_others()
         if cls & BOUNDARY or cls == 0:
             # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
@@ -156,12 +174,31 @@ cdef class Transactions:
         return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
                                            c'P' if self.state.context == PREPARING else c'E')
 
-    cdef void _doubt_streams(self) noexcept nogil:
-        """Of no open stream is it known any more what became of it, or of its subtransactions."""
+    cdef void _doubt_others(self) noexcept nogil:
+        """Of no open stream is it known any more what became of it, or of its subtransactions.
+
+        A prepared transaction is whole: only whether it has ended is not known until its end comes, or another with its
+        xid or name.
+        """
+        cdef size_t k
         cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
         while it != self.state.streamed.end():
             dereference(it).second.doubtful = True
             preincrement(it)
+        for k in range(self.state.prepared.size()):
+            self.state.prepared[k].perhaps_ended = True
+
+    cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
+        """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
+        cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
+        cdef size_t k
+        if w.length[i] < at + 4:
+            return
+        for k in range(self.state.prepared.size()):
+            if self.state.prepared[k].xid == load32(w.base + w.start[i] + at):
+                self.records.forgotten.push_back(self.state.prepared[k].txn)
+                self.state.prepared.erase(self.state.prepared.begin() + k)
+                return
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
@@ -173,7 +210,7 @@ cdef class Transactions:
         cdef OutcomeRecord o
         if t.txn == NONE64:
             return
-        if t.doubtful:
+        if t.doubtful or t.perhaps_ended:
             self.records.forgotten.push_back(t.txn)
             return
         o.txn = t.txn
@@ -222,6 +259,16 @@ cdef class Transactions:
                 self._void_transaction(self.state.prepared[k], seq)
                 self.state.prepared.erase(self.state.prepared.begin() + k)
                 break
+
+    cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil:
+        """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
+        cdef size_t k = 0
+        while k < self.state.prepared.size():
+            if self.state.prepared[k].perhaps_ended and same_bytes(self.state.prepared[k].gid, gid, gid_length):
+                self.records.forgotten.push_back(self.state.prepared[k].txn)
+                self.state.prepared.erase(self.state.prepared.begin() + k)
+            else:
+                k += 1
 
     # ---- boundaries ------------------------------------------------------------------------------------------------
 
@@ -290,6 +337,7 @@ cdef class Transactions:
                 t.commit_timestamp = b.timestamp
                 self.state.context = PLAIN
             else:
+                self._void_namesake(gid, gid_length)
                 t.gid.assign(<const char*> gid, <size_t> gid_length)
                 t.prepare_end_lsn = b.end_lsn
                 t.prepare_timestamp = b.timestamp
@@ -369,6 +417,7 @@ cdef class Transactions:
         if t == NULL:
             pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
         elif b.kind == c'p':
+            self._void_namesake(gid, gid_length)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
             t.prepare_end_lsn = b.end_lsn
             t.prepare_timestamp = b.timestamp
