@@ -57,6 +57,8 @@ cdef class RelationRows:
     cdef object built_schema
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
+    cdef int64_t leaves                  # of the columns that these become, fields of fields included
+    cdef int64_t block_bytes             # a block ends with the message that goes beyond
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
     cdef list column_names

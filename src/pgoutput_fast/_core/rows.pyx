@@ -42,8 +42,9 @@ from pgoutput_fast.types import column_type_of
 # a block apart, and would all fall into the same few sets of the L1 cache.
 cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
-# Wide relations have shorter blocks.
+# Wide relations have shorter blocks, and so have those with arrays of composites, whose nulls are short on the wire.
 cdef int64_t BLOCK_CELLS = 1 << 17
+cdef int64_t WIDEST = 32
 # Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters; of all other cells the
 # bits of a bit string grow most, to eight times their bytes.
 cdef int64_t OFFSET_LIMIT = 0x7fffffff
@@ -104,6 +105,9 @@ cdef class RelationRows:
             self.type_oids.push_back(column.type_oid)
         for column_type in column_types:
             self.columns.push_back(make_column(column_type))
+        self.leaves = sum([column_type.leaves() for column_type in column_types])
+        widest = max([each.child.leaves() for each in column_types if each.child is not None], default=1)
+        self.block_bytes = BLOCK_BYTES // <int64_t> min(widest, WIDEST)
         for k in range(7):
             self.meta[k] = new Column()
             self.meta[k].layout = FIXED
@@ -144,7 +148,7 @@ cdef class RelationRows:
             room = self.batch_rows - self.rows
             if room < 2 or self.bytes() >= self.batch_bytes:
                 return ROWS_FULL
-            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (columns + 1))
+            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (self.leaves + 1))
             if <int64_t> scratch.row_message.size() < block.stride:
                 scratch.row_message.resize(BLOCK_ROWS)
                 scratch.row_change.resize(BLOCK_ROWS)
@@ -164,7 +168,7 @@ cdef class RelationRows:
                 block.unchanged = False
                 k = first
                 while True:
-                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), BLOCK_BYTES, &block)
+                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), self.block_bytes, &block)
                     if block.reason == OK:
                         break
                     scratch.trouble.message = block.message
