@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
@@ -114,8 +115,9 @@ def test_filters(spark: Any, segments: Path, pushed: str) -> None:
         chosen = frame.where("_seq > 200 and _seq <= 230 and id <> 170")
         assert _rows(chosen) == [row for row in _rows(frame) if 200 < row["_seq"] <= 230 and row["id"] != 170]
         assert 10 < chosen.count() < 30
-        # Segments without such ordinals are not read.
-        assert frame.where("_seq = 3").rdd.getNumPartitions() == (1 if pushed == "true" else 3)
+        # Segments without such ordinals are not read, since 4.1.
+        pushes = pushed == "true" and hasattr(functions, "arrow_udf")
+        assert frame.where("_seq = 3").rdd.getNumPartitions() == (1 if pushes else 3)
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -150,8 +150,9 @@ class DecodeRow:
         is_before = is_before.to_numpy(zero_copy_only=False).astype(bool)
         count = len(payload)
         before, after = _places(seqs, is_before, count), _places(seqs, ~is_before, count)
-        whole = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_struct_array()
-        whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+        batches = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_batches()
+        # Without rows there is no batch.
+        whole = batches[0].to_struct_array() if batches else pa.array([], pa.struct(list(self.images)))
         there = before.is_valid().to_numpy(zero_copy_only=False) | after.is_valid().to_numpy(
             zero_copy_only=False
         )
