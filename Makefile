@@ -8,7 +8,7 @@ TIME ?= 300
 ROWS ?= 20000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint bench fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix lint bench bench-spark fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 
 bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
 	$(BIN)/python -m benchmarks
+
+bench-spark: $(VENV)/.dev  ## the same for Spark, in some minutes
+	$(BIN)/python -m benchmarks.spark
 
 fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))

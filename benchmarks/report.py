@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = report(given.scale, given.rounds, given.seed)
     print(text)
     if given.scale == 1 and not given.no_readme:
-        _rewrite(README, text)
+        rewrite(README, text)
 
 
 def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str:
@@ -83,7 +83,11 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     sections = [decode_section(name, scale, rounds, seed) for name in corpora.FULL_MESSAGES]
     sections += [committed_section(scale, rounds, seed)]
     sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
-    return "\n".join([_machine(scale, rounds, seed), *map(str, sections)])
+    heading = (
+        f"{machine()}; seed {seed}, scale {scale:g}, median of {rounds} interleaved rounds.\n"
+        "All times are CPU time of one process that uses one thread.\n"
+    )
+    return "\n".join([heading, *map(str, sections)])
 
 
 # ---- whole corpora, and stages -----------------------------------------------------------------------------
@@ -250,7 +254,8 @@ def small_call_section(rounds: int, calls: int = 300) -> Section:
 # ---- the machine, and the README ---------------------------------------------------------------------------
 
 
-def _machine(scale: float, rounds: int, seed: int) -> str:
+def machine() -> str:
+    """What this runs on."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -264,15 +269,15 @@ def _machine(scale: float, rounds: int, seed: int) -> str:
         f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         f"{platform.system()} {platform.release()}, huge pages: {huge}",
         f"Python {platform.python_version()}, pyarrow {pa.__version__}, numpy {np.__version__}",
-        f"seed {seed}, scale {scale:g}, median of {rounds} interleaved rounds",
     ]
-    return "; ".join(facts) + ".\nAll times are CPU time of one process that uses one thread.\n"
+    return "; ".join(facts)
 
 
-def _rewrite(readme: Path, text: str) -> None:
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+def rewrite(readme: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Replaces what stands between two markers."""
+    before, _, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

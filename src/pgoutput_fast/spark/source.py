@@ -245,7 +245,7 @@ class SegmentReader(DataSourceReader):
             values = rows.column(name)
             numbers = values.fill_null(0).to_numpy()
             kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
-        rows = rows.filter(pa.array(kept)).combine_chunks()
+        rows = _where(rows, kept)
         if outcomes is None:
             return rows
         from pgoutput_fast.transactions import CommittedView
@@ -257,7 +257,7 @@ class SegmentReader(DataSourceReader):
         ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), table.oids)
         if table.others:
             ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), table.others)
-        return rows.filter(pa.array(ours))
+        return _where(rows, ours)
 
     def _finished(self, table: _Table) -> Any:
         """What makes a table's decoded rows those of the source."""
@@ -281,6 +281,11 @@ class SegmentReader(DataSourceReader):
             )
 
         return finished
+
+
+def _where(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
+    """Mostly all rows are wanted, for row groups are cut at relations: then nothing is copied."""
+    return rows if bool(kept.all()) else rows.filter(pa.array(kept))
 
 
 def _ranges(segment: Segment, oids: Sequence[int], most_bytes: int) -> list[tuple[int, ...]]:
