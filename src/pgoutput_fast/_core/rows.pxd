@@ -59,6 +59,8 @@ cdef class RelationRows:
     cdef int32_t count                   # of the relation's columns
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
+    cdef vector[uint8_t] wanted          # per column: whether it is converted and given
+    cdef int32_t given                   # how many are
     cdef list column_names
     cdef Column* meta[7]
     cdef Buffer changes

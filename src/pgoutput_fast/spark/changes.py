@@ -10,7 +10,8 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
-from pgoutput_fast.spark.plan import Plan, SchemaMode, Transactions, plan, task_options
+from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
+from pgoutput_fast.spark.settle import Settled
 from pgoutput_fast.spark.tasks import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -62,7 +63,7 @@ def changes(
     check_time(time)
     check_workers(wal)
     settled = plan(wal, table, decoding, catalog, schema_mode, schema)
-    rows = wal.where(settled.rows).select(*TAGGED_SCHEMA.names)
+    rows = wal.where(rows_of(settled)).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
     task = DecodeChanges(
@@ -76,7 +77,7 @@ def changes(
     return rows.mapInArrow(task, _described(settled, time))
 
 
-def _described(settled: Plan, time: Time) -> StructType:
+def _described(settled: Settled, time: Time) -> StructType:
     """The schema as Spark has it, with what PostgreSQL calls things."""
     fields: list[StructField] = []
     for field, given in zip(spark_schema(settled.schema, time), settled.schema, strict=True):
