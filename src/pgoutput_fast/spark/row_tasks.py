@@ -187,7 +187,17 @@ class DecodeRow:
             "payload": payload.take(at).cast(pa.binary()),
         }
         batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=TAGGED_SCHEMA)
-        changes = [each.batch for each in decode_tagged(batch, catalog, self.options).changes]
+        try:
+            decoded = decode_tagged(batch, catalog, self.options)
+        except DecodeError as problem:
+            # What counts as its ordinal here is its place; and the layers in between are nobody's business.
+            raise DecodeError(
+                f"{problem.reason} (row {problem.seq} of its Arrow batch)",
+                byte_offset=problem.byte_offset,
+                relation=problem.relation,
+                column=problem.column,
+            ) from None
+        changes = [each.batch for each in decoded.changes]
         if not changes:
             names = [PREFIX + "change_type", PREFIX + "seq", *(PREFIX + name for name, _ in DETAILS)]
             types = [pa.string(), pa.int64(), *(kind for _, kind in DETAILS)]
