@@ -61,6 +61,8 @@ cdef class RelationRows:
     cdef int64_t block_bytes             # a block ends with the message that goes beyond
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
+    cdef vector[uint8_t] wanted          # per column: whether it is converted and given
+    cdef int32_t given                   # how many are
     cdef list column_names
     cdef Column* meta[7]
     cdef Buffer changes

@@ -87,6 +87,7 @@ cdef class Scratch:
 cdef class RelationRows:
     def __cinit__(self, relation, schema, column_types, options):
         cdef int k
+        cdef uint8_t wanted
         self.relation = relation
         self.schema = schema
         # What the buffers are laid out as; string_view columns are made of strings.
@@ -101,8 +102,13 @@ cdef class RelationRows:
         self.batch_bytes = options.batch_bytes
         self.refuse_unrepresentable = options.unrepresentable == "raise"
         self.quarantine = options.on_error == "quarantine"
+        chosen = options.columns_of(relation)
+        self.given = 0
         for column in relation.columns:
             self.type_oids.push_back(column.type_oid)
+            wanted = chosen is None or column.name in chosen
+            self.wanted.push_back(wanted)
+            self.given += wanted
         for column_type in column_types:
             self.columns.push_back(make_column(column_type))
         self.leaves = sum([column_type.leaves() for column_type in column_types])
@@ -202,8 +208,9 @@ cdef class RelationRows:
         if rows < BLOCK_ROWS:
             return 0
         for k in range(self.columns.size()):
-            self.columns[k].learn_lengths()
-            self.columns[k].expect(<size_t> rows)
+            if self.wanted[k]:
+                self.columns[k].learn_lengths()
+                self.columns[k].expect(<size_t> rows)
         for k in range(7):
             self.meta[k].expect(<size_t> rows)
         self.changes.reserve(<size_t> rows)
@@ -233,7 +240,9 @@ cdef class RelationRows:
             scratch.marks.push_back(self.columns[c].mark())
         for c in range(self.count):
             cells = block.cells + c * block.stride
-            if block.formats != (TEXT_CELLS | BINARY_CELLS):
+            if not self.wanted[c]:
+                pass
+            elif block.formats != (TEXT_CELLS | BINARY_CELLS):
                 convert_cells(self.columns[c][0],
                               self.columns[c].binary if block.formats == BINARY_CELLS else self.columns[c].text,
                               source, cells, n, scratch.issues)
@@ -356,6 +365,8 @@ cdef class RelationRows:
         cdef int64_t i
         cdef NamedCell named
         for c in range(self.count):
+            if not self.wanted[c]:
+                continue
             for i in range(block.rows):
                 if block.cells[c * block.stride + i].length == CELL_UNCHANGED:
                     named.row = <uint32_t> (self.rows + i)
@@ -420,11 +431,11 @@ cdef class RelationRows:
         cdef ArrowArray* array
         cdef ArrayOwner* owner
         cdef int k
-        cdef size_t c
+        cdef size_t c, at = META_COLUMNS
         if self.rows == 0:
             return 0
         array = new_array()
-        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.count)
+        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.given)
         self._give_change_types(&owner.children[0])
         for k in range(7):
             if <int64_t> self.meta[k].nulls == self.rows:
@@ -436,7 +447,9 @@ cdef class RelationRows:
         self._give_names(self.unchanged, &owner.children[9])
         self._give_names(self.unrepresentable, &owner.children[10])
         for c in range(self.columns.size()):
-            give_column(self.columns[c][0], &owner.children[META_COLUMNS + c])
+            if self.wanted[c]:
+                give_column(self.columns[c][0], &owner.children[at])
+                at += 1
         self.changes.set_size(0)
         self.unchanged.clear()
         self.unrepresentable.clear()
