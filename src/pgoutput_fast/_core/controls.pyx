@@ -1,0 +1,154 @@
+"""Which messages move a stream's state: what a stretch of the stream says to those behind it, without its changes."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.boundary cimport parse_boundary
+from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
+from pgoutput_fast._core.reasons cimport OK
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, message_class
+from pgoutput_fast._core.stream_state cimport BoundaryRecord
+from pgoutput_fast._core.wire cimport prefetch
+
+import pyarrow as pa
+
+# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+cdef int64_t AHEAD = 16
+
+# Where the search stands: not known or in something that is no plain transaction, between transactions, in a plain one.
+cdef enum Place:
+    ELSEWHERE
+    BETWEEN
+    INSIDE
+
+
+cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
+    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
+
+
+cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
+    cdef Fields f
+    cdef const uint8_t* name = NULL
+    cdef int64_t length = 0
+    start_fields(&f, p, size, 1)
+    read_lsn(&f)
+    read_text(&f, &name, &length)
+    finish(&f)
+    return f.reason == OK
+
+
+cdef int64_t _select(Payloads payloads, Place place, vector[int64_t]& kept, vector[int64_t]& begun,
+                     vector[uint32_t]& begun_xids) noexcept nogil:
+    """Returns how many messages were looked at, or -1 for offsets that run back."""
+    cdef int64_t count = payloads.count
+    cdef int64_t i, end, begin = 0, lsn = 0
+    cdef int64_t at = _offset(payloads, 0)
+    cdef uint32_t xid = 0
+    cdef size_t first = 0, k, left
+    cdef uint8_t kind, cls
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = 0
+    cdef const uint8_t* p
+    for i in range(count):
+        end = _offset(payloads, i + 1)
+        if end < at or at < 0 or end > payloads.data_size:
+            return -1
+        if i + AHEAD < count:
+            prefetch(payloads.data + _offset(payloads, i + AHEAD))
+        p = payloads.data + at
+        kind = p[0] if at < end else 0
+        cls = message_class(kind)
+        if cls & CHANGE or kind == c'T' or kind == c'M':
+            at = end
+            continue
+        kept.push_back(i)
+        if cls == 0:
+            return i + 1  # nothing behind it will be read
+        if cls & BOUNDARY:
+            start_fields(&f, p, end - at, 1)
+            if place == BETWEEN and kind == c'B':
+                parse_boundary(&f, kind, &b, &gid, &gid_length)
+                place = INSIDE if f.reason == OK else ELSEWHERE
+                begin = i
+                lsn = b.lsn
+                xid = <uint32_t> b.xid
+                first = kept.size() - 1
+            elif place == INSIDE and kind == c'C':
+                parse_boundary(&f, kind, &b, &gid, &gid_length)
+                if f.reason == OK and b.lsn == lsn:
+                    # Nothing of it outlives it but what Relations and Types in it said.
+                    begun.push_back(begin)
+                    begun_xids.push_back(xid)
+                    left = first
+                    for k in range(first + 1, kept.size() - 1):
+                        if payloads.data[_offset(payloads, kept[k])] != c'O':
+                            kept[left] = kept[k]
+                            left += 1
+                    kept.resize(left)
+                    place = BETWEEN
+                else:
+                    place = ELSEWHERE
+            elif kind == c'B' or kind == c'b' or kind == c'S' or place == INSIDE:
+                place = ELSEWHERE
+            else:
+                place = BETWEEN
+        elif kind == c'O' and not _is_origin(p, end - at):
+            place = ELSEWHERE
+        at = end
+    return count
+
+
+def control_messages(array, bint between):
+    """What of a batch of payloads moves the state: (messages, begun, xids, looked_at).
+
+    `messages` are ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag of pgoutput
+    begins: no message behind it, from `looked_at` on, was looked at. Left out are boundaries and Origins of plain
+    transactions that begin and end in the batch; `begun` are the ordinals of their Begins, `xids` (uint32) the xids.
+
+    Args:
+        array: payloads, a binary or large binary Arrow array.
+        between: whether no transaction is open before the first, for sure.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef vector[int64_t] kept, begun
+    cdef vector[uint32_t] xids
+    cdef int64_t looked_at = 0
+    cdef size_t k
+    if payloads.count:
+        with nogil:
+            looked_at = _select(payloads, BETWEEN if between else ELSEWHERE, kept, begun, xids)
+    if looked_at < 0:
+        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+    return (
+        [kept[k] for k in range(kept.size())],
+        pa.array([begun[k] for k in range(begun.size())], pa.int64()),
+        pa.array([xids[k] for k in range(xids.size())], pa.uint32()),
+        looked_at,
+    )
+
+
+def boundary_of(bytes payload):
+    """(xid, subxid, lsn, end_lsn, gid, first segment) of a boundary message; None if it is malformed.
+
+    What its kind does not have is 0, empty or False.
+    """
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = 0
+    cdef const uint8_t* p = payload
+    start_fields(&f, p, len(payload), 1)
+    parse_boundary(&f, p[0], &b, &gid, &gid_length)
+    if f.reason != OK:
+        return None
+    name = (<const char*> gid)[:gid_length] if gid != NULL else b""
+    return (
+        <uint32_t> b.xid, <uint32_t> b.subxid, b.lsn, b.end_lsn, name, b.first_segment == 1
+    )
+
+
+def is_origin(bytes payload):
+    """Whether an Origin message is well-formed."""
+    cdef const uint8_t* p = payload
+    return bool(_is_origin(p, len(payload)))
