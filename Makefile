@@ -53,7 +53,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
-UNSANITIZED := test_spark.py test_demo.py test_servers.py test_import.py test_benchmarks.py
+UNSANITIZED := test_spark.py test_spark_tag.py test_demo.py test_servers.py test_import.py test_benchmarks.py
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \

@@ -74,6 +74,24 @@ def test_equals_tagging_in_one_piece(spark: Any, wal: list[bytes], partitions: i
     assert got.to_pylist() == expected(wal, lsns).to_pylist()
 
 
+def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark 4.0 places rows by a hash only."""
+    df = frame(spark, wal)
+    for kind in type(df).__mro__:
+        if "repartitionById" in vars(kind):
+            monkeypatch.delattr(kind, "repartitionById")
+    assert tagged(df, partitions=5).to_pylist() == expected(wal).to_pylist()
+
+
+def test_what_runs_again_cuts_at_the_same_places(spark: Any) -> None:
+    """The bounds are in the plan: nothing that a task or another run of it samples."""
+    got = pgspark.tag(frame(spark, without_sessions()), "place", payload="data", partitions=3)
+    plan = got._jdf.queryExecution().executedPlan().toString()
+    assert "CASE WHEN (place" in plan
+    assert "rangepartitioning" not in plan
+    assert got.orderBy("seq", "relation").collect() == got.orderBy("seq", "relation").collect()
+
+
 def test_more_partitions_than_payloads(spark: Any) -> None:
     """Most are empty, and all others begin where nobody would cut."""
     payloads = without_sessions()[:12]

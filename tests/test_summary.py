@@ -194,9 +194,9 @@ def test_an_xid_that_begins_again(rest: list[bytes]) -> None:
     stream = Stream([*before, *rest, *plain(10)], [0] * (len(before) + len(rest) + 2), set())
     check_all(stream, 1)
     states, error = states_of(stream)
-    for i, j, k, m in itertools.combinations(range(len(stream.payloads) + 1), 4):
-        if i < len(states):
-            check_law(stream, states, i, [j, k, m])
+    every = list(itertools.combinations(range(len(stream.payloads) + 1), 4))
+    for i, *cuts in random.Random(5).sample(every, 300):
+        check_law(stream, states, i, cuts)
     assert (error is None) == (len(states) > len(stream.payloads))
 
 
