@@ -206,7 +206,6 @@ class _Life:
         units: what is kept, in order: blocks, and lists of messages.
         block: the block that goes on.
         prepared: (gid, end LSN) once it is prepared, where it began here.
-        voided: whether nothing is open or prepared under it behind the last unit.
     """
 
     def __init__(self, here: bool) -> None:
@@ -214,24 +213,15 @@ class _Life:
         self.units: list[_Block | list[Message]] = []
         self.block: _Block | None = None
         self.prepared: tuple[bytes, int] | None = None
-        self.voided = False
 
     def open(self, start: Message | None) -> _Block:
-        self.voided = False
         self.block = _Block(start)
         self.units.append(self.block)
         return self.block
 
     def keep(self, messages: list[Message]) -> None:
-        self.voided = False
         self.units.append(messages)
         self.block = None
-
-    def void(self, xid: int) -> None:
-        """What was open or prepared before is no more. It has its place, and needs no ordinal of its own."""
-        if not self.voided:
-            self.keep(_void(xid, _place(self.units[-1])))
-            self.voided = True
 
 
 def _place(unit: _Block | list[Message]) -> int:
@@ -253,6 +243,8 @@ class Summarizer:
         self._said: dict[tuple[int, int], Message] = {}
         self._begun = XidSet()
         self._lives: dict[int, _Life] = {}
+        # What was kept of xids that were open before the stretch, and began again in it.
+        self._past: dict[int, list[_Block | list[Message]]] = {}
         self._context = _OUTSIDE
         self._opened: Message | None = None  # the B, b or S that is open
         self._fields: Any = None  # its fields
@@ -277,7 +269,7 @@ class Summarizer:
                 self._take(message)
             return
         # Which of the xids that began must keep their place among the other messages.
-        named = set(self._lives)
+        named = {*self._lives, *self._past}
         for _, message in events:
             if message.payload[:1] and message.payload[0] in _BOUNDARIES:
                 fields = boundary_of(message.payload)
@@ -306,8 +298,7 @@ class Summarizer:
             begun = XidSet(other.begun)
             for xid in [xid for xid in self._lives if xid in begun]:
                 self._begin(xid)
-            # What is open under them here keeps its place by itself.
-            self._begun.update(_without(begun, [x for x, life in self._lives.items() if not life.here]))
+            self._begun.update(_without(begun, list(self._past)))
             for message in [*other.said, *other.body]:
                 self._take(message._replace(seq=base + message.seq))
         self._failed = self._failed or other.failed
@@ -369,10 +360,11 @@ class Summarizer:
         """An xid begins again: what was open or prepared under it is void."""
         life = self._lives.get(xid)
         if life is not None and not life.here:
-            life.void(xid)
-            return
+            # Its end has its place behind what is kept, and needs no ordinal of its own.
+            self._past[xid] = [*life.units, _void(xid, _place(life.units[-1]))]
         self._lives.pop(xid, None)
-        self._begun.add([xid])
+        if xid not in self._past:
+            self._begun.add([xid])
 
     def _boundary(
         self,
@@ -401,19 +393,16 @@ class Summarizer:
             return True
         life = self._lives.get(xid)
         if kind == "S" and first:
-            if life is None or life.here:
-                self._begin(xid)
-                life = self._lives[xid] = _Life(True)
+            self._begin(xid)
+            life = self._lives[xid] = _Life(True)
             self._open(_STREAMING, message)
             self._block = life.open(message)
             return True
         if life is None:
-            if xid in self._begun:
+            if xid in self._begun or xid in self._past:
                 # Nothing is open or prepared under it any more.
                 return kind in "AKr"
             life = self._lives[xid] = _Life(False)
-        if life.voided:
-            return kind in "AKr"
         if not life.here:
             self._go_on_unknown(life, kind, message, xid, subxid)
             return True
@@ -508,8 +497,8 @@ class Summarizer:
 
     def _body(self) -> Iterator[Message]:
         units: list[tuple[int, list[Message]]] = []
-        for life in self._lives.values():
-            for unit in life.units:
+        for kept in [*self._past.values(), *(life.units for life in self._lives.values())]:
+            for unit in kept:
                 units.append((_place(unit), unit.messages() if isinstance(unit, _Block) else unit))
         for _, messages in sorted(units, key=lambda each: each[0]):
             yield from messages
