@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegralType
+from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType
 
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.spark.order import Surveyed, quoted, slice_column, survey
 from pgoutput_fast.spark.tag_tasks import (
     ERRORS_SCHEMA,
     SUMMARIES_SCHEMA,
     FindErrors,
     Start,
+    Starts,
     Summarize,
-    TagSlices,
+    TagStretches,
     gap,
 )
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
@@ -30,8 +33,6 @@ __all__ = ["tag"]
 # Of messages that do not move the state the first pass needs nothing but their tag; of logical ones their LSN.
 _NO_CONTROLS = tuple(bytes([kind]) for kind in b"IUDT")
 _LOGICAL_HEADER = 14  # with an xid
-_SAMPLES_PER_SLICE = 100
-_MOST_SAMPLES = 50_000
 
 
 def tag(
@@ -40,72 +41,141 @@ def tag(
     *,
     payload: str = "payload",
     lsn: str | None = None,
+    session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
     partitions: int | None = None,
 ) -> DataFrame:
     """Tags untagged payloads of any origin: what `pgo.tag` gives for all of them in order, in parallel.
 
-    Reads the order column for the ranges, then the payloads twice: the first pass runs at once, and brings to the
-    driver what each range of them does to the stream's state; the second runs when the result is used. Between the two
-    the input must stay as it is.
+    Reads the order columns to see how the rows lie. If each file, or stretch of one, is in order and none lies within
+    another, they are tagged where they are; else they are cut into ranges, shuffled and sorted. The payloads are read
+    twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
+    second runs when the result is used. Between the two the input must stay as it is.
 
     Args:
         df: rows of payloads, in any order and partitioning.
         order_by: the column, or the columns, that order them as they came; no two rows may have the same place.
         payload: the column of payloads, binary.
         lsn: the column of their start LSNs, an integer, if there is one.
+        session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
+            if there is one.
         gaps: whether one order column of integers must count up by one ("error") or may leave values out ("allow").
-        partitions: into how many ranges to cut; `spark.sql.shuffle.partitions` if not given.
+        partitions: into how many ranges to cut, shuffled in any case. If not given, rows that are in order stay where
+            they are, and others are cut into as many as `spark.sql.shuffle.partitions` says.
 
     Returns:
         A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over the whole.
 
     Raises:
-        DecodeError: for a boundary, Relation, Type or Origin message that no state machine can take. What is wrong with
-            others fails the job that uses the result.
+        DecodeError: for a boundary, Relation, Type or Origin message that no state machine can take, with its place in
+            the order. What is wrong with others fails the job that uses the result.
         ValueError: for two rows at the same place, a gap, a null, or an argument that is none of the above.
         TypeError: for a column of another type.
         RuntimeError: if Spark's Python workers are not this Python.
     """
-    order = [order_by] if isinstance(order_by, str) else list(order_by)
-    _check(df, order, payload, lsn, gaps, partitions)
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    _check(df, order, payload, lsn, session_starts, gaps, partitions)
     check_workers(df)
-    count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    slices = _slice_of(df, order[0], count)
-    one_integer = len(order) == 1 and isinstance(df.schema[order[0]].dataType, IntegralType)
-    whole = F.col(_quoted(payload))
-    kind = F.substring(whole, 1, 1)
-    bare = (
-        F.when(kind.isin([F.lit(bytearray(kind)) for kind in _NO_CONTROLS]), kind)
-        .when(kind == F.lit(bytearray(b"M")), F.substring(whole, 1, _LOGICAL_HEADER))
-        .otherwise(whole)
-    )
-    found = (
-        _sliced(df, slices, bare, lsn, order, count)
-        .mapInArrow(Summarize(gaps == "allow", (payload, *order)), spark_schema(SUMMARIES_SCHEMA))
-        .collect()
-    )
-    found.sort(key=lambda row: row["slice"])
-    for before, row in zip([None, *found], found, strict=False):
-        if row["problem"] is not None:
-            raise ValueError(row["problem"])
-        if (
-            before is not None
-            and gaps == "error"
-            and one_integer
-            and int(before["last"]) + 1 != int(row["first"])
+    source = _Source(df, order, payload, lsn, session_starts, gaps)
+    surveyed = survey(df, order)
+    if partitions is None and surveyed.in_order:
+        rows = source.where_they_are(surveyed)
+        found = source.summaries(rows)
+        # What did not come as it had come is cut and sorted.
+        if len(found) == len(surveyed.pieces) and all(
+            piece.number in found and (piece.rows, *piece.texts) == found[piece.number][1:4]
+            for piece in surveyed.pieces
         ):
-            raise ValueError(gap(order[0], int(before["last"]), int(row["first"])))
-    starts, error = _starts(found)
-    rows = _sliced(df, slices, whole, lsn, order, count)
-    if error is not None:
-        raise _first_error(rows, starts, error)
-    task = TagSlices(starts, spark_arrow_schema(TAGGED_SCHEMA))
-    return rows.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
+            return source.tagged(rows, [found[piece.number] for piece in surveyed.pieces])
+    rows = source.cut(
+        surveyed, partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    )
+    return source.tagged(rows, sorted(source.summaries(rows).values(), key=lambda row: row[0]))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is to be tagged. Rows come out of a function that is given the payloads."""
+
+    df: DataFrame
+    order: tuple[str, ...]
+    payload: str
+    lsn: str | None
+    session_starts: str | None
+    gaps: str
+
+    def _columns(self, payload: Column) -> list[Column]:
+        return [
+            payload.alias("payload"),
+            (F.lit(None) if self.lsn is None else F.col(quoted(self.lsn))).cast("long").alias("lsn"),
+            (F.lit(None) if self.session_starts is None else F.col(quoted(self.session_starts)))
+            .cast("boolean")
+            .alias("session"),
+            *[F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)],
+        ]
+
+    def where_they_are(self, surveyed: Surveyed) -> Callable[[Column], DataFrame]:
+        """Each piece a stretch."""
+        return lambda payload: self.df.select(surveyed.column.alias("stretch"), *self._columns(payload))
+
+    def cut(self, surveyed: Surveyed, count: int) -> Callable[[Column], DataFrame]:
+        """Each range a stretch, in one partition."""
+        column = slice_column(self.df, self.order[0], surveyed.bounds(count))
+        keys = [f"order{k}" for k in range(len(self.order))]
+
+        def rows(payload: Column) -> DataFrame:
+            bare = self.df.select(column.alias("slice"), *self._columns(payload))
+            # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
+            by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
+            placed = by_id(count, F.col("slice")) if by_id is not None else bare.repartition(count, "slice")
+            ordered = placed.sortWithinPartitions("slice", *keys)
+            return ordered.select(F.col("slice").cast("long").alias("stretch"), *ordered.columns[1:])
+
+        return rows
+
+    def summaries(self, rows: Callable[[Column], DataFrame]) -> dict[int, tuple[Any, ...]]:
+        """The first pass: rows with SUMMARIES_SCHEMA, by stretch."""
+        task = Summarize(self.gaps == "allow", (self.payload, *self.order))
+        kind = F.substring(F.col(quoted(self.payload)), 1, 1)
+        controls = (
+            F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
+            .when(
+                kind == F.lit(bytearray(b"M")), F.substring(F.col(quoted(self.payload)), 1, _LOGICAL_HEADER)
+            )
+            .otherwise(F.col(quoted(self.payload)))
+        )
+        found = rows(controls).mapInArrow(task, spark_schema(SUMMARIES_SCHEMA)).collect()
+        return {row["stretch"]: tuple(row) for row in found}
+
+    def tagged(self, rows: Callable[[Column], DataFrame], found: list[tuple[Any, ...]]) -> DataFrame:
+        """The second pass, over stretches in the order of the stream."""
+        before: str | None = None
+        for _, _, first, last, problem, _ in found:
+            if problem is not None:
+                raise ValueError(problem)
+            if before is not None and self._gap(before, first):
+                raise ValueError(gap(self.order[0], int(before), int(first)))
+            before = last
+        starts, error = _starts(found)
+        whole = rows(F.col(quoted(self.payload)))
+        if error is not None:
+            raise _first_error(whole, starts, self.order, error)
+        task = TagStretches(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
+        return whole.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
+
+    def _gap(self, before: str, first: str) -> bool:
+        counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
+        return self.gaps == "error" and counted and int(before) + 1 != int(first)
 
 
 def _check(
-    df: DataFrame, order: list[str], payload: str, lsn: str | None, gaps: str, partitions: int | None
+    df: DataFrame,
+    order: tuple[str, ...],
+    payload: str,
+    lsn: str | None,
+    session_starts: str | None,
+    gaps: str,
+    partitions: int | None,
 ) -> None:
     if not order:
         raise ValueError("order_by must name a column")
@@ -113,89 +183,39 @@ def _check(
         raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
     if partitions is not None and partitions < 1:
         raise ValueError(f"partitions must be positive, not {partitions}")
-    for name in [*order, payload, *([lsn] if lsn is not None else [])]:
+    wanted: list[tuple[str, type, str]] = [
+        (name, AtomicType, "of a type that has an order") for name in order
+    ]
+    wanted += [(payload, BinaryType, "binary")]
+    wanted += [(lsn, IntegralType, "an integer")] if lsn is not None else []
+    wanted += [(session_starts, BooleanType, "boolean")] if session_starts is not None else []
+    for name, kind, what in wanted:
         if name not in df.columns:
             raise ValueError(f"there is no column {name!r}; there is {', '.join(df.columns)}")
-    if not isinstance(df.schema[payload].dataType, BinaryType):
-        raise TypeError(
-            f"column {payload} must be binary, not {df.schema[payload].dataType.simpleString()}: of text such as "
-            r"'\x42...' take unhex(substring(column, 3))"
-        )
-    if lsn is not None and not isinstance(df.schema[lsn].dataType, IntegralType):
-        raise TypeError(f"column {lsn} must be an integer, not {df.schema[lsn].dataType.simpleString()}")
+        if not isinstance(df.schema[name].dataType, kind):
+            hint = r": of text such as '\x42...' take unhex(substring(column, 3))" if name == payload else ""
+            raise TypeError(
+                f"column {name} must be {what}, not {df.schema[name].dataType.simpleString()}{hint}"
+            )
 
 
-def _slice_of(df: DataFrame, first: str, count: int) -> Column:
-    """The number of the range that a row lies in, as an expression with its bounds in it.
-
-    The bounds are values of a sample. They are read once, so that whatever runs later cuts at the same places.
-    """
-    if count == 1:
-        return F.lit(0)
-    column = F.col(_quoted(first))
-    wanted = min(count * _SAMPLES_PER_SLICE, _MOST_SAMPLES)
-    sample = (
-        df.select(column.alias("value"))
-        .where(F.col("value").isNotNull())
-        .orderBy(F.rand(0))
-        .limit(wanted)
-        .orderBy("value")
-        .collect()
-    )
-    values = [row["value"] for row in sample]
-    bounds = list(dict.fromkeys(values[len(values) * k // count] for k in range(1, count) if values))
-    kind = df.schema[first].dataType
-
-    def between(low: int, high: int) -> Column:
-        """The range among those from `low` to `high`: a decision tree, for there may be many."""
-        if low == high:
-            return F.lit(low)
-        middle = (low + high) // 2
-        return F.when(column < F.lit(bounds[middle]).cast(kind), between(low, middle)).otherwise(
-            between(middle + 1, high)
-        )
-
-    return between(0, len(bounds))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _sliced(
-    df: DataFrame, slices: Column, payload: Column, lsn: str | None, order: list[str], count: int
-) -> DataFrame:
-    """slice, payload, lsn and the order columns; each slice in one partition, in order."""
-    rows = df.select(
-        slices.cast("int").alias("slice"),
-        payload.alias("payload"),
-        (F.lit(None) if lsn is None else F.col(_quoted(lsn))).cast("long").alias("lsn"),
-        *[F.col(_quoted(name)).alias(f"order{k}") for k, name in enumerate(order)],
-    )
-    # Slices are told apart within a partition: how they are spread over partitions is a matter of speed only.
-    by_id: Any = getattr(rows, "repartitionById", None)  # from Spark 4.1 on
-    placed = by_id(count, F.col("slice")) if by_id is not None else rows.repartition(count, "slice")
-    ordered: DataFrame = placed.sortWithinPartitions("slice", *[f"order{k}" for k in range(len(order))])
-    return ordered
-
-
-def _starts(found: list[Any]) -> tuple[dict[int, Start], DecodeError | None]:
-    """The start of each slice, from the first to the last or to that with an error."""
-    starts: dict[int, Start] = {}
-    state = StreamState()
-    for row in found:
-        starts[row["slice"]] = Start(state.to_json(), row["count"], row["first"], row["last"])
+def _starts(found: list[tuple[Any, ...]]) -> tuple[Starts, DecodeError | None]:
+    """The start of each stretch, from the first to the last or to that with an error."""
+    stretches: dict[int, Start] = {}
+    state, problem = StreamState(), None
+    for number, count, first, last, _, summary in found:
+        stretches[number] = Start.of(state, count, first, last)
         try:
-            state = Summary.from_bytes(bytes(row["summary"])).apply(state)
-        except DecodeError as problem:
-            return starts, problem
-    return starts, None
+            state = Summary.from_bytes(bytes(summary)).apply(state)
+        except DecodeError as error:
+            problem = error
+            break
+    return Starts(stretches, state.catalog.to_json()), problem
 
 
-def _first_error(rows: DataFrame, starts: dict[int, Start], known: DecodeError) -> DecodeError:
+def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
     """The stream's first error, where there is one: summaries do not see what is wrong with changes."""
-    concerned = rows.where(F.col("slice").isin(list(starts)))
-    found = concerned.mapInArrow(FindErrors(starts), spark_schema(ERRORS_SCHEMA)).collect()
+    found = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
     if not found:
         return known
     first = min(found, key=lambda row: row["seq"])
