@@ -1,0 +1,185 @@
+"""Prerequisites: what stands in the way of a capture, what may be lost later, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.capture.findings import Finding
+from pgoutput_fast.capture.published import of_publications, of_table, read_tables
+from pgoutput_fast.capture.session import Server, read_server, session
+from pgoutput_fast.capture.slots import Slot, read_slots
+
+__all__ = ["Report", "check"]
+
+# Below this much WAL until a slot may be invalidated, somebody should look.
+_LITTLE_WAL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found.
+
+    Attributes:
+        server: the server.
+        slot: the slot, None if there is none of that name.
+        tables: what is published, as quoted qualified names.
+        findings: errors first.
+    """
+
+    server: Server
+    slot: Slot | None
+    tables: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands in the way."""
+        return all(finding.level != "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        head = f"PostgreSQL {self.server.major}, database {self.server.database}: {len(self.tables)} tables published"
+        return "\n".join([head, *(str(finding) for finding in self.findings)])
+
+
+def check(dsn: str, publications: Sequence[str], slot: str | None = None) -> Report:
+    """Looks for what a capture needs, and changes nothing.
+
+    Args:
+        dsn: of the database, as the user who is to capture.
+        publications: their names, as they are.
+        slot: the slot's name, if there is to be a permanent one.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    if isinstance(publications, str):
+        raise TypeError("publications must be a list of names")
+    with session(dsn) as cursor:
+        server = read_server(cursor)
+        found = list(_of_server(cursor, server))
+        slots = read_slots(cursor)
+        known = next((each for each in slots if each.name == slot), None)
+        if slot is not None:
+            found += _of_slot(server, slot, known)
+        found += _of_room(cursor, server, known)
+        tables = read_tables(cursor, publications) if publications else []
+        found += of_publications(cursor, publications, tables)
+        for table in tables:
+            found += of_table(table)
+    order = ("error", "warning", "note")
+    names = tuple(dict.fromkeys(table.name for table in tables))
+    return Report(server, known, names, tuple(sorted(found, key=lambda each: order.index(each.level))))
+
+
+# ---- the server --------------------------------------------------------------------------------------------------
+
+
+def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
+    if server.settings["wal_level"] != "logical":
+        yield Finding(
+            "error",
+            "wal_level",
+            f"it is {server.settings['wal_level']}, so that the WAL does not say what changed",
+            "Set wal_level = logical and restart the server",
+        )
+    if server.in_recovery and server.major < 16:
+        yield Finding(
+            "error",
+            "server",
+            f"it is a standby, and decodes nothing before PostgreSQL 16 (it is {server.major})",
+            "Capture from the primary",
+        )
+    cursor.execute(
+        "SELECT rolname::text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
+        "WHERE g.rolname IN ('rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin') "
+        "AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) "
+        "FROM pg_catalog.pg_roles r WHERE rolname = current_user"
+    )
+    user, may = cursor.fetchone()
+    if not may:
+        yield Finding(
+            "error",
+            f"user {user}",
+            "it has not the attribute REPLICATION, without which slots and walsenders are refused",
+            f"As a superuser: ALTER ROLE {user} REPLICATION",
+        )
+
+
+def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
+    """Whether there is one more slot and one more walsender to be had."""
+    cursor.execute("SELECT count(*) FROM pg_catalog.pg_replication_slots")
+    (slots,) = cursor.fetchone()
+    most = int(server.settings["max_replication_slots"])
+    if known is None and slots >= most:
+        yield Finding(
+            "error",
+            "max_replication_slots",
+            f"all {most} slots are taken",
+            "Drop one that nobody needs, or raise max_replication_slots and restart the server",
+        )
+    cursor.execute("SELECT count(*) FROM pg_catalog.pg_stat_replication")
+    (senders,) = cursor.fetchone()
+    most = int(server.settings["max_wal_senders"])
+    if senders >= most:
+        yield Finding(
+            "error",
+            "max_wal_senders",
+            f"all {most} are in use" if most else "it is 0, so that there is no walsender",
+            "Raise max_wal_senders and restart the server, or pull through SQL",
+        )
+    limit = server.settings.get("max_slot_wal_keep_size")
+    if limit is None or limit == "-1":
+        yield Finding(
+            "warning",
+            "max_slot_wal_keep_size",
+            "there is no limit" if limit else "this version has no such limit",
+            "A slot that nobody reads keeps WAL until the disk is full: watch its kept_bytes"
+            + (", or set a limit (then the slot may be invalidated instead)" if limit else ""),
+        )
+
+
+def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
+    subject = f"slot {name}"
+    if slot is None:
+        yield Finding(
+            "note", subject, "there is none", "create_slot makes it; what committed before is not in it"
+        )
+        return
+    if slot.plugin != "pgoutput":
+        yield Finding(
+            "error",
+            subject,
+            f"its plugin is {slot.plugin}",
+            "Take another name: only pgoutput is decoded here",
+        )
+    if slot.database != server.database:
+        yield Finding(
+            "error",
+            subject,
+            f"it decodes database {slot.database}, not {server.database}",
+            "Take another name",
+        )
+    if slot.invalidated is not None:
+        yield Finding(
+            "error",
+            subject,
+            f"it was invalidated ({slot.invalidated}): changes are lost",
+            "Drop it, make another, and load the tables again",
+        )
+    if slot.active_pid is not None:
+        yield Finding(
+            "error",
+            subject,
+            f"the server's process {slot.active_pid} uses it",
+            "Stop the other capture; one that crashed is let go of after wal_sender_timeout "
+            f"({server.settings['wal_sender_timeout']}), or by pg_terminate_backend({slot.active_pid})",
+        )
+    if slot.safe_bytes is not None and slot.invalidated is None and slot.safe_bytes < _LITTLE_WAL:
+        yield Finding(
+            "warning",
+            subject,
+            f"after {max(slot.safe_bytes, 0):,} more bytes of WAL it may be invalidated",
+            "Capture at once, or raise max_slot_wal_keep_size",
+        )

@@ -1,0 +1,227 @@
+"""Received messages -> tagged rows -> durable segments, on a thread of its own, and how far they are durable."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+import pgoutput_fast as pgo
+from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.state import StreamState
+
+__all__ = ["Limits", "Recorder"]
+
+# Behind these a restart need not see the transaction again; none is open behind them, or between its stream blocks.
+_ENDS = list(b"CcKrPp")
+_OPENS = list(b"BbS")
+_BOUNDARIES = _ENDS + _OPENS + list(b"EA")
+# What waits for the thread; a batch has some MB. When it is full, nothing more is read from the server.
+_MOST_WAITING = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a segment is cut: as soon as one of these is reached.
+
+    Attributes:
+        rows: tagged rows.
+        nbytes: bytes of payloads.
+        seconds: since its first message came.
+    """
+
+    rows: int = 1_000_000
+    nbytes: int = 64 << 20
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.nbytes < 1 or self.seconds <= 0:
+            raise ValueError("a segment's limits must be positive")
+
+
+class Recorder:
+    """Writes segments. A context manager: at its end all that it was given is durable, if there was no error.
+
+    Args:
+        directory: of the segments.
+        source: where the messages come from.
+        state: the stream's state behind the newest segment, None where there is none.
+        end_lsn: the position up to which the segments have what committed.
+        limits: when a segment is cut.
+    """
+
+    def __init__(
+        self, directory: Path, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
+    ) -> None:
+        self._directory = directory
+        self._source = source
+        self._state = _new_session(state)
+        self._limits = limits
+        self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
+        self._error: BaseException | None = None
+        self._tagged: list[pa.RecordBatch] = []
+        self._rows = self._nbytes = self._messages = 0
+        self._begun = 0.0
+        self._inside = False
+        self._end_lsn = end_lsn
+        self._given = self._stored = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
+
+    def __enter__(self) -> Recorder:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What came is worth keeping also where the connection was lost.
+        self._end()
+        if kind is None:
+            self.check()
+
+    def _end(self) -> None:
+        while self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=0.1)
+                break
+            except queue.Full:
+                continue
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Makes all that was given durable; nothing can be given behind it.
+
+        Raises:
+            Exception: what the thread failed with.
+        """
+        self._end()
+        self.check()
+
+    @property
+    def durable_lsn(self) -> int:
+        """What committed up to there is in segments that will still be there after a crash."""
+        with self._lock:
+            return self._end_lsn
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was given is durable, and no transaction is in the middle of being sent."""
+        with self._lock:
+            return self._stored == self._given and not self._inside
+
+    def check(self) -> None:
+        """Raises what the thread failed with, if it did."""
+        if self._error is not None:
+            raise self._error
+
+    def offer(self, received: Received, seconds: float) -> bool:
+        """Takes over a batch, unless it must wait longer than so many seconds.
+
+        Raises:
+            Exception: what the thread failed with.
+        """
+        self.check()
+        try:
+            self._waiting.put(received, timeout=seconds)
+        except queue.Full:
+            return False
+        with self._lock:
+            self._given += len(received.payloads)
+        return True
+
+    def flush(self) -> None:
+        """Has what was given made durable before the limits say so; does not wait for it."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(Received())
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                left = self._begun + self._limits.seconds - time.monotonic() if self._tagged else None
+                try:
+                    received = self._waiting.get(timeout=None if left is None else max(left, 0))
+                except queue.Empty:
+                    self._cut()
+                    continue
+                if received is None:
+                    self._cut()
+                    return
+                if received.payloads:
+                    self._take(received)
+                else:
+                    self._cut()
+        except DecodeError as problem:
+            self._error = problem
+            # Up to there it was well.
+            with contextlib.suppress(OSError):
+                self._cut()
+        except BaseException as problem:
+            self._error = problem
+        finally:
+            # Whoever waits for room must not wait for ever.
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._waiting.get_nowait()
+
+    def _take(self, received: Received) -> None:
+        tagged, state = pgo.tag(received.payloads, self._state, lsn=received.lsns)
+        self._state = state
+        if not self._tagged:
+            self._begun = time.monotonic()
+        self._tagged.append(tagged)
+        self._rows += tagged.num_rows
+        self._nbytes += received.nbytes
+        self._messages += len(received.payloads)
+        if (
+            self._rows >= self._limits.rows
+            or self._nbytes >= self._limits.nbytes
+            or time.monotonic() >= self._begun + self._limits.seconds
+        ):
+            self._cut()
+
+    def _cut(self) -> None:
+        """Makes durable what there is."""
+        if not self._tagged:
+            return
+        assert self._state is not None
+        rows = pa.Table.from_batches(self._tagged)
+        end, inside = _ended(rows, self._end_lsn, self._inside)
+        write_segment(self._directory, rows, self._state, source=self._source, end_lsn=end)
+        with self._lock:
+            self._stored += self._messages
+            self._end_lsn, self._inside = end, inside
+        self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
+
+
+def _new_session(state: StreamState | None) -> StreamState:
+    """The state with a mark: what was open is void, for the server sends it again."""
+    decoder = pgo.Decoder(state=state)
+    decoder.start_session()
+    return decoder.state
+
+
+def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool]:
+    """(the position up to which everything that committed is in the rows or before, whether a transaction is open)."""
+    kinds = rows.column("kind").to_numpy()
+    boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
+    if len(boundaries):
+        inside = int(kinds[boundaries[-1]]) in _OPENS
+    ends = np.flatnonzero(np.isin(kinds, _ENDS))
+    if len(ends):
+        (last,) = rows.slice(ends[-1], 1).combine_chunks().to_batches()
+        transactions = pgo.decode_tagged(last, Catalog()).transactions
+        end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
+    return end_lsn, inside

@@ -1,0 +1,221 @@
+"""Capture: from a slot into segments, without a gap and without a message twice, whatever ends it and when."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg2
+import psycopg2.errors
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from pgoutput_fast.capture.plugin import plugin_options
+from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.slots import create_slot, read_slots
+from pgoutput_fast.capture.walsender import Walsender
+from pgoutput_fast.segments import Source, list_segments
+from pgoutput_fast.state import StreamState
+
+__all__ = ["Capture", "CaptureError"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+_BATCH_BYTES = 1 << 22
+_READ_SECONDS = 0.5
+# So long a server that is away is waited for.
+_RETRY_SECONDS = 300.0
+
+
+class CaptureError(RuntimeError):
+    """A capture cannot go on; the message says why and what to do."""
+
+
+class Capture:
+    """Writes what a slot sends into segments.
+
+    What was acknowledged to the server is durable; what is durable is not sent again. A process that is killed goes on
+    behind its newest segment.
+
+    Args:
+        dsn: of the database.
+        slot: the slot's name; it is created if there is neither one nor a segment.
+        publications: their names, as they are.
+        directory: of the segments; it is created.
+        two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
+        overrides: plugin options over those that `plugin_options` picks.
+        limits: when a segment is cut.
+
+    >>> Limits(seconds=1.0)
+    Limits(rows=1000000, nbytes=67108864, seconds=1.0)
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        publications: Sequence[str],
+        directory: str | os.PathLike[str],
+        *,
+        two_phase: bool = False,
+        overrides: Mapping[str, str | None] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._publications = tuple(publications)
+        self._directory = Path(directory)
+        self._two_phase = two_phase
+        self._overrides = dict(overrides or {})
+        self._limits = limits if limits is not None else Limits()
+        self._has_begun = False
+
+    def run(
+        self,
+        *,
+        until_lsn: int | None = None,
+        stop: threading.Event | None = None,
+        retry_seconds: float = _RETRY_SECONDS,
+    ) -> None:
+        """Captures until it is told to stop; then everything that came is durable and acknowledged.
+
+        Args:
+            until_lsn: stop when all that committed up to there is durable.
+            stop: stop when it is set.
+            retry_seconds: so long a server that is away is waited for.
+
+        Raises:
+            CaptureError: if it cannot go on; the message says what to do.
+            psycopg2.Error: if the server refuses, or is away for too long. What is wrong from the beginning is not
+                tried again, but for a slot that is in use: the server may not have noticed that its user died.
+            OSError: if a segment cannot be written.
+            DecodeError: if the server sends what is no message.
+        """
+        stop = stop if stop is not None else threading.Event()
+        self._has_begun = False
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with _locked(self._directory):
+            for attempt in Retrying(
+                retry=retry_if_exception(self._may_pass),
+                wait=wait_random_exponential(multiplier=0.2, max=10),
+                stop=stop_after_delay(retry_seconds),
+                before_sleep=before_sleep_log(_log, logging.WARNING),
+                reraise=True,
+            ):
+                with attempt:
+                    self._session(until_lsn, stop)
+
+    def _may_pass(self, problem: BaseException) -> bool:
+        """Whether it is worth another try."""
+        if isinstance(problem, psycopg2.errors.ObjectInUse):
+            return True
+        lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError)
+        return lost and self._has_begun
+
+    def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
+        """One connection's worth."""
+        segments = list_segments(self._directory)
+        newest = segments[-1] if segments else None
+        source = self._prepare(newest is not None)
+        state: StreamState | None = None
+        end_lsn = 0
+        if newest is not None:
+            if newest.source != source:
+                raise CaptureError(
+                    f"{self._directory} has segments of another source: {newest.source} instead of {source}. "
+                    "Capture into another directory"
+                )
+            state, end_lsn = newest.state, newest.end_lsn or 0
+        _log.info("capturing from slot %s into %s, behind %s", self._slot, self._directory, lsn_text(end_lsn))
+        with (
+            Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
+            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+        ):
+            self._has_begun = True
+            while not stop.is_set():
+                wait = min(_READ_SECONDS, self._limits.seconds)
+                received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
+                while received.payloads and not recorder.offer(received, 0.2):
+                    sender.status()
+                recorder.check()
+                durable = recorder.durable_lsn
+                if not received.payloads and recorder.idle:
+                    # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+                    durable = max(durable, sender.wal_end)
+                elif not received.payloads and until_lsn is not None and sender.wal_end >= until_lsn:
+                    recorder.flush()
+                sender.acknowledge(durable)
+                if until_lsn is not None and durable >= until_lsn:
+                    break
+            # What came until now; a server that hears of it later would send it again, and that is left out then.
+            recorder.finish()
+            sender.acknowledge(recorder.durable_lsn)
+
+    def _prepare(self, has_segments: bool) -> Source:
+        """What is captured; the slot is created if this is the beginning."""
+        with session(self._dsn) as cursor:
+            server = read_server(cursor)
+            found = next(iter(read_slots(cursor, self._slot)), None)
+        if found is None and has_segments:
+            raise CaptureError(
+                f"slot {self._slot} is gone, but {self._directory} has segments of it: what was changed since is lost. "
+                "Make a new slot, load the tables again, and capture into another directory"
+            )
+        if found is None:
+            found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
+            _log.info("created slot %s", self._slot)
+        if found.invalidated is not None:
+            raise CaptureError(
+                f"slot {self._slot} was invalidated ({found.invalidated}): what was changed since is lost. "
+                "Drop it, make a new one, load the tables again, and capture into another directory"
+            )
+        if (found.plugin, found.database) != ("pgoutput", server.database):
+            raise CaptureError(
+                f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
+            )
+        options = plugin_options(
+            server.version, self._publications, two_phase=found.two_phase, overrides=self._overrides
+        )
+        return Source(
+            server.system_identifier, server.database, self._slot, tuple(sorted(self._publications)), options
+        )
+
+
+def lsn_text(lsn: int) -> str:
+    """As PostgreSQL writes it.
+
+    >>> lsn_text(0x16B374D848)
+    '16/B374D848'
+    """
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """That nobody else writes into the directory.
+
+    Raises:
+        CaptureError: if somebody does.
+    """
+    with open(directory / ".lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CaptureError(f"another process captures into {directory}") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
+        file.flush()
+        yield

@@ -1,0 +1,122 @@
+"""Sessions with a server, and what it says of itself. Values are printed as a session is set: so it is pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+__all__ = ["PINS", "Server", "connect", "read_server", "session"]
+
+# Text cells follow the session that decodes. These are the settings under which text means one thing.
+PINS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "lc_monetary": "C",
+    # What a user may have set for all sessions must not end one that waits for changes, or for a long read.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+# A cut connection is noticed by the system after about a minute, also while nothing is sent.
+_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server and a database of it.
+
+    Attributes:
+        version: such as 180001 for 18.1, and 100023 for 10.23.
+        system_identifier: of the cluster; a copy has the same.
+        database: its name.
+        in_recovery: whether it is a standby.
+        settings: those that matter for decoding, as `SHOW` prints them.
+    """
+
+    version: int
+    system_identifier: str
+    database: str
+    in_recovery: bool
+    settings: dict[str, str]
+
+    @property
+    def major(self) -> int:
+        """Such as 18."""
+        return self.version // 10000
+
+
+def connect(dsn: str, *, replication: bool = False) -> Any:
+    """A pinned psycopg2 connection; autocommitting, or a logical walsender's.
+
+    Args:
+        dsn: libpq's connection string or URI.
+        replication: whether it is to speak the replication protocol.
+
+    Raises:
+        psycopg2.OperationalError: if the server cannot be reached or refuses.
+    """
+    given = psycopg2.extensions.parse_dsn(dsn)
+    pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
+    # Behind the user's own, so that the pins hold.
+    options = f"{given.pop('options', '')} {pins}".strip()
+    merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **given, "options": options}
+    if replication:
+        merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
+        return psycopg2.connect(**merged)
+    connection = psycopg2.connect(**merged)
+    connection.autocommit = True
+    return connection
+
+
+@contextmanager
+def session(dsn: str) -> Iterator[Any]:
+    """A cursor of a pinned session that ends with the block."""
+    connection = connect(dsn)
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+_SETTINGS = (
+    "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size", "wal_sender_timeout",
+    "logical_decoding_work_mem", "max_prepared_transactions", "idle_replication_slot_timeout", "server_encoding",
+    "track_commit_timestamp", "max_wal_size",
+)  # fmt: skip
+
+
+def read_server(cursor: Any) -> Server:
+    """What the server at the other end of a cursor says of itself.
+
+    Raises:
+        psycopg2.Error: if it does not answer.
+    """
+    cursor.execute(
+        "SELECT name, current_setting(name) FROM pg_catalog.pg_settings WHERE name = ANY(%s)",
+        (list(_SETTINGS),),
+    )
+    settings = dict(cursor.fetchall())
+    cursor.execute(
+        "SELECT pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_database(), "
+        "pg_catalog.pg_is_in_recovery()"
+    )
+    version, database, in_recovery = cursor.fetchone()
+    # Every user may ask from 10 on; a grant can have been taken away.
+    cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
+    identifier = ""
+    if cursor.fetchone()[0]:
+        cursor.execute("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
+        identifier = cursor.fetchone()[0]
+    return Server(version, identifier, database, in_recovery, settings)

@@ -1,0 +1,152 @@
+"""Replication slots: what there is, and creating and dropping one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.capture.session import read_server, session
+
+__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots"]
+
+_NAME = re.compile(r"[a-z0-9_]{1,63}")
+
+# As JSON, for the columns that a server's version lacks; wal_status is of 13, two_phase of 14, failover of 17.
+_QUERY = """
+SELECT s.slot_name::text, s.plugin::text, s.database::text, s.temporary, s.active, s.active_pid,
+       (s.restart_lsn - '0/0'::pg_lsn)::int8, (s.confirmed_flush_lsn - '0/0'::pg_lsn)::int8,
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
+        - s.restart_lsn)::int8,
+       to_json(s) ->> 'wal_status', (to_json(s) ->> 'safe_wal_size')::int8,
+       coalesce((to_json(s) ->> 'two_phase')::bool, false), coalesce((to_json(s) ->> 'failover')::bool, false),
+       to_json(s) ->> 'invalidation_reason', coalesce((to_json(s) ->> 'conflicting')::bool, false)
+FROM pg_catalog.pg_replication_slots s
+WHERE s.slot_type = 'logical' AND (%(name)s::text IS NULL OR s.slot_name = %(name)s)
+ORDER BY s.slot_name
+"""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A logical replication slot, as the server describes it.
+
+    Attributes:
+        name, plugin, database: what it is called, and whose changes it decodes.
+        temporary: whether it goes with the session that made it.
+        active_pid: the server's process that uses it, None if none does.
+        restart_lsn: the oldest WAL that it keeps, None if it was invalidated.
+        confirmed_flush_lsn: what was acknowledged: what commits later will be sent.
+        kept_bytes: WAL that it keeps from being removed, None if it keeps none.
+        wal_status: `reserved`, `extended`, `unreserved` or `lost` (13 and later, else None).
+        safe_bytes: WAL that can be written until the slot may be invalidated; None for no limit or before 13.
+        two_phase: whether it decodes prepared transactions when they are prepared.
+        failover: whether standbys are to have it.
+        invalidated: why it is of no use any more, None if it is.
+    """
+
+    name: str
+    plugin: str
+    database: str
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    kept_bytes: int | None
+    wal_status: str | None
+    safe_bytes: int | None
+    two_phase: bool
+    failover: bool
+    invalidated: str | None
+
+
+def list_slots(dsn: str) -> list[Slot]:
+    """The server's logical slots, of all databases.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(dsn) as cursor:
+        return read_slots(cursor)
+
+
+def find_slot(dsn: str, name: str) -> Slot | None:
+    """The slot of that name, None if there is none.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(dsn) as cursor:
+        return next(iter(read_slots(cursor, name)), None)
+
+
+def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
+    """The same through a cursor."""
+    cursor.execute(_QUERY, {"name": name})
+    return [_slot(*row) for row in cursor.fetchall()]
+
+
+def _slot(
+    name: str, plugin: str, database: str, temporary: bool, active: bool, pid: int | None, restart: int | None,
+    confirmed: int | None, kept: int | None, wal_status: str | None, safe: int | None, two_phase: bool, failover: bool,
+    reason: str | None, conflicting: bool,
+) -> Slot:  # fmt: skip
+    if reason is None and (wal_status == "lost" or (restart is None and confirmed is not None)):
+        reason = "wal_removed"
+    if reason is None and conflicting:
+        reason = "conflicting with recovery"
+    return Slot(
+        name, plugin, database, temporary, pid if active else None, restart, confirmed, kept, wal_status, safe,
+        two_phase, failover, reason,
+    )  # fmt: skip
+
+
+def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
+    """Creates a permanent slot for pgoutput. It begins after the transactions that are open now have ended.
+
+    Args:
+        dsn: of the database whose changes it is to decode.
+        name: lower case letters, digits and underscores, at most 63.
+        two_phase: decode prepared transactions when they are prepared (15 and later).
+        failover: let standbys have it (17 and later).
+
+    Raises:
+        ValueError: for a name that no slot can have, and for what the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what it lacks.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
+        )
+    with session(dsn) as cursor:
+        major = read_server(cursor).major
+        if two_phase and major < 15:
+            # 14 has such slots, but its pgoutput does not send what they decode.
+            raise ValueError(
+                f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
+            )
+        if failover and major < 17:
+            raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+        arguments: list[Any] = [name, False]
+        if major >= 14:
+            arguments.append(two_phase)
+        if major >= 17:
+            arguments.append(failover)
+        places = ", ".join(["%s"] * (len(arguments) - 1))
+        cursor.execute(
+            f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
+        )
+        return read_slots(cursor, name)[0]
+
+
+def drop_slot(dsn: str, name: str) -> bool:
+    """Drops a slot, and lets go of the WAL that it keeps. Whether there was one.
+
+    Raises:
+        psycopg2.Error: if somebody uses it, or the server refuses for another reason.
+    """
+    with session(dsn) as cursor:
+        if not read_slots(cursor, name):
+            return False
+        cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+        return True

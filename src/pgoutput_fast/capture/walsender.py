@@ -1,0 +1,138 @@
+"""The replication stream of a slot: payloads in batches, and what was made durable said back in good time."""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from pgoutput_fast.capture.session import connect
+
+__all__ = ["Received", "Walsender"]
+
+_STATUS_SECONDS = 5.0  # wal_sender_timeout is a minute, but may have been set to less
+
+
+@dataclass
+class Received:
+    """Messages in the order in which they came.
+
+    Attributes:
+        payloads: what the plugin wrote.
+        lsns: of each message, its frame's start LSN.
+        nbytes: of the payloads.
+    """
+
+    payloads: list[bytes] = field(default_factory=list)
+    lsns: list[int] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class Walsender:
+    """A slot's stream from a position on.
+
+    Args:
+        dsn: of the slot's database.
+        slot: its name.
+        options: the plugin's, as `plugin_options` gives them.
+        start_lsn: transactions whose commit ends there or before are not sent; 0 for what was acknowledged.
+        status_seconds: so often the server hears how far this is.
+
+    Raises:
+        psycopg2.Error: if the server refuses, for instance because somebody else uses the slot.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        options: dict[str, str],
+        start_lsn: int = 0,
+        status_seconds: float = _STATUS_SECONDS,
+    ) -> None:
+        self._connection = connect(dsn, replication=True)
+        try:
+            self._cursor: Any = self._connection.cursor()
+            self._cursor.start_replication(
+                slot_name=slot, decode=False, options=options, start_lsn=start_lsn, status_interval=60
+            )
+        except BaseException:
+            self._connection.close()
+            raise
+        self._acknowledged = 0
+        self._status_seconds = status_seconds
+        self._next_status = 0.0
+
+    def __enter__(self) -> Walsender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    @property
+    def wal_end(self) -> int:
+        """How far the server was when it last said so."""
+        return int(self._cursor.wal_end)
+
+    def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
+        """What comes until it is so much, or until nothing more is there; nothing after `most_seconds` of silence.
+
+        Args:
+            most_bytes: of payloads.
+            most_seconds: how long the first message is waited for.
+            ask: if there is none yet, have the server say how far it is: it does so by itself only now and then.
+
+        Raises:
+            psycopg2.Error: if the connection is lost, or the server ends the stream.
+        """
+        read_message = self._cursor.read_message
+        payloads: list[bytes] = []
+        lsns: list[int] = []
+        nbytes = 0
+        deadline = time.monotonic() + most_seconds
+        while True:
+            message = read_message()
+            if message is not None:
+                payload = message.payload
+                payloads.append(payload)
+                lsns.append(message.data_start)
+                nbytes += len(payload)
+                if nbytes < most_bytes:
+                    continue
+            left = deadline - time.monotonic()
+            if payloads or left <= 0:
+                self.status()
+                return Received(payloads, lsns, nbytes)
+            self.status(force=ask, reply=True)
+            ask = False
+            select.select([self._connection], [], [], min(left, self._status_seconds))
+
+    def acknowledge(self, lsn: int) -> None:
+        """Everything that committed up to there is durable: the server need not keep it. It never goes back.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        if lsn > self._acknowledged:
+            self._acknowledged = lsn
+            self.status(force=True)
+
+    def status(self, *, force: bool = False, reply: bool = False) -> None:
+        """Tells the server that this is alive, if it is time. To be called often while something else is waited for.
+
+        Args:
+            force: it is time.
+            reply: the server is to answer with its own position.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        now = time.monotonic()
+        if force or now >= self._next_status:
+            self._next_status = now + self._status_seconds
+            lsn = self._acknowledged
+            self._cursor.send_feedback(write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True)
