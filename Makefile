@@ -8,7 +8,7 @@ TIME ?= 300
 ROWS ?= 20000000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-spark fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix lint bench bench-spark fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,10 @@ demo: $(VENV)/.demo  ## a real PostgreSQL, its WAL messages as typed columns on 
 test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (about 10 minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-matrix: $(VENV)/.dev  ## the tests of the Spark face on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 	$(BIN)/ruff check .
@@ -84,5 +88,5 @@ develop: | $(BIN)/python  ## compiles in place, for work on the ground floor wit
 	$(BIN)/python setup.py --quiet build_ext --inplace -j 2
 
 clean:  ## removes what was built
-	rm -rf build build-sanitize dist $(VENV) src/*.egg-info
+	rm -rf build build-sanitize dist $(VENV) .venv-spark-* src/*.egg-info
 	find src -name '*.so' -delete -o -path '*/_core/*.cpp' -delete

@@ -368,6 +368,10 @@ ARRAY_WRONG = [
     b"[3:2]={1}", b"[02:02]={1}", b"[-0:0]={1}", b"[2:2]{1}", b"[2:2={1}", b"[2]={1}", b"[]={1}", b"[2:2][1:1]={1}",
     b"[2:2]={{1}}", b"[4294967298:4294967298]={1}", b"{\\1}", b"{1\\,2}", b'{1"2"}', b"[1:1][1:1]={{1}}", b"{1{2}",
     b'{"1",}', b'{"\\', b'{"', b"{1\n}",
+    # Of several dimensions, but no parts of one size; or not those that the bounds promise.
+    b"{{}}", b"{{},{}}", b"{{1,2},{3}}", b"{{1},{2,3}}", b"{{1},2}", b"{1,{2}}", b"{{1},{{2}}}", b"{{{1}},{2}}", b"{{1}", b"{{1}}}",
+    b"{{1}}{", b"{{1},}", b"{{1,}}", b"{{,1}}", b"{{1}{2}}", b"{{1} ,{2}}", b"{{1},x{2}}", b"{{1}x}", b'{{"1}}', b"{{null}}", b"{{{{{{{1}}}}}}}",
+    b"[0:1][1:1]={{1}}", b"[0:0][1:1]={{1,2}}", b"[0:0][1:1]={{{1}}}", b"[0:0][1:1][1:1]={{1}}", b"[1:1][1:1]={{1}}",
 ]  # fmt: skip
 
 
@@ -392,8 +396,10 @@ LISTS: dict[str, Cells] = {
             (b'{"1",2}', array(23, struct.pack(">i", 1), struct.pack(">i", 2))),
         ],
         binary=[shape(1, 23, (0, 1)), shape(1, 23, (0, 0)), shape(2, 23, (3, 1), (0, 5))],
-        unrepresentable_text=[b"{{1,2},{3,4}}", b"{{}}", b"[0:1][2:2]={{1},{2}}"],
-        unrepresentable_binary=[shape(2, 23, (1, 1), (1, 1), rest=INT_1), shape(6, 23, *[(1, 1)] * 6)],
+        unrepresentable_text=[b"{{1,2},{3,4}}", b"[0:1][2:2]={{1},{2}}", b"{{{{{{1}}}}}}", b"[1:1][0:1]={{1,NULL}}", b'{{"1"},{NULL}}'],
+        unrepresentable_binary=[
+            shape(2, 23, (1, 1), (1, 1), rest=INT_1), shape(6, 23, *[(1, 1)] * 6, rest=INT_1), shape(2, 23, (2, 1), (1, 7), rest=INT_1 * 2),
+        ],
         malformed_text=[*ARRAY_WRONG, b"{a}", b"{01}", b"{2147483648}", b"{1,x,3}", b"[2:3]={1,x}", b'{""}', b'{"NULL"}'],
         malformed_binary=[
             b"", EMPTY_ARRAY, shape(0, 25), shape(0, 23, rest=b"\0"), shape(7, 23, *[(1, 1)] * 7), shape(-1, 23),
@@ -402,6 +408,9 @@ LISTS: dict[str, Cells] = {
             shape(1, 25, (1, 1), rest=INT_1), shape(1, 23, (1, 1), rest=struct.pack(">i", -2)), shape(1, 23, (1, 1), rest=INT),
             shape(1, 23, (1, 1), rest=struct.pack(">i", 3) + b"\0" * 3), shape(2, 23, (1, 1), (-1, 1)),
             shape(1, 23, (0, 1), rest=b"\0"), shape(1, 23, (1, 1), rest=struct.pack(">i", 2**31 - 1)),
+            shape(6, 23, *[(1, 1)] * 6), shape(6, 23, *[(2**31 - 1, 1)] * 6, rest=INT_1), shape(2, 23, (2, 1), (2, 1), rest=INT_1 * 3),
+            shape(2, 23, (2, 1), (2, 1), rest=INT_1 * 5), shape(2, 23, (1, 1), (1, 1), rest=INT_1[:-1]),
+            shape(2, 23, (1, 1), (1, 1), rest=struct.pack(">i", -2)), shape(2, 23, (1, 1), (1, 1), rest=INT_1 + b"\0"),
         ],
     ),
     "text[]": Cells(

@@ -19,10 +19,29 @@ def printed(
         oid,
         both=[(text.encode(), to_binary(name, text)) for text in texts],
         binary=binary or [],
-        text=[b"whatever it says"],
-        unrepresentable_text=[NOT_UTF8],
+        text=[] if name in NO_SUCH_TEXT else [b"whatever it says"],
+        unrepresentable_text=[] if name in NO_SUCH_TEXT else [NOT_UTF8],
+        malformed_text=[*NO_SUCH_TEXT[name].split(b" "), NOT_UTF8] if name in NO_SUCH_TEXT else [],
         malformed_binary=wrong,
     )
+
+
+V4_WRONG = b"1 1.2.3 1.2.3.4.5 1.2.3.256 1.2.3.04 1.2.3. .1.2.3 1..2.3 a.b.c.d 1.2.3.4/33 1.2.3.4/ 1.2.3.4/08 1.2.3.4/-1 1.2.3.4x"
+V6_WRONG = (
+    b"abc ::: 1::2::3 1:2:3:4:5:6:7 1:2:3:4:5:6:7:8:9 1:2:3:4:5:6:7::8 12345:: 01:: A:: g:: 1: :1 1:2:3:4:5:6:7: ::1%lo ::/129 ::/ "
+    b"::1.2.3 ::1.2.3.4.5 1:2:3:4:5:6:7:1.2.3.4 ::1.2.3.04 ::1.2.3.4:5 :/1 1:/1"
+)
+# What no server prints, of types whose text is looked at; the empty one among them, but for bits.
+NO_SUCH_TEXT = {
+    "tid": b" ( () (1,2 1,2 (1,2)x (01,2) (1,65536) (4294967296,1) (-1,2) (1,) (,2) (1,2,3) (1;2)",
+    "xid8": b" -1 01 x 1x 18446744073709551616 99999999999999999999999",
+    "bit": b"2 012 x 1.0",
+    "varbit": b"2 012 x 101O",
+    "inet": b" " + V4_WRONG + b" " + V6_WRONG,
+    "cidr": b" " + V4_WRONG + b" " + V6_WRONG + b" 1.2.3.4 ::",
+    "macaddr": b" 08:00:2b:01:02:fF 08:00:2b:01:02 08:00:2b:01:02:ff:00 08-00:2b:01:02:ff 08:00:2b:01:02:fg 08002b0102ff00000",
+    "macaddr8": b" 08:00:2b:01:02:03:04:fF 08:00:2b:01:02:ff 08:00:2b:01:02:03:04:ff:00 08:00:2b:01:02:03:04-ff",
+}
 
 
 def wrong_widths(width: int) -> list[bytes]:

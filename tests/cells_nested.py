@@ -177,8 +177,8 @@ NESTED: dict[str, Cells] = {
         6151,
         both=[(b'{"{}","{(,1],[2.5,3.0)}",NULL}', array(4532, spans(), spans(span(12, numeric(0, 0, 0, 1)),
                span(2, numeric(0, 0, 1, 2, 5000), numeric(0, 0, 1, 3))), None))],
-        malformed_text=[b"{{}}x", b'{"{(,1e5]}"}'],
-        unrepresentable_text=[b"{{}}"],
+        malformed_text=[b"{{}}x", b"{{}}", b'{"{(,1e5]}"}'],
+        unrepresentable_text=[b'{{"{}"}}'],
     ),
     "tsmultirange[]": Cells(
         6152,

@@ -99,6 +99,7 @@ class Column:
     name: str
     type_oid: int
     type: Kind
+    on_the_wire: Kind  # the same without what a live server said
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class Transaction:
     prepare_timestamp: int | None = None
     prepare_end_lsn: int | None = None
     in_doubt: bool = False  # who knows whether a message that was set aside ended it, or a part of it
+    may_be_over: bool = False  # prepared, and a message that was set aside may have ended it
     origin: str | None = None
     origin_lsn: int | None = None
     said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
@@ -174,6 +176,7 @@ class Decoder:
         self.streams: dict[int, Transaction] = {}  # open streamed transactions by xid
         self.prepared: dict[int, Transaction] = {}
         self.said: dict[tuple[str, int], Said] = {}  # outside stream blocks, or in committed streams
+        self.described: dict[int, Relation] = {}  # by version, as it was described first
         # doubts, all of them consequences of messages that were set aside
         self.lost = False  # since a bad boundary, until the next good one
         self.forgot_relations_at = -1  # what was said before this seq no longer counts
@@ -210,7 +213,15 @@ class Decoder:
         )  # fmt: skip
 
     def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
-        self.doubt_streams_after(tag, problem)
+        if tag in ("K", "r"):
+            # The xid comes behind tag, flags and three or four fields of eight bytes.
+            at = {"K": 2 + 3 * 8, "r": 2 + 4 * 8}[tag]
+            named = self.prepared.pop(int.from_bytes(frame.payload[at : at + 4], "big"), None)
+            if named and len(frame.payload) < at + 4:
+                self.prepared[named.xid] = named
+            elif named:
+                self.set_aside(named)
+        self.doubt_others_after(tag, problem)
         if tag in tuple("IUDTMO"):
             return
         if tag == "Y":
@@ -230,9 +241,10 @@ class Decoder:
             self.lost = True
             self.forgot_relations_at = frame.seq
 
-    def doubt_streams_after(self, tag: str, problem: MalformedError) -> None:
+    def doubt_others_after(self, tag: str, problem: MalformedError) -> None:
         """A stream ends, and loses subtransactions, between other transactions and blocks: a message set aside there
-        may have said so, and any that comes too early shows that others are missing."""
+        may have said so, and any that comes too early shows that others are missing. There, too, ends what was prepared,
+        but only as a whole: its own end, when it comes, is as good as ever."""
         if isinstance(problem, OutOfOrderError):
             doubt = True
         elif self.plain or self.block:
@@ -242,6 +254,8 @@ class Decoder:
             doubt = tag not in tuple("RYMO")
         for txn in self.streams.values():
             txn.in_doubt |= doubt
+        for txn in self.prepared.values():
+            txn.may_be_over |= doubt
 
     def set_aside(self, txn: Transaction) -> None:
         """All that waits of a transaction of which nobody knows what became of it."""
@@ -249,7 +263,7 @@ class Decoder:
             self.reject(held.frame, MalformedError("its transaction was lost to a bad message"))
 
     def is_void(self, txn: Transaction, seq: int) -> None:
-        if txn.in_doubt:  # perhaps it was committed
+        if txn.in_doubt or txn.may_be_over:  # perhaps it was committed
             self.set_aside(txn)
         else:
             self.outcome(txn, "aborted", seq)
@@ -318,6 +332,7 @@ class Decoder:
         reader.end()
         self.require_between_transactions()
         self.void_older(xid, frame)
+        self.end_namesake(gid)
         self.plain = Transaction(frame.seq, "b", xid, gid, prepare_timestamp=timestamp)
         self.boundary(
             frame, "begin_prepare", self.plain, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp,
@@ -343,6 +358,7 @@ class Decoder:
         self.require_between_transactions()
         txn = self.open_stream(xid)
         del self.streams[xid]
+        self.end_namesake(gid)
         txn.gid, txn.prepare_timestamp, txn.prepare_end_lsn = gid, timestamp, end_lsn
         self.prepared[xid] = txn
         self.boundary(
@@ -469,6 +485,12 @@ class Decoder:
                 if known is self.streams:
                     self.earlier_messages = set(self.met_messages)
 
+    def end_namesake(self, gid: str) -> None:
+        """A name is prepared once at a time."""
+        for xid, txn in list(self.prepared.items()):
+            if txn.may_be_over and txn.gid == gid:
+                self.set_aside(self.prepared.pop(xid))
+
     def promote(self, txn: Transaction) -> None:
         for said in txn.said:
             plain = self.said.get((said.tag, said.oid))
@@ -555,19 +577,37 @@ class Decoder:
         if count < 0:
             raise MalformedError("negative number of columns", reader.position - 2)
         columns: list[Column] = []
+        type_offsets = []
         for _ in range(count):
             reader.zero_or_one()
             column, type_oid, typmod = reader.string(), reader.u32(), reader.i32()
             explained = self.look_up("Y", type_oid)
-            means = resolve(type_oid, typmod, explained.content if explained else None, self.types)
-            columns.append(Column(column, type_oid, means))
+            says = explained.content if explained else None
+            means = resolve(type_oid, typmod, says, self.types)
+            columns.append(Column(column, type_oid, means, resolve(type_oid, typmod, says)))
+            type_offsets.append(reader.position - 8)
         reader.end()
         if len({column.name for column in columns}) < count:
             raise MalformedError("two columns of the same name")
         relation = Relation(oid, namespace, name, int.from_bytes(version, "big", signed=True), tuple(columns))
         doubt = "a Type message before its Relation message is bad" if self.bad_type else None
         self.bad_type = False
+        if not doubt:
+            relation = self.only_meaning(relation, type_offsets)
         self.remember(Said("R", oid, frame.seq, subxid, relation, doubt))
+
+    def only_meaning(self, relation: Relation, type_offsets: list[int]) -> Relation:
+        """A version as it was described first. Its id says nothing of its columns' types beyond their oids."""
+        first = self.described.setdefault(relation.version, relation)
+        for before, now, offset in zip(first.columns, relation.columns, type_offsets, strict=True):
+            if before.on_the_wire != now.on_the_wire:
+                raise MalformedError("a type of another kind", offset, first.quoted, now.name)
+        return first
+
+    def name_of(self, oid: int) -> str | None:
+        """What a relation is called, if it was never called anything else."""
+        names = {relation.quoted for relation in self.described.values() if relation.oid == oid}
+        return names.pop() if len(names) == 1 else None
 
     def remember(self, said: Said) -> None:
         """Inside a stream block for its transaction alone, elsewhere for all."""
@@ -584,9 +624,9 @@ class Decoder:
 
     def known_relation(self, oid: int, offset: int) -> Relation:
         said = self.look_up("R", oid)
+        name = self.name_of(oid)
         if said is None:
-            raise MalformedError("of a relation never described", offset)
-        name = said.content.quoted if said.content else None
+            raise MalformedError("of a relation never described", offset, name)
         if said.doubt:
             raise MalformedError(said.doubt, offset, name)
         if said.seq < self.forgot_relations_at:
@@ -603,10 +643,11 @@ class Decoder:
         if count <= 0 or flags > 3:
             raise MalformedError("relation count or flags of a truncate", reader.position - 5)
         relations = []
-        for _ in range(count):
-            offset = reader.position
-            relations.append(self.known_relation(reader.u32(), offset))
+        first = reader.position
+        oids = [reader.u32() for _ in range(count)]
         reader.end()
+        for k, oid in enumerate(oids):
+            relations.append(self.known_relation(oid, first + 4 * k))
 
         def emit() -> None:
             self.out.truncates.append(
@@ -625,9 +666,10 @@ class Decoder:
         txn = self.transaction()
         subxid = self.prefix(reader)
         offset = reader.position
-        relation = self.known_relation(reader.u32(), offset)
+        oid = reader.u32()
         start = reader.position
         reader.take(1)  # a change without any tuple is not even held back
+        relation = self.known_relation(oid, offset)
 
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)

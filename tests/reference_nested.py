@@ -143,6 +143,7 @@ def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]])
         split = scalars.binary_elements if binary else scalars.text_elements
         name = kind.parts[0].name if isinstance(kind.parts[0], PgType) else ""
         elements, lower = split(PgType(name, is_list=True, element_oid=kind.element_oid), raw)
+        expect_room(kind.parts[0], elements)
         if lower != 1:
             problems.append(("array with a lower bound other than 1", False))
         return [part(kind.parts[0], binary, element, problems) for element in elements]
@@ -164,6 +165,24 @@ def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]])
         fields = binary_record(raw, kind.oids) if binary else text_record(raw, len(kind.parts))
     pairs = zip(kind.names, kind.parts, fields, strict=True)
     return {name: part(one, binary, field, problems) for name, one, field in pairs}
+
+
+def places(kind: Kind) -> int:
+    """Columns without fields that a value becomes: lower, upper and three flags of a range."""
+    if isinstance(kind, PgType):
+        return 1
+    return sum(map(places, kind.parts)) + {"range": places(kind.parts[0]) + 3 if kind.parts else 0}.get(
+        kind.shape, 0
+    )
+
+
+def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
+    """A null is short on the wire, whatever it has fields."""
+    if isinstance(kind, PgType) or kind.shape in ("list", "multirange") or places(kind) <= 32:
+        return
+    nulls = elements.count(None)
+    if nulls * places(kind) > 4096 + 32 * len(elements) + 4 * (len(elements) - nulls) * places(kind):
+        raise NoArrowFormError("array of too many null composites")
 
 
 def part(kind: Kind, binary: bool, raw: bytes | None, problems: list[tuple[str, bool]]) -> Any:

@@ -351,11 +351,60 @@ def tsquery_from_binary(raw: bytes) -> str:
     return string(built[0][1]) if built else ""
 
 
+# --- text that is kept, if the server can have printed it ---------------------------------------------------
+
+
+def matching(pattern: str) -> Callable[[bytes], str]:
+    def check(raw: bytes) -> str:
+        text = raw.decode("latin-1")
+        if not re.fullmatch(pattern, text):
+            raise MalformedError("text that the server does not print")
+        return text
+
+    return check
+
+
+def counted(raw: bytes, pattern: str, *most: int) -> str:
+    text = raw.decode("latin-1")
+    match = re.fullmatch(pattern, text)
+    if not match or any(
+        str(int(n)) != n or int(n) > top for n, top in zip(match.groups(), most, strict=True)
+    ):
+        raise MalformedError("numbers that the server does not print")
+    return text
+
+
+def address_from_text(raw: bytes, *, is_cidr: bool) -> str:
+    text = raw.decode("latin-1")
+    address, slash, bits = text.partition("/")
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        raise MalformedError("address") from None
+    if not re.fullmatch(r"[0-9a-f.:]+", address) or re.search(r"(?:^|:)0[0-9a-f]+(?=:|$)", address):
+        raise MalformedError("address")  # capitals, zones, leading zeros
+    if is_cidr and not slash:
+        raise MalformedError("cidr without its prefix")
+    if slash and not (
+        re.fullmatch(r"[0-9]+", bits) and str(int(bits)) == bits and int(bits) <= parsed.max_prefixlen
+    ):
+        raise MalformedError("prefix length")
+    return text
+
+
 PRINTED_FROM_TEXT: dict[str, Callable[[bytes], Any]] = {
     "money": money_from_text,
     "interval": interval_from_text,
     "xid": lambda raw: integer(raw, 0, 2**32 - 1),
     "cid": lambda raw: integer(raw, 0, 2**32 - 1),
+    "bit": matching("[01]*"),
+    "varbit": matching("[01]*"),
+    "inet": lambda raw: address_from_text(raw, is_cidr=False),
+    "cidr": lambda raw: address_from_text(raw, is_cidr=True),
+    "macaddr": matching("[0-9a-f]{2}(:[0-9a-f]{2}){5}"),
+    "macaddr8": matching("[0-9a-f]{2}(:[0-9a-f]{2}){7}"),
+    "xid8": lambda raw: counted(raw, "([0-9]+)", 2**64 - 1),
+    "tid": lambda raw: counted(raw, r"\(([0-9]+),([0-9]+)\)", 2**32 - 1, 2**16 - 1),
 }
 PRINTED_FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
     "money": lambda raw: Decimal(fixed(raw, "q")).scaleb(-2, Context(prec=40)),

@@ -11,6 +11,7 @@ things can happen to a cell:
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -196,13 +197,13 @@ def binary_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     if dimensions == 0 or 0 in sizes:  # int2vector cast to int2[] has one dimension of size 0
         reader.end()
         return [], 1
-    if dimensions > 1:
-        raise NoArrowFormError("multi-dimensional array")
     elements: list[bytes | None] = []
-    for _ in range(sizes[0]):
+    for _ in range(math.prod(sizes)):
         length = reader.i32()
         elements.append(None if length == -1 else reader.take(length))
     reader.end()
+    if dimensions > 1:
+        raise NoArrowFormError("multi-dimensional array")
     return elements, lower_bounds[0]
 
 
@@ -213,7 +214,8 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     """The elements of what array_out prints; quoting and bounds are ASCII, what is inside is left alone."""
     delimiter = b";" if kind.name == "box" else b","
     if not raw.startswith(b"["):
-        if raw.startswith(b"{{") and raw.endswith(b"}"):
+        if raw.startswith(b"{{"):
+            text_sizes(raw, delimiter)
             raise NoArrowFormError("multi-dimensional array")
         return text_array_body(raw, delimiter), 1
     match = BOUNDS.match(raw)
@@ -226,8 +228,10 @@ def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
     body = raw[match.end() :]
     if any(lower > upper for lower, upper in bounds) or all(lower == 1 for lower, _ in bounds):
         raise MalformedError("array bounds")
+    if len(bounds) > 6:
+        raise MalformedError("more array dimensions than there are")
     if len(bounds) > 1:
-        if not (body.startswith(b"{{") and body.endswith(b"}")):
+        if text_sizes(body, delimiter) != [upper - lower + 1 for lower, upper in bounds]:
             raise MalformedError("array bounds that do not fit the array")
         raise NoArrowFormError("multi-dimensional array")
     elements = text_array_body(body, delimiter)
@@ -265,6 +269,40 @@ def text_array_body(body: bytes, delimiter: bytes = b",") -> list[bytes | None]:
         if body[at : at + 1] != delimiter:
             raise MalformedError("array element that ends neither with the delimiter nor with }")
         at += 1
+
+
+def text_sizes(body: bytes, delimiter: bytes) -> list[int]:
+    """The sizes of an array's dimensions; each part of it is an array of one dimension less, or an element."""
+    unquoted = re.compile(rb'[^"\\{}' + delimiter + rb" \t\n\r\v\f]+")
+
+    def array(at: int) -> tuple[list[int], int]:
+        """The sizes of what begins at a brace, and where it ends."""
+        shapes: list[list[int]] = []
+        while True:
+            at += 1  # behind the brace or a delimiter
+            if body[at : at + 1] == b"{":
+                shape, at = array(at)
+            elif match := QUOTED.match(body, at) or unquoted.match(body, at):
+                if match[0] != b"NULL" and match[0].upper() == b"NULL":
+                    raise MalformedError("array element that PostgreSQL would have quoted")
+                shape, at = [], match.end()
+            else:
+                raise MalformedError("array element")
+            shapes.append(shape)
+            if body[at : at + 1] == b"}":
+                break
+            if body[at : at + 1] != delimiter:
+                raise MalformedError("array element that ends neither with the delimiter nor with }")
+        if any(shape != shapes[0] for shape in shapes):
+            raise MalformedError("array whose parts differ")
+        return [len(shapes), *shapes[0]], at + 1
+
+    if not body.startswith(b"{") or body.startswith(b"{" * 7):
+        raise MalformedError("array of impossible dimensions")
+    sizes, end = array(0)
+    if end != len(body):
+        raise MalformedError("bytes behind an array")
+    return sizes
 
 
 # --- scalars from text --------------------------------------------------------------------------------------

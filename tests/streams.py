@@ -431,7 +431,9 @@ def summary(rows: list[Any], tables: dict[str, list[Any]]) -> dict[str, Any]:
             for r in rejects
         ),
         "whole": sorted(
-            (r["seq"], r["raw"], r["lsn"] or 0) for r in tables["rejects"] if r["format"] is None
+            (r["seq"], r["raw"], r["lsn"] or 0, r["relation"] or "")
+            for r in tables["rejects"]
+            if r["format"] is None
         ),
     }
 
@@ -504,43 +506,12 @@ def check_error(stream: Stream, error: DecodeError) -> None:
     assert str(error).startswith(f"message {error.seq}")
 
 
-class _Listener(reference.Decoder):
-    """Notes which types each relation version was met with."""
-
-    def __init__(self) -> None:
-        super().__init__(True, False, False, DESCRIBED)
-        self.met: dict[int, tuple[Any, ...]] = {}
-        self.same = True
-
-    def remember(self, said: reference.Said) -> None:
-        super().remember(said)
-        if said.tag == "R" and said.content is not None:
-            types = tuple(column.type for column in said.content.columns)
-            self.same = self.same and self.met.setdefault(said.content.version, types) == types
-
-
-def types_stay(stream: Stream) -> bool:
-    """Whether a version id stands for the same types throughout: it does not say under which names it was met, so a
-    catalog can keep one meaning only."""
-    listener = _Listener()
-    for seq, payload in enumerate(stream.payloads):
-        if seq in stream.sessions:
-            listener.start_session(seq)
-        listener.feed(reference.Frame(seq, None, payload))
-    return listener.same
-
-
 def check(stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any) -> None:
-    """Both decoders give the same, whole and in several calls. AssertionError where they differ.
-
-    The committed view decodes by version ids: where one stands for several types, changes are compared as sent.
-    """
-    if options.get("transactions") == "committed" and not types_stay(stream):
-        options = {**options, "transactions": "as_sent"}
+    """Both decoders give the same, whole and in several calls. AssertionError where they differ."""
     expected = by_reference(stream, **options)
     whole = by_fast(stream, (), 0, **options)
     assert_same(whole, expected)
-    if cuts and types_stay(stream):
+    if cuts:
         assert_same(by_fast(stream, cuts, reopen, **options), expected)
         if options.get("transactions") == "committed":
             # All that waits goes to files at once, and into the state from there.
@@ -564,7 +535,7 @@ def _difference(got: list[Any], expected: list[Any]) -> str:
 
 def check_tagged(stream: Stream, choices: Choices, **options: Any) -> None:
     """Tagged, shuffled, split and decoded in any order, a stream gives what decoding it gives."""
-    if stream.sessions or not types_stay(stream):
+    if stream.sessions:
         return
     try:
         batch, state = tag(stream.payloads, StreamState(catalog=ENRICHED), lsn=stream.lsns)

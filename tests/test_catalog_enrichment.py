@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import struct
+from dataclasses import replace
 from typing import Any
 
 import psycopg2.extras
@@ -17,7 +18,15 @@ import pgoutput_fast as pgo
 from cells_nested import record, sized
 from pgoutput_fast import Catalog, Column, Decoder, Options, TypeField, UserType, UserTypes
 from pgoutput_fast._core.column import convert
-from pgoutput_fast.encode import Binary, ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.encode import (
+    Binary,
+    ColumnSpec,
+    RelationSpec,
+    Writer,
+    encode_begin,
+    encode_insert,
+    encode_relation,
+)
 from pgoutput_fast.types import column_type_of
 
 PAIR = UserType(30001, "public", "pair", "composite", fields=(TypeField("a", 23), TypeField("b", 25)))
@@ -339,19 +348,43 @@ def test_documents_that_are_no_catalog(types: Any) -> None:
         Catalog.from_json(json.dumps({"format": 1, "relations": [], "types": types}))
 
 
-def test_more_nulls_than_fields_have_room_for() -> None:
-    """Four bytes on the wire would take a place in each of a thousand columns."""
-    wide = UserType(
-        30010, "s", "wide", "composite", fields=tuple(TypeField(f"f{n}", 20) for n in range(1000))
-    )
-    types = UserTypes([wide, UserType(30011, "s", "_wide", "array", of=30010)])
-    kind = type_of(30011, types)
-    most = (1 << 26) // 1000
-    head = struct.pack(">iiI", 1, 1, 30010)
-    cells = [head + struct.pack(">ii", n, 1) + sized(None) * n for n in (most + 1, 3)]
-    got, issues = convert(kind, cells, True)
-    assert [(row, inside) for row, code, inside in issues if 64 <= code < 128] == [(0, False)]
-    assert got.to_pylist() == [None, [None] * 3]
+WIDE = UserType(30010, "s", "wide", "composite", fields=tuple(TypeField(f"f{n}", 20) for n in range(1000)))
+WIDE_TYPES = UserTypes([WIDE, UserType(30011, "s", "_wide", "array", of=30010)])
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+def test_more_nulls_than_fields_have_room_for(binary: bool) -> None:
+    """A few bytes on the wire would take a place in each of a thousand columns. Of narrow composites there is no limit."""
+
+    def cell(*elements: bool) -> bytes:
+        if not binary:
+            return b"{%s}" % b",".join(b'"(%s)"' % (b"," * 999) if each else b"NULL" for each in elements)
+        one = record(*[(20, None)] * 1000)
+        head = struct.pack(">iiI", 1, 1, 30010) + struct.pack(">ii", len(elements), 1)
+        return head + b"".join(sized(one if each else None) for each in elements)
+
+    cells = [cell(*[False] * 5), cell(*[False] * 4), cell(*[False, True] * 50), cell(*[False] * 100, True)]
+    got, issues = convert(type_of(30011, WIDE_TYPES), cells, binary)
+    assert [(row, inside) for row, code, inside in issues if 64 <= code < 128] == [(0, False), (3, False)]
+    nothing = dict.fromkeys(f"f{n}" for n in range(1000))
+    assert got.to_pylist() == [None, [None] * 4, [None, nothing] * 50, None]
+    narrow = replace(WIDE, fields=WIDE.fields[:32])
+    kind = type_of(30011, UserTypes([narrow, UserType(30011, "s", "_wide", "array", of=30010)]))
+    cells = [struct.pack(">iiIii", 1, 1, 30010, 5000, 1) + sized(None) * 5000]
+    assert convert(kind, cells if binary else [b"{" + b"NULL," * 4999 + b"NULL}"], binary)[1] == []
+
+
+def test_nulls_of_wide_composites_do_not_make_batches_large() -> None:
+    """What a batch holds is bounded, however short its messages are."""
+    table = RelationSpec(16500, "public", "t", (ColumnSpec("w", 30010), ColumnSpec("l", 30011)))
+    cell = Binary(struct.pack(">iiIii", 1, 1, 30010, 4, 1) + sized(None) * 4)
+    payloads = [encode_begin(1, 0, 1), encode_relation(table)]
+    payloads += [encode_insert(table.oid, [None, cell])] * 3000
+    out = Decoder(Options(batch_bytes=1 << 24), catalog=Catalog(types=WIDE_TYPES)).decode(payloads)
+    sizes = [each.batch.nbytes for each in out.changes]
+    assert sum(each.batch.num_rows for each in out.changes) == 3000
+    assert len(sizes) > 5
+    assert max(sizes) < 1 << 25
 
 
 def test_binary_composites_through_the_decoder() -> None:

@@ -273,6 +273,9 @@ def test_numeric_beyond_decimal128_is_a_string(typmod: int) -> None:
         (b"{}", []), (b"{a,b}", ["a", "b"]), (b'{NULL,"NULL",""}', [None, "NULL", ""]),
         (b'{"a\\"b\\\\c,{} "}', ['a"b\\c,{} ']), (b"[2:3]={a,b}", ["a", "b"]), (b"[-1:-1]={a}", ["a"]),
         (b"{{a},{b}}", "unrepresentable"), (b"[0:1][1:1]={{a},{b}}", "unrepresentable"),
+        (b'{{"}","{"},{NULL,"\\""}}', "unrepresentable"), (b"[0:0][1:2][1:1]={{{a},{b}}}", "unrepresentable"),
+        (b"{{a},{b,c}}", "malformed"), (b"{{}}", "malformed"), (b"{{a},b}", "malformed"), (b"{{a}x{b}}", "malformed"),
+        (b"[0:1][1:2]={{a},{b}}", "malformed"), (b"{{{{{{{a}}}}}}}", "malformed"),
         (b"{a,\xff}", ["a", None]),
         (b"", "malformed"), (b"{", "malformed"), (b"{a", "malformed"), (b"{a}x", "malformed"),
         (b"{a,}", "malformed"),
@@ -685,9 +688,30 @@ def test_an_aborted_subtransaction_takes_its_relations_along() -> None:
 def test_types_are_scoped_like_relations() -> None:
     described = relation((b"id", 20000, -1), xid=9)
     stream = [start(), user_type(20000, b"", b"int4", xid=9), described, insert(b"1", xid=9), STOP]
-    plain = [begin(), relation((b"id", 20000, -1)), insert(b"1"), commit()]
-    assert ids(decode([*stream, *plain])) == [1, "1"]
-    assert ids(decode([*stream, stream_commit(), *plain])) == [1, 1]
+    plain = [begin(), relation((b"other", 20000, -1)), insert(b"1"), commit()]
+    assert [next(iter(row["columns"].values())) for row in decode([*stream, *plain]).rows] == [1, "1"]
+    assert [
+        next(iter(row["columns"].values())) for row in decode([*stream, stream_commit(), *plain]).rows
+    ] == [1, 1]
+
+
+def test_a_version_has_one_meaning() -> None:
+    """Its id is made of the Relation alone: under the same bytes a type cannot become another one."""
+    described = relation((b"id", 20000, -1))
+    as_int, as_text, as_mood, renamed = (
+        user_type(20000, namespace, name)
+        for namespace, name in ((b"", b"int4"), (b"", b"text"), (b"public", b"mood"), (b"s", b"feeling"))
+    )
+    problem = malformed([begin(), as_int, described, insert(b"1"), as_text, described])
+    assert (problem.seq, problem.relation, problem.column) == (5, "public.t", "id")
+    stream = [begin(), as_int, described, insert(b"1"), as_text, described, insert(b"2"), as_int, described]
+    out = decode([*stream, insert(b"3"), commit()], on_error="quarantine")
+    assert ids(out) == [1, 3]
+    assert [row["relation"] for row in out.rejects] == ["public.t"] * 2
+    assert ids(decode([begin(), as_mood, described, insert(b"a"), renamed, described, insert(b"b")])) == [
+        "a",
+        "b",
+    ]
 
 
 def test_a_relation_in_a_prepared_plain_transaction_is_plain() -> None:

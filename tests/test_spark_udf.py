@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 from pyspark.sql.functions import col, lit
 
 import pgoutput_fast as pgo
@@ -47,6 +48,8 @@ def _stream() -> list[bytes]:
 
 
 WAL = _stream()
+# Arrow UDFs came with 4.1.
+FORMS = [True, False] if hasattr(functions, "arrow_udf") else [False]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def test_a_message_of_both_forms_is_not_guessed_at() -> None:
     assert told["xid"].to_pylist() == [-1, 0]
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("arrow", FORMS)
 def test_headers_on_spark(raw: Any, tagged: list[dict[str, Any]], arrow: bool) -> None:
     kinds = _values(raw, pgspark.udf.message_kind("payload", arrow=arrow))
     assert kinds == [KIND_NAMES[chr(payload[0])] for payload in WAL] + [None]
@@ -108,7 +111,7 @@ def test_headers_on_spark(raw: Any, tagged: list[dict[str, Any]], arrow: bool) -
     assert [own.get(i) for i in range(len(WAL))] + [None] == xids
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("arrow", FORMS)
 def test_decode_row_gives_what_decode_gives(raw: Any, arrow: bool) -> None:
     (orders,) = pgo.tag(WAL)[1].catalog.named("public.orders")
     decode = pgspark.udf.decode_row(orders, details=True, arrow=arrow)
@@ -163,6 +166,12 @@ def test_malformed_payloads_raise_or_are_null(spark: Any) -> None:
     (orders,) = pgo.tag(WAL)[1].catalog.named("public.orders")
     rows = _values(frame, pgspark.udf.decode_row(orders, malformed="null")("payload", lit(False)))
     assert [row and row["after"]["id"] for row in rows] == [None, None, None, None, 1]
+
+
+@pytest.mark.skipif(True in FORMS, reason="this Spark has Arrow UDFs")
+def test_arrow_functions_are_refused_where_spark_has_none() -> None:
+    with pytest.raises(ValueError, match=r"no Arrow UDFs, which came with 4\.1"):
+        pgspark.udf.message_kind("payload", arrow=True)
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -216,17 +216,6 @@ def test_a_session_voids_streams_and_keeps_what_is_prepared() -> None:
     ]  # fmt: skip
 
 
-def test_types_named_anew_make_their_relations_new() -> None:
-    mood = RelationSpec(16384, "public", "t", (ColumnSpec("m", 20001),))
-    relation, insert = encode.encode_relation(mood), encode.encode_insert(16384, ["1"])
-    int4, text = (
-        encode.encode_type(20001, "pg_catalog", "int4"),
-        encode.encode_type(20001, "pg_catalog", "text"),
-    )
-    out = pgo.decode([BEGIN, int4, relation, insert, text, relation, insert, int4, relation, insert])
-    assert [each.batch.column("m").to_pylist() for each in out.changes] == [[1, 1], ["1"]]
-
-
 def test_ten_thousand_relations_in_one_stream_are_quick() -> None:
     count = 10_000
     specs = [RelationSpec(20_000 + k, "s", f"t{k}", (ColumnSpec("id", 23),)) for k in range(count)]
@@ -236,3 +225,68 @@ def test_ten_thousand_relations_in_one_stream_are_quick() -> None:
     payloads += [encode.encode_relation(spec, xid=9) for spec in specs]
     out = pgo.decode([*payloads, E, C9])
     assert len(out.changes) == count
+
+
+# --- prepared transactions whose end is not read ------------------------------------------------------------
+
+
+def prepared(xid: int, gid: str, *rows: bytes) -> list[bytes]:
+    return [
+        encode.encode_begin_prepare(1, 2, 0, xid, gid),
+        R,
+        *rows,
+        encode.encode_prepare(1, 2, 0, xid, gid),
+    ]
+
+
+def ended(*payloads: bytes, view: str = "committed") -> tuple[list[int], list[int], list[tuple[int, str]]]:
+    """(seqs of rows, seqs of rejects, (transaction, outcome)); however calls are cut."""
+    found: set[str] = set()
+    for cut in range(len(payloads)):
+        decoder = pgo.Decoder(pgo.Options(on_error="quarantine", transactions=view))
+        outs = [decoder.decode(payloads[:cut])]
+        state = pgo.StreamState.from_json(decoder.state.to_json())
+        decoder = pgo.Decoder(decoder.options, state)
+        outs.append(decoder.decode(payloads[cut:]))
+        rows = [n for out in outs for each in out.changes for n in each.batch.column("_seq").to_pylist()]
+        rejects = [n for out in outs for n in out.rejects.column("seq").to_pylist()]
+        fates = [(row["txn"], row["outcome"]) for out in outs for row in out.outcomes.to_pylist()]
+        result = sorted(rows), sorted(rejects), fates
+        found.add(repr(result))
+    assert len(found) == 1
+    return result
+
+
+OURS, OTHERS = prepared(7, "g", I), prepared(8, "h", I)
+ROLLBACK7 = encode.encode_rollback_prepared(2, 3, 0, 0, 7, "g")
+K8 = encode.encode_commit_prepared(1, 2, 0, 8, "h")
+
+
+@pytest.mark.parametrize("end", [K, ROLLBACK7], ids=["commit", "rollback"])
+@pytest.mark.parametrize(
+    "damage", [lambda end: end + b"\0", lambda end: end[:-1], lambda end: end[:1] + b"\1" + end[2:]]
+)
+def test_a_damaged_end_sets_the_prepared_transaction_aside_that_it_names(end: bytes, damage: Any) -> None:
+    """Nobody knows what became of it; others are what they were."""
+    assert ended(*OURS, *OTHERS, damage(end), K8) == ([6], [2, 8], [(4, "committed")])
+    assert ended(*OURS, damage(end), view="as_sent") == ([2], [4], [])
+    # An end that comes where none can is damage, too: messages before it are missing.
+    assert ended(*OURS, encode.encode_begin(100, 0, 5), end) == ([], [2, 5], [])
+
+
+@pytest.mark.parametrize("damaged", [K[:20], b"?" + K[1:], b"C"])
+def test_prepared_transactions_that_perhaps_ended_wait_for_their_end(damaged: bytes) -> None:
+    assert ended(*OURS, damaged, K) == ([2], [4], [(0, "committed")])
+    assert ended(*OURS, damaged, ROLLBACK7) == ([], [4], [(0, "aborted")])
+    assert ended(*OURS, damaged, BEGIN, COMMIT) == ([], [2, 4], [(5, "committed")])  # its xid comes again
+    again = prepared(9, "g")
+    assert ended(*OURS, damaged, *again, encode.encode_commit_prepared(1, 2, 0, 9, "g")) == (
+        [], [2, 4], [(5, "committed")],
+    )  # fmt: skip
+    assert ended(*OURS, *prepared(10, "g", I), damaged, *again) == ([], [2, 6, 8], [])
+    assert ended(*OURS, damaged, S, E, PREPARE9) == ([], [2, 4], [])  # its name, prepared by a stream
+    assert ended(*OURS, damaged, *prepared(9, "other")) == ([], [4], [])
+
+
+def test_a_prepared_transaction_that_is_sent_again_is_void() -> None:
+    assert ended(*OURS, *OURS, K) == ([6], [], [(0, "aborted"), (4, "committed")])

@@ -118,16 +118,6 @@ def test_versions_that_are_no_one_table_are_named_both() -> None:
     assert [each.batch.num_rows for each in out.changes] == [1, 1, 1]
 
 
-def test_versions_of_one_id_whose_types_were_named_anew_are_told_apart() -> None:
-    """A domain's oid stands for another base type: the Relation's bytes are the same."""
-    domain = RelationSpec(16384, "public", "t", (ColumnSpec("d", 20001),))
-    relation, insert = encode.encode_relation(domain), encode.encode_insert(16384, ["1"])
-    as_int, as_text = (encode.encode_type(20001, "pg_catalog", name) for name in ("int4", "text"))
-    out = pgo.decode([BEGIN, as_int, relation, insert, as_text, relation, insert, COMMIT])
-    with pytest.raises(ValueError, match="'d' is int32"):
-        out.table("public.t")
-
-
 # --- pinned -----------------------------------------------------------------------------------------------
 
 GROWING = (({"a": INT2, "b": TEXT}, ["1", "x"]), ({"a": INT4, "b": TEXT, "c": INT4}, ["2", "y", "5"]))

@@ -8,7 +8,7 @@ import json
 import operator
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pgoutput_fast._core.describe import parse_relation
@@ -136,6 +136,15 @@ def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...]
         for column, type_oid, typmod, key in columns
     )
     return Relation(oid, version_of(body), namespace, name, identity, tuple(named))
+
+
+def type_offset(relation: Relation, column: int) -> int:
+    """Where a Relation body names a column's type."""
+    return (
+        len(replace(relation, columns=relation.columns[:column]).wire_body())
+        + 2
+        + len(relation.columns[column].name.encode())
+    )
 
 
 class Catalog:

@@ -143,6 +143,8 @@ _REASONS = {
     53: "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
     54: "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
     "was malformed or is missing",
+    55: "a Type message gives the column another type than {type}, but the Relation is, byte for byte, a version known "
+    "already, which has one meaning: go on with a new Decoder",
     56: "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
     57: "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
     64: "an infinite value has no {arrow} form",
@@ -153,8 +155,8 @@ _REASONS = {
     69: "the text is not valid UTF-8",
     70: "the value does not fit {arrow}",
     84: "the composite's fields are not those that the catalog knows: enrich it again",
-    85: "an array of so many composites has no {arrow} form",
-    128: "the array's lower bound, which is not 1, has no Arrow form and was dropped",
+    85: "an array of so many null composites has no {arrow} form",
+    128: "an array's lower bound other than 1 has no Arrow form",
 }
 
 _HINTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ class Options:
         strings: type of all columns that are strings (not of strings in lists): `"string"` or `"string_view"`.
         schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema
             is a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
+        columns: {table: names}: of these tables only these columns; the others are neither converted nor looked into,
+            and are not in the schema. A name that a version lacks is no error. Tables as for `schemas`.
         extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
         threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
@@ -46,7 +48,7 @@ class Options:
 
     Raises:
         ValueError: for a value that is none of these.
-        TypeError: for a `spill_directory` that is no path and `schemas` that are no mapping of schemas.
+        TypeError: for a `spill_directory` that is no path, and for `schemas` and `columns` that are no such mappings.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -59,6 +61,7 @@ class Options:
     uuid: Literal["string", "fixed_size_binary", "arrow.uuid"] = "string"
     strings: Literal["string", "string_view"] = "string"
     schemas: Mapping[str | int, pa.Schema | Relation] | None = field(default=None, hash=False)
+    columns: Mapping[str | int, Collection[str]] | None = field(default=None, hash=False)
     extra_columns: Literal["error", "drop"] = "error"
     metadata_prefix: str = "_"
     threads: int = 1
@@ -84,6 +87,16 @@ class Options:
             object.__setattr__(
                 self, "schemas", {_table(key): _pin(value) for key, value in self.schemas.items()}
             )
+        if self.columns is not None:
+            if not isinstance(self.columns, Mapping):
+                raise TypeError(
+                    f"columns must map tables to names of columns, not be a {type(self.columns).__name__}"
+                )
+            object.__setattr__(
+                self,
+                "columns",
+                {_table(key, "columns"): _names(value) for key, value in self.columns.items()},
+            )
         if not isinstance(self.metadata_prefix, str):
             raise ValueError("metadata_prefix must be a str")
         _at_least("threads", self.threads, 1)
@@ -98,18 +111,25 @@ class Options:
                 )
             object.__setattr__(self, "spill_directory", directory)
 
+    def columns_of(self, relation: Relation) -> Collection[str] | None:
+        """Those columns of a relation that are wanted, None for all."""
+        if self.columns is None:
+            return None
+        found = self.columns.get(relation.qualified_name)
+        return self.columns.get(relation.oid) if found is None else found
+
     def pinned(self, table: str | int) -> pa.Schema | Relation | None:
         """The schema that is pinned for a table, None if none is."""
         return self.schemas.get(_table(table)) if self.schemas is not None else None
 
 
-def _table(table: Any) -> str | int:
+def _table(table: Any, option: str = "schemas") -> str | int:
     """One spelling for each name."""
     if not isinstance(table, str):
         return operator.index(table)
     parts = parse_qualified_name(table)
     if parts is None:
-        raise ValueError(f"schemas: {table!r} is no qualified name, such as public.orders")
+        raise ValueError(f"{option}: {table!r} is no qualified name, such as public.orders")
     return quote_qualified_name(*parts)
 
 
@@ -119,6 +139,12 @@ def _pin(schema: Any) -> pa.Schema | Relation:
     if isinstance(schema, pa.Schema) and len(set(schema.names)) < len(schema.names):
         raise ValueError("schemas: a pinned schema names a column twice")
     return schema
+
+
+def _names(names: Any) -> frozenset[str]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError("columns must hold collections of names")
+    return frozenset(names)
 
 
 def _one_of(name: str, value: Any, *allowed: str) -> None:

@@ -136,7 +136,7 @@ def metadata_fields(prefix: str) -> list[pa.Field]:
 
 
 def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
-    """The schema of a relation version's changes: metadata columns, then its own under their names.
+    """The schema of a relation version's changes: metadata columns, then those of its own that are wanted.
 
     Field metadata name the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`, `pg.unknown`), schema
     metadata the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`, `pg.replica_identity`, `pg.version`).
@@ -146,7 +146,10 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
     """
     fields = metadata_fields(options.metadata_prefix)
     taken = {field.name for field in fields}
+    chosen = options.columns_of(relation)
     for column, column_type in zip(relation.columns, column_types, strict=True):
+        if chosen is not None and column.name not in chosen:
+            continue
         if column.name in taken:
             raise ValueError(
                 f"column {column.name!r} of {relation.qualified_name} bears the name of a metadata column: choose "

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segment_layout import write_rows
+from pgoutput_fast.segment_paths import Paths, find_files, open_file
 from pgoutput_fast.state import StreamState
 
 __all__ = [
@@ -120,7 +121,7 @@ class Segment:
     """What the footer of a segment says.
 
     Attributes:
-        path: the file.
+        path: the file, or its URI.
         source: where the stream comes from.
         first_seq, last_seq: ordinals of its first and last message.
         start_lsn, end_lsn: the positions between which it lies; None where not known. What is before `end_lsn` need
@@ -129,7 +130,7 @@ class Segment:
         row_groups: what lies where.
     """
 
-    path: Path
+    path: Path | str
     source: Source
     first_seq: int
     last_seq: int
@@ -238,8 +239,8 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         FileNotFoundError: if it is not there.
     """
     try:
-        with pq.ParquetFile(path) as file:
-            return _segment(Path(path), file.metadata)
+        with pq.ParquetFile(open_file(os.fspath(path))) as file:
+            return _segment(_place(path), file.metadata)
     except pa.ArrowInvalid as problem:
         raise ValueError(f"segment {os.fspath(path)} is damaged: {problem}") from None
 
@@ -262,8 +263,8 @@ def read_segment(
         ValueError: as `open_segment`.
     """
     try:
-        with pq.ParquetFile(path) as file:
-            segment = _segment(Path(path), file.metadata)
+        with pq.ParquetFile(open_file(os.fspath(path))) as file:
+            segment = _segment(_place(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
                 chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
@@ -278,15 +279,18 @@ def read_segment(
     return rows.take(pa.array(np.argsort(seqs, kind="stable")))
 
 
-def list_segments(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> list[Segment]:
+def list_segments(paths: Paths) -> list[Segment]:
     """The segments of a directory, or those at some paths, in stream order.
 
+    Args:
+        paths: a file, a directory or a glob, or several of them; local, or URIs that `pyarrow.fs` knows, such as
+            `s3://bucket/segments`.
+
     Raises:
+        FileNotFoundError: for a path that is not there.
         ValueError: if they come from several sources, or if two have the same ordinals; and as `open_segment`.
     """
-    segments = sorted((open_segment(path) for path in _files(paths)), key=lambda each: each.first_seq)
+    segments = sorted((open_segment(path) for path in find_files(paths)), key=lambda each: each.first_seq)
     for before, after in pairwise(segments):
         _check_source(after.path, after.source, before.source)
         if after.first_seq <= before.last_seq:
@@ -297,9 +301,7 @@ def list_segments(
     return segments
 
 
-def segment_catalog(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> Catalog:
+def segment_catalog(paths: Paths) -> Catalog:
     """The relation versions and types that segments' footers know, from the oldest to the newest.
 
     Raises:
@@ -311,9 +313,7 @@ def segment_catalog(
     return catalog
 
 
-def segment_outcomes(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-) -> pa.RecordBatch:
+def segment_outcomes(paths: Paths) -> pa.RecordBatch:
     """The fates of transactions that segments tell, as `Decoded.outcomes`; only control rows are read.
 
     Raises:
@@ -374,7 +374,7 @@ def _footer(
     return {_PREFIX + name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
 
 
-def _segment(path: Path, metadata: pq.FileMetaData) -> Segment:
+def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     prefix = _PREFIX.encode()
     texts = {
         key[len(prefix) :].decode(): value
@@ -412,16 +412,12 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     return RowGroup(group.num_rows, nbytes, relations, statistics.null_count)
 
 
-def _files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    if isinstance(paths, str | os.PathLike):
-        if not os.path.isdir(paths):
-            return [Path(paths)]
-        # Hidden files are segments that were never finished.
-        return sorted(each for each in Path(paths).glob("*.parquet") if not each.name.startswith("."))
-    return [Path(path) for path in paths]
+def _place(path: str | os.PathLike[str]) -> Path | str:
+    """A path, or a URI as it is."""
+    return path if isinstance(path, str) and "://" in path else Path(path)
 
 
-def _check_source(path: Path, source: Source, other: Source) -> None:
+def _check_source(path: Path | str, source: Source, other: Source) -> None:
     here, there = source.to_dict(), other.to_dict()
     different = [name for name in here if here[name] != there[name]]
     if different:
@@ -433,7 +429,7 @@ def _check_source(path: Path, source: Source, other: Source) -> None:
 
 def _check_neighbours(directory: Path, source: Source, first: int, last: int) -> None:
     """That a new segment goes into the directory. Names sort as the stream does, so the newest one tells."""
-    files = _files(directory)
+    files = find_files(directory)
     if not files:
         return
     newest = open_segment(files[-1])

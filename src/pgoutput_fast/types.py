@@ -5,6 +5,7 @@ A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pgoutput_fast.catalog import Column
     from pgoutput_fast.options import Options
 
-__all__ = ["FIRST_USER_OID", "ColumnType", "FieldType", "column_type_of", "is_built_in"]
+__all__ = ["FIRST_USER_OID", "ColumnType", "FieldType", "changed_type", "column_type_of", "is_built_in"]
 
 # FirstGenbkiObjectId: below it every oid means the same on every server.
 FIRST_USER_OID = 10_000
@@ -205,6 +206,17 @@ def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES
     if options.strings == "string_view" and pa.types.is_string(found.arrow):
         return replace(found, arrow=pa.string_view())
     return found
+
+
+def changed_type(known: Sequence[Column], described: Sequence[Column], options: Options) -> int | None:
+    """Which column of a version that is described again has, by its Type message, another type now; None if none has.
+
+    A new name of a type that only a live server can explain is no other type.
+    """
+    for k, (before, now) in enumerate(zip(known, described, strict=True)):
+        if before != now and column_type_of(before, options) != column_type_of(now, options):
+            return k
+    return None
 
 
 class _TooLargeError(Exception):

@@ -13,7 +13,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `pgoutput`: see `pgoutput_fast.spark.source`."""
+    """The format `pgoutput`: see `pgoutput_fast.spark.source_plan`."""
 
     @classmethod
     def name(cls) -> str:
@@ -23,18 +23,17 @@ class DefaultSource(DataSource):
         self.options = options
         self._plan: Any = None
 
-    def _planned(self) -> Any:
-        from pgoutput_fast.spark.source import plan_source
-
-        # Once: it goes from the process that plans to the others, so that all have the same schema.
-        if self._plan is None:
-            self._plan = plan_source(self.options)
-        return self._plan
-
     def schema(self) -> Any:
-        return self._planned().spark_schema
+        from pgoutput_fast.spark.source_plan import plan_source
+
+        # Kept: it goes from the process that plans to the others, so that all have the same schema.
+        self._plan = plan_source(self.options)
+        return self._plan.spark_schema
 
     def reader(self, schema: Any) -> Any:
         from pgoutput_fast.spark.source import make_reader
+        from pgoutput_fast.spark.source_plan import plan_source
 
-        return make_reader(self._planned(), schema)
+        # Nobody asked for a schema: the user gave one.
+        plan = self._plan if self._plan is not None else plan_source(self.options, schema)
+        return make_reader(plan, schema)

@@ -1,4 +1,4 @@
-// Memory for column buffers. A batch's buffers are as large as those of the batch before, so freed ones are kept:
+// Memory for column buffers and records. A batch's buffers are as large as those of the batch before, so freed ones are kept:
 // fresh memory would have to be cleared by the kernel page by page, which took a quarter of all time.
 #pragma once
 #include <cstddef>
@@ -107,6 +107,22 @@ private:
     std::mutex mutex_;
     std::vector<std::vector<uint8_t*>> kept_;
     size_t kept_bytes_ = 0;
+};
+
+// The same memory for a std::vector that grows large in every call.
+template <class T>
+struct Kept {
+    using value_type = T;
+    Kept() = default;
+    template <class U>
+    Kept(const Kept<U>&) noexcept {}
+    T* allocate(size_t n) {
+        size_t capacity;
+        return reinterpret_cast<T*>(BlockPool::allocate(n * sizeof(T), &capacity));
+    }
+    void deallocate(T* p, size_t) noexcept { BlockPool::release(reinterpret_cast<uint8_t*>(p)); }
+    bool operator==(const Kept&) const noexcept { return true; }
+    bool operator!=(const Kept&) const noexcept { return false; }
 };
 
 }  // namespace pgo

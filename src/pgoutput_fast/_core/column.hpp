@@ -65,7 +65,7 @@ struct Column {
     Convert binary = nullptr;
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
-    size_t most_elements = static_cast<size_t>(-1);  // of a list; more have no Arrow form
+    size_t leaves = 0;   // of a list of composites or ranges: places that an element takes
     std::unique_ptr<Column> child;
     std::vector<std::unique_ptr<Column>> fields;
     std::vector<uint32_t> field_oids;  // what a binary composite must say its fields are

@@ -54,7 +54,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         int scale
         uint32_t element_oid
         uint32_t patience
-        size_t most_elements
+        size_t leaves
         unique_ptr[Column] child
         size_t rows
         size_t nulls

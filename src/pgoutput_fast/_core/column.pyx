@@ -9,9 +9,6 @@ from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 cdef extern from "vectors.hpp" namespace "pgo":
     bint _use_vectors "pgo::use_vectors"(bint on) noexcept
 
-# Places that the elements of one array of composites may take in all their fields together.
-cdef size_t MOST_PLACES = 1 << 26
-
 
 cdef Column* make_column(object column_type) except NULL:
     """A column for a types.ColumnType. The caller deletes it."""
@@ -31,8 +28,7 @@ cdef Column* make_column(object column_type) except NULL:
         if column_type.child is not None:
             column.child.reset(make_column(column_type.child))
             if column_type.child.fields:
-                # A null takes few bytes on the wire and a place in each of its fields here.
-                column.most_elements = MOST_PLACES // <size_t> column_type.child.leaves()
+                column.leaves = column_type.child.leaves()
         for field in column_type.fields:
             column.add_field(make_column(field.type), field.oid)
     except BaseException:

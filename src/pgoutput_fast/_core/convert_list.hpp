@@ -47,88 +47,155 @@ inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noex
     return *out >= INT32_MIN && *out <= INT32_MAX;
 }
 
-// "[2:4]=" before the brace, printed only where a dimension starts elsewhere than at 1. `length` becomes the number
-// of elements that the bounds of a single dimension promise.
-inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, int64_t* length) noexcept {
-    unsigned dimensions = 0;
+// The sizes of an array's dimensions.
+struct Dimensions {
+    unsigned count = 0;
+    int64_t sizes[MAX_DIMENSIONS];
+};
+
+// "[2:4]=" before the brace, printed only where a dimension starts elsewhere than at 1.
+inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
     bool shifted = false;
     while (p < end && *p == '[') {
         int64_t lower = 0, upper = 0;
         if (!read_bound(++p, end, &lower) || p == end || *p != ':') return Sliced::BAD;
         if (!read_bound(++p, end, &upper) || p == end || *p != ']') return Sliced::BAD;
         ++p;
-        if (lower > upper || ++dimensions > MAX_DIMENSIONS) return Sliced::BAD;
+        if (lower > upper || dimensions->count == MAX_DIMENSIONS) return Sliced::BAD;
         shifted = shifted || lower != 1;
-        *length = upper - lower + 1;
+        dimensions->sizes[dimensions->count++] = upper - lower + 1;
     }
-    if (dimensions == 0) return Sliced::GOOD;
+    if (dimensions->count == 0) return Sliced::GOOD;
     if (p == end || *p != '=' || !shifted) return Sliced::BAD;
     ++p;
-    return dimensions > 1 ? Sliced::MULTI : Sliced::SHIFTED;
+    return dimensions->count > 1 ? Sliced::MULTI : Sliced::SHIFTED;
 }
 
-// array_out's text. It quotes whatever could be misread, so anything odd outside quotes is malformed. The delimiter is
-// the element type's: a semicolon for box, a comma for all others.
+// An element of array_out's text: where it lies, without its quotes.
+struct TextElement {
+    const uint8_t* start;
+    const uint8_t* end;
+    bool quoted, escaped;
+    bool is_null() const noexcept { return !quoted && end - start == 4 && std::memcmp(start, "NULL", 4) == 0; }
+};
+
+// Moves p behind an element. array_out quotes whatever could be misread, so anything odd outside quotes is malformed. The
+// delimiter is the element type's: a semicolon for box, a comma for all others.
+template <uint8_t delimiter>
+inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement* out) noexcept {
+    out->escaped = false;
+    out->quoted = p < end && *p == '"';
+    if (out->quoted) {
+        out->start = ++p;
+        while (p < end && *p != '"') {
+            if (*p == '\\') {
+                out->escaped = true;
+                if (++p == end) return false;
+            }
+            ++p;
+        }
+        if (p == end) return false;
+        out->end = p++;
+        return true;
+    }
+    out->start = p;
+    for (; p < end && *p != delimiter && *p != '}'; ++p) {
+        const uint8_t c = *p;
+        if (c == '{' || c == '"' || c == '\\' || c == ' ' || (c >= '\t' && c <= '\r')) return false;
+    }
+    out->end = p;
+    if (p - out->start == 4 && (out->start[0] | 32) == 'n' && (out->start[1] | 32) == 'u' &&
+        (out->start[2] | 32) == 'l' && (out->start[3] | 32) == 'l')
+        return out->is_null();
+    return p != out->start;
+}
+
+// Whether this is an array of several dimensions, all of whose parts are of one size; of those that the bounds promise, if
+// there are any.
+template <uint8_t delimiter>
+inline bool is_text_of_dimensions(const uint8_t* p, const uint8_t* end, const Dimensions& promised) noexcept {
+    int64_t sizes[MAX_DIMENSIONS], counts[MAX_DIMENSIONS];
+    unsigned depth = 0;
+    for (; p < end && *p == '{'; ++p) {
+        if (depth == MAX_DIMENSIONS) return false;
+        sizes[depth] = -1;
+        counts[depth++] = 0;
+    }
+    const unsigned dimensions = depth;
+    if (dimensions < 2 || (promised.count && promised.count != dimensions)) return false;
+    for (;;) {
+        TextElement ignored;
+        if (!take_text_element<delimiter>(p, end, &ignored)) return false;
+        ++counts[depth - 1];
+        for (; p < end && *p == '}'; ++p) {
+            --depth;
+            if (sizes[depth] < 0) sizes[depth] = counts[depth];
+            if (sizes[depth] != counts[depth]) return false;
+            if (depth == 0) {
+                if (promised.count && std::memcmp(sizes, promised.sizes, dimensions * sizeof *sizes)) return false;
+                return p + 1 == end;
+            }
+            ++counts[depth - 1];
+        }
+        if (p == end || *p++ != delimiter) return false;
+        for (; depth < dimensions; ++p) {
+            if (p == end || *p != '{') return false;
+            counts[depth++] = 0;
+        }
+    }
+}
+
 template <uint8_t delimiter>
 inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
-    int64_t promised = 0;
+    Dimensions promised;
     const Sliced bounds = read_text_bounds(p, end, &promised);
     const size_t before = elements.cells.size();
     if (bounds == Sliced::BAD) return bounds;
     if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
-    if (p[1] == '{') return bounds == Sliced::SHIFTED ? Sliced::BAD : Sliced::MULTI;
+    if (p[1] == '{') return is_text_of_dimensions<delimiter>(p, end, promised) ? Sliced::MULTI : Sliced::BAD;
     if (bounds == Sliced::MULTI) return Sliced::BAD;
     ++p;
     if (p + 1 == end) return bounds == Sliced::GOOD ? Sliced::GOOD : Sliced::BAD;
     for (;;) {
-        if (*p == '"') {
-            const uint8_t* start = ++p;
-            bool escaped = false;
-            while (p < end && *p != '"') {
-                if (*p == '\\') {
-                    escaped = true;
-                    if (++p == end) return Sliced::BAD;
-                }
-                ++p;
+        TextElement element;
+        if (!take_text_element<delimiter>(p, end, &element)) return Sliced::BAD;
+        if (element.escaped) {
+            if (!elements.copied) return Sliced::ESCAPED;
+            size_t at = elements.arena.size();
+            for (const uint8_t* q = element.start; q < element.end; ++q) {
+                if (*q == '\\') ++q;
+                elements.arena.push_back(*q);
             }
-            if (p == end) return Sliced::BAD;
-            if (escaped) {
-                if (!elements.copied) return Sliced::ESCAPED;
-                size_t at = elements.arena.size();
-                for (const uint8_t* q = start; q < p; ++q) {
-                    if (*q == '\\') ++q;
-                    elements.arena.push_back(*q);
-                }
-                elements.cells.push_back(
-                    {static_cast<uint32_t>(at), static_cast<int32_t>(elements.arena.size() - at)});
-            } else {
-                elements.add(start, static_cast<size_t>(p - start));
-            }
-            ++p;
+            elements.cells.push_back({static_cast<uint32_t>(at), static_cast<int32_t>(elements.arena.size() - at)});
+        } else if (element.is_null()) {
+            elements.add_null();
         } else {
-            const uint8_t* start = p;
-            for (; p < end && *p != delimiter && *p != '}'; ++p) {
-                uint8_t c = *p;
-                if (c == '{' || c == '"' || c == '\\' || c == ' ' || (c >= '\t' && c <= '\r')) return Sliced::BAD;
-            }
-            size_t n = static_cast<size_t>(p - start);
-            if (n == 0) return Sliced::BAD;
-            if (n == 4 && (start[0] | 32) == 'n' && (start[1] | 32) == 'u' && (start[2] | 32) == 'l' &&
-                (start[3] | 32) == 'l') {
-                if (std::memcmp(start, "NULL", 4)) return Sliced::BAD;
-                elements.add_null();
-            } else {
-                elements.add(start, n);
-            }
+            elements.add(element.start, static_cast<size_t>(element.end - element.start));
         }
         if (p == end) return Sliced::BAD;
         if (*p == '}') {
-            const bool kept = bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised;
+            const bool kept =
+                bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised.sizes[0];
             return p + 1 == end && kept ? bounds : Sliced::BAD;
         }
         if (*p != delimiter) return Sliced::BAD;
         if (++p == end) return Sliced::BAD;
     }
+}
+
+// Whether so many elements, each a length and its bytes, end where the value does. `Each` is told of them.
+template <class Each>
+inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t count, Each each) {
+    if (count > (end - p) / 4) return false;
+    for (int64_t i = 0; i < count; ++i) {
+        if (end - p < 4) return false;
+        const int32_t length = static_cast<int32_t>(load32(p));
+        p += 4;
+        if (length < -1 || length > end - p) return false;
+        each(p, length);
+        if (length > 0) p += length;
+    }
+    return p == end;
 }
 
 inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t element_oid, Elements& elements,
@@ -144,31 +211,26 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     }
     if (static_cast<size_t>(end - p) < 8 * static_cast<size_t>(dimensions)) return Sliced::BAD;
     bool empty = dimensions == 0;
+    int64_t count = 1;
     for (unsigned i = 0; i < dimensions; ++i) {
-        if (static_cast<int32_t>(load32(p + 8 * i)) < 0) return Sliced::BAD;
-        empty = empty || load32(p + 8 * i) == 0;
+        const int64_t size = static_cast<int32_t>(load32(p + 8 * i));
+        if (size < 0) return Sliced::BAD;
+        empty = empty || size == 0;
+        // No more than lie here; a product of what the value can hold does not overflow.
+        if (!empty && count <= end - p) count *= size;
     }
+    const uint8_t* const bounds = p;
+    p += 8 * dimensions;
     // A cast from int2vector leaves one dimension of no elements.
-    if (empty) return p + 8 * dimensions == end ? Sliced::GOOD : Sliced::BAD;
-    if (dimensions > 1) return Sliced::MULTI;
-    int64_t count = static_cast<int32_t>(load32(p));
-    bool shifted = load32(p + 4) != 1;
-    p += 8;
-    if (count > (end - p) / 4) return Sliced::BAD;
-    for (int64_t i = 0; i < count; ++i) {
-        if (end - p < 4) return Sliced::BAD;
-        int32_t length = static_cast<int32_t>(load32(p));
-        p += 4;
-        if (length == -1) {
-            elements.add_null();
-            continue;
-        }
-        if (length < 0 || length > end - p) return Sliced::BAD;
-        elements.add(p, static_cast<size_t>(length));
-        p += length;
-    }
-    if (p != end) return Sliced::BAD;
-    return shifted ? Sliced::SHIFTED : Sliced::GOOD;
+    if (empty) return p == end ? Sliced::GOOD : Sliced::BAD;
+    if (dimensions > 1)
+        return take_binary_elements(p, end, count, [](const uint8_t*, int32_t) {}) ? Sliced::MULTI : Sliced::BAD;
+    const bool whole = take_binary_elements(p, end, count, [&elements](const uint8_t* at, int32_t length) {
+        if (length < 0) elements.add_null();
+        else elements.add(at, static_cast<size_t>(length));
+    });
+    if (!whole) return Sliced::BAD;
+    return load32(bounds + 4) != 1 ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
 // What a list's cell is sliced by: `slice` appends the elements' cells, `malformed` is what to say if it cannot.
@@ -180,6 +242,18 @@ struct SliceArray {
                       : slice_text_array<delimiter>(p, end, elements);
     }
 };
+
+// A null composite takes few bytes on the wire and a place in each of its fields here: nulls may take a share of places
+// that lets output grow with input, not with input times fields.
+constexpr size_t PLACES_OF_NULLS = 4096, PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
+
+inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
+    if (leaves <= PLACES_PER_ELEMENT) return true;
+    size_t nulls = 0;
+    for (size_t k = first; k < elements.size(); ++k) nulls += elements[k].length < 0;
+    const size_t count = elements.size() - first;
+    return nulls * leaves <= PLACES_OF_NULLS + PLACES_PER_ELEMENT * count + PLACES_PER_FIELD * leaves * (count - nulls);
+}
 
 template <bool binary, class Slicer>
 void convert_list(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
@@ -208,7 +282,7 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             }
             if (sliced == Sliced::MULTI) reason = MULTI_DIMENSIONAL;
             if (sliced == Sliced::SHIFTED) reason = LOWER_BOUND;
-            if (elements.cells.size() - before > column.most_elements && sliced != Sliced::BAD) {
+            if (column.leaves && sliced != Sliced::BAD && !has_room(column.leaves, elements.cells, before)) {
                 sliced = Sliced::MULTI;
                 reason = TOO_MANY_ELEMENTS;
             }

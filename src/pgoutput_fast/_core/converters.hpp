@@ -10,6 +10,7 @@
 #include "convert_struct.hpp"
 #include "interval.hpp"
 #include "money.hpp"
+#include "text_printed.hpp"
 
 namespace pgo {
 
@@ -49,21 +50,21 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"interval", Layout::FIXED, 16, from_text<Interval, parse_interval>, from_binary<Interval, 16, read_interval>},
     {"money", Layout::FIXED, 16, from_text<int128, parse_money>, from_binary<int128, 8, read_money>},
-    // Strings: text as it came, binary as the server would print it.
+    // Strings: text as it came, checked where that is cheap; binary as the server would print it.
     {"char", Layout::BYTES, 0, string_any, print_fixed<1, LONGEST_CHAR, print_char>},
-    {"tid", Layout::BYTES, 0, string_any, print_fixed<6, LONGEST_TID, print_tid>},
-    {"xid8", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_INTEGER, print_xid8>},
+    {"tid", Layout::BYTES, 0, checked_text<is_tid>, print_fixed<6, LONGEST_TID, print_tid>},
+    {"xid8", Layout::BYTES, 0, checked_text<is_xid8>, print_fixed<8, LONGEST_INTEGER, print_xid8>},
     {"reg", Layout::BYTES, 0, string_any, print_fixed<4, LONGEST_OID, print_oid>},
     {"pg_lsn", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_LSN, print_lsn>},
     {"snapshot", Layout::BYTES, 0, string_any, print_variable<3, print_snapshot>},
     {"oidvector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<uint32_t, 26>>},
     {"int2vector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<int16_t, 21>>},
     {"timetz", Layout::BYTES, 0, string_any, print_fixed<12, LONGEST_TIMETZ, print_timetz>},
-    {"bits", Layout::BYTES, 0, string_any, print_variable<8, print_bits>},
-    {"inet", Layout::BYTES, 0, string_any, print_variable<3, print_inet<false>>},
-    {"cidr", Layout::BYTES, 0, string_any, print_variable<3, print_inet<true>>},
-    {"macaddr", Layout::BYTES, 0, string_any, print_fixed<6, 17, print_macaddr<6>>},
-    {"macaddr8", Layout::BYTES, 0, string_any, print_fixed<8, 23, print_macaddr<8>>},
+    {"bits", Layout::BYTES, 0, checked_text<is_bits>, print_variable<8, print_bits>},
+    {"inet", Layout::BYTES, 0, checked_text<is_inet<false>>, print_variable<3, print_inet<false>>},
+    {"cidr", Layout::BYTES, 0, checked_text<is_inet<true>>, print_variable<3, print_inet<true>>},
+    {"macaddr", Layout::BYTES, 0, checked_text<is_macaddr<6>>, print_fixed<6, 17, print_macaddr<6>>},
+    {"macaddr8", Layout::BYTES, 0, checked_text<is_macaddr<8>>, print_fixed<8, 23, print_macaddr<8>>},
     {"line", Layout::BYTES, 0, string_any, print_fixed<24, 3 * LONGEST_FLOAT8 + 4, print_line>},
     {"lseg", Layout::BYTES, 0, string_any, print_fixed<32, 2 * LONGEST_POINT + 3, print_lseg>},
     {"box", Layout::BYTES, 0, string_any, print_fixed<32, 2 * LONGEST_POINT + 1, print_box>},

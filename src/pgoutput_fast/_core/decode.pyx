@@ -328,11 +328,18 @@ cdef class NativeDecoder:
         return self.tagger.lsns[message]
 
     cdef object _error_of_tag(self):
+        relation = self.tagger.versions[self.tagger.reason_slot] if self.tagger.reason_slot >= 0 else None
+        column = relation.columns[self.tagger.reason_column] if self.tagger.reason_column >= 0 else None
         return DecodeError(
-            reason_text(self.tagger.reason),
+            reason_text(
+                self.tagger.reason,
+                column_type_of(column, self.options, self.types) if column is not None else None,
+            ),
             seq=self.tagger.seq_of(self.tagger.at),
             lsn=self._lsn_of(self.tagger.at),
             byte_offset=self.tagger.reason_offset,
+            relation=relation.qualified_name if relation is not None else None,
+            column=column.name if column is not None else None,
         )
 
     cdef object _error_of_rows(self, RelationRows rows):

@@ -56,6 +56,7 @@ enum Reason : uint8_t {
     EXPECTED_STREAM_STOP,
     OTHER_PREPARE,
     FATE_UNKNOWN,
+    TYPE_CHANGED,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,

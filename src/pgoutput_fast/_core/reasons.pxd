@@ -47,6 +47,7 @@ cdef extern from "reasons.hpp" namespace "pgo" nogil:
         EXPECTED_STREAM_STOP "pgo::EXPECTED_STREAM_STOP"
         OTHER_PREPARE "pgo::OTHER_PREPARE"
         FATE_UNKNOWN "pgo::FATE_UNKNOWN"
+        TYPE_CHANGED "pgo::TYPE_CHANGED"
         IS_INFINITE "pgo::IS_INFINITE"
         IS_NAN "pgo::IS_NAN"
         BEYOND_RANGE "pgo::BEYOND_RANGE"

@@ -57,8 +57,12 @@ cdef class RelationRows:
     cdef object built_schema
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
+    cdef int64_t leaves                  # of the columns that these become, fields of fields included
+    cdef int64_t block_bytes             # a block ends with the message that goes beyond
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
+    cdef vector[uint8_t] wanted          # per column: whether it is converted and given
+    cdef int32_t given                   # how many are
     cdef list column_names
     cdef Column* meta[7]
     cdef Buffer changes

@@ -42,8 +42,9 @@ from pgoutput_fast.types import column_type_of
 # a block apart, and would all fall into the same few sets of the L1 cache.
 cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
-# Wide relations have shorter blocks.
+# Wide relations have shorter blocks, and so have those with arrays of composites, whose nulls are short on the wire.
 cdef int64_t BLOCK_CELLS = 1 << 17
+cdef int64_t WIDEST = 32
 # Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters; of all other cells the
 # bits of a bit string grow most, to eight times their bytes.
 cdef int64_t OFFSET_LIMIT = 0x7fffffff
@@ -86,6 +87,7 @@ cdef class Scratch:
 cdef class RelationRows:
     def __cinit__(self, relation, schema, column_types, options):
         cdef int k
+        cdef uint8_t wanted
         self.relation = relation
         self.schema = schema
         # What the buffers are laid out as; string_view columns are made of strings.
@@ -100,10 +102,18 @@ cdef class RelationRows:
         self.batch_bytes = options.batch_bytes
         self.refuse_unrepresentable = options.unrepresentable == "raise"
         self.quarantine = options.on_error == "quarantine"
+        chosen = options.columns_of(relation)
+        self.given = 0
         for column in relation.columns:
             self.type_oids.push_back(column.type_oid)
+            wanted = chosen is None or column.name in chosen
+            self.wanted.push_back(wanted)
+            self.given += wanted
         for column_type in column_types:
             self.columns.push_back(make_column(column_type))
+        self.leaves = sum([column_type.leaves() for column_type in column_types])
+        widest = max([each.child.leaves() for each in column_types if each.child is not None], default=1)
+        self.block_bytes = BLOCK_BYTES // <int64_t> min(widest, WIDEST)
         for k in range(7):
             self.meta[k] = new Column()
             self.meta[k].layout = FIXED
@@ -144,7 +154,7 @@ cdef class RelationRows:
             room = self.batch_rows - self.rows
             if room < 2 or self.bytes() >= self.batch_bytes:
                 return ROWS_FULL
-            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (columns + 1))
+            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (self.leaves + 1))
             if <int64_t> scratch.row_message.size() < block.stride:
                 scratch.row_message.resize(BLOCK_ROWS)
                 scratch.row_change.resize(BLOCK_ROWS)
@@ -164,7 +174,7 @@ cdef class RelationRows:
                 block.unchanged = False
                 k = first
                 while True:
-                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), BLOCK_BYTES, &block)
+                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), self.block_bytes, &block)
                     if block.reason == OK:
                         break
                     scratch.trouble.message = block.message
@@ -198,8 +208,9 @@ cdef class RelationRows:
         if rows < BLOCK_ROWS:
             return 0
         for k in range(self.columns.size()):
-            self.columns[k].learn_lengths()
-            self.columns[k].expect(<size_t> rows)
+            if self.wanted[k]:
+                self.columns[k].learn_lengths()
+                self.columns[k].expect(<size_t> rows)
         for k in range(7):
             self.meta[k].expect(<size_t> rows)
         self.changes.reserve(<size_t> rows)
@@ -229,7 +240,9 @@ cdef class RelationRows:
             scratch.marks.push_back(self.columns[c].mark())
         for c in range(self.count):
             cells = block.cells + c * block.stride
-            if block.formats != (TEXT_CELLS | BINARY_CELLS):
+            if not self.wanted[c]:
+                pass
+            elif block.formats != (TEXT_CELLS | BINARY_CELLS):
                 convert_cells(self.columns[c][0],
                               self.columns[c].binary if block.formats == BINARY_CELLS else self.columns[c].text,
                               source, cells, n, scratch.issues)
@@ -352,6 +365,8 @@ cdef class RelationRows:
         cdef int64_t i
         cdef NamedCell named
         for c in range(self.count):
+            if not self.wanted[c]:
+                continue
             for i in range(block.rows):
                 if block.cells[c * block.stride + i].length == CELL_UNCHANGED:
                     named.row = <uint32_t> (self.rows + i)
@@ -416,11 +431,11 @@ cdef class RelationRows:
         cdef ArrowArray* array
         cdef ArrayOwner* owner
         cdef int k
-        cdef size_t c
+        cdef size_t c, at = META_COLUMNS
         if self.rows == 0:
             return 0
         array = new_array()
-        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.count)
+        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.given)
         self._give_change_types(&owner.children[0])
         for k in range(7):
             if <int64_t> self.meta[k].nulls == self.rows:
@@ -432,7 +447,9 @@ cdef class RelationRows:
         self._give_names(self.unchanged, &owner.children[9])
         self._give_names(self.unrepresentable, &owner.children[10])
         for c in range(self.columns.size()):
-            give_column(self.columns[c][0], &owner.children[META_COLUMNS + c])
+            if self.wanted[c]:
+                give_column(self.columns[c][0], &owner.children[at])
+                at += 1
         self.changes.set_size(0)
         self.unchanged.clear()
         self.unrepresentable.clear()

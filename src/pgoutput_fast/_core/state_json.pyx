@@ -64,7 +64,7 @@ cdef dict _export_types(const TypeMap& known):
 cdef dict _export_transaction(Transaction& t, list versions):
     cdef vector[ScopedRelation] relations = t.all_relations()
     cdef vector[ScopedType] types = t.all_types()
-    return {
+    values = {
         "txn": _nullable(t.txn),
         "xid": t.xid,
         "commit_lsn": _nullable(t.commit_lsn),
@@ -85,6 +85,9 @@ cdef dict _export_transaction(Transaction& t, list versions):
             for i in range(<int> types.size())
         ],
     }
+    if t.perhaps_ended:
+        values["perhaps_ended"] = True
+    return values
 
 
 def export_state(Tagger tagger):
@@ -132,6 +135,7 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
     t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
     t.doubtful = values["doubtful"]
+    t.perhaps_ended = values.get("perhaps_ended", False)
     t.has_origin = values["origin"] is not None
     t.origin = (values["origin"] or "").encode()
     t.origin_lsn = _or_none64(values["origin_lsn"])

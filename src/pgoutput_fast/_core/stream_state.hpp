@@ -1,5 +1,5 @@
 // What a stream's position means: the open transactions, what was learnt in them, and the records of what happened.
-// Plain data; the rules that move it are in tag.pyx.
+// Plain data; the rules that move it are in transactions.pyx and tag.pyx.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "blocks.hpp"
 
 namespace pgo {
 
@@ -66,10 +68,21 @@ struct Transaction {
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
     bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
+    bool perhaps_ended = false;  // prepared, and a message that may have ended it could not be read
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
 
+    // Nothing is known of it yet but its key and xid.
+    void begin(int64_t key, uint32_t its_xid) {
+        txn = key;
+        xid = its_xid;
+        commit_lsn = commit_timestamp = prepare_end_lsn = prepare_timestamp = origin_lsn = NONE64;
+        doubtful = perhaps_ended = has_origin = false;
+        gid.clear();
+        origin.clear();
+        scope_.reset();
+    }
     const Known* relation(uint32_t oid) const {
         if (!scope_) return nullptr;
         auto found = scope_->relations.find(oid);
@@ -246,12 +259,12 @@ struct RejectRecord {
 };
 
 struct Records {
-    std::vector<BoundaryRecord> boundaries;
-    std::vector<OutcomeRecord> outcomes;
-    std::vector<TruncateRecord> truncates;
-    std::vector<MessageRecord> messages;
-    std::vector<RejectRecord> rejects;
-    std::vector<int64_t> oids;
+    std::vector<BoundaryRecord, Kept<BoundaryRecord>> boundaries;
+    std::vector<OutcomeRecord, Kept<OutcomeRecord>> outcomes;
+    std::vector<TruncateRecord, Kept<TruncateRecord>> truncates;
+    std::vector<MessageRecord, Kept<MessageRecord>> messages;
+    std::vector<RejectRecord, Kept<RejectRecord>> rejects;
+    std::vector<int64_t, Kept<int64_t>> oids;
     std::vector<int64_t> forgotten;  // txn of transactions of which is not known what became of them
     std::string text;
 

@@ -40,9 +40,11 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t prepare_end_lsn
         int64_t prepare_timestamp
         cbool doubtful
+        cbool perhaps_ended
         cbool has_origin
         string origin
         int64_t origin_lsn
+        void begin(int64_t key, uint32_t its_xid)
         const Known* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
         void learn(const ScopedRelation& said)
@@ -123,14 +125,17 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int32_t described, sent
         Slice raw
 
+    cdef cppclass Kept[T]:
+        pass
+
     cdef cppclass Records:
         Records() except +
-        vector[BoundaryRecord] boundaries
-        vector[OutcomeRecord] outcomes
-        vector[TruncateRecord] truncates
-        vector[MessageRecord] messages
-        vector[RejectRecord] rejects
-        vector[int64_t] oids
+        vector[BoundaryRecord, Kept[BoundaryRecord]] boundaries
+        vector[OutcomeRecord, Kept[OutcomeRecord]] outcomes
+        vector[TruncateRecord, Kept[TruncateRecord]] truncates
+        vector[MessageRecord, Kept[MessageRecord]] messages
+        vector[RejectRecord, Kept[RejectRecord]] rejects
+        vector[int64_t, Kept[int64_t]] oids
         vector[int64_t] forgotten
         string text
         Slice keep(const uint8_t* p, size_t n) except +

@@ -4,11 +4,10 @@ Sequential, but only boundary, Relation and Type messages move the state; a chan
 without the GIL and stops only for what is rare: a Relation or Type that is new, or a message to raise an error about.
 """
 cimport cython
-from cython.operator cimport dereference, preincrement
+from cython.operator cimport dereference
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libcpp.map cimport map as cmap
 
-from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
+from pgoutput_fast._core.boundary cimport parse_message
 from pgoutput_fast._core.fields cimport (
     Fields,
     finish,
@@ -21,56 +20,43 @@ from pgoutput_fast._core.reasons cimport (
     BAD_COUNT,
     BAD_FLAGS,
     EMPTY_PAYLOAD,
-    EXPECTED_BEGIN,
-    EXPECTED_BEGIN_PREPARE,
-    EXPECTED_COMMIT,
-    EXPECTED_PREPARE,
-    EXPECTED_STREAM_START,
-    EXPECTED_STREAM_STOP,
     FRAMED_PAYLOAD,
-    NO_RELATION,
     OK,
-    OTHER_COMMIT,
-    OTHER_PREPARE,
     OUTSIDE_TRANSACTION,
     PAYLOAD_TOO_LONG,
-    RELATION_LOST,
     STATE_LOST,
-    STREAM_UNKNOWN,
     TEXT_PAYLOAD,
     TRAILING_BYTES,
     TRUNCATED,
+    TYPE_CHANGED,
     UNKNOWN_TAG,
 )
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, MALFORMED, Window, is_hex_text, message_class
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     OUTSIDE,
-    PLAIN,
-    PREPARING,
-    SLOT_LOST,
     SLOT_UNKNOWN,
     STREAMING,
-    BoundaryRecord,
-    Context,
     Known,
     MessageRecord,
-    OutcomeRecord,
     Records,
-    RejectRecord,
     Run,
-    ScopedRelation,
     ScopedType,
     StreamState,
     Transaction,
     TruncateRecord,
     TypeName,
 )
+from pgoutput_fast._core.transactions cimport Transactions
 from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import fields_of, relation_of
-from pgoutput_fast.types import is_built_in
+from pgoutput_fast.catalog import fields_of, relation_of, type_offset
+from pgoutput_fast.options import Options
+from pgoutput_fast.types import changed_type, is_built_in
+
+# What the wire alone explains of types is told apart with these.
+_PLAIN = Options()
 
 
 cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
@@ -83,16 +69,13 @@ cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 @cython.final
-cdef class Tagger:
+cdef class Tagger(Transactions):
     """The state machine of a stream. A call: `begin_call`, `tag_window` for each window, `end_call` or `undo`."""
 
     def __cinit__(self, bint quarantine=False):
-        self.quarantine = quarantine
         self.versions = []
         self.slots = {}
         self.saved = NULL
-        self.run_is_new = True
-        self.forget_lookups()
 
     def __dealloc__(self):
         del self.saved
@@ -119,12 +102,13 @@ cdef class Tagger:
         self.state = dereference(self.saved)
         self.run = self.saved_run
         for relation in self.versions[self.saved_versions:]:
-            self.slots[relation.version].pop()
-            if not self.slots[relation.version]:
-                del self.slots[relation.version]
+            del self.slots[relation.version]
         del self.versions[self.saved_versions:]
         self.bodies.resize(self.saved_versions)
         self.explained.resize(self.saved_versions)
+        self.named.clear()
+        for slot, relation in enumerate(self.versions):
+            self._name(relation, slot)
         self.records = Records()
         self.forget_lookups()
         self.end_call()
@@ -138,421 +122,33 @@ cdef class Tagger:
         return self.state.next_seq
 
     def slot_of(self, relation, body=None):
-        """The slot of a Relation object, made if its version is new or its columns' types were named anew.
+        """The slot of a Relation object's version, made if it is new. `body` is its wire form, where that is at hand.
 
-        `body` is its wire form, where that is at hand.
+        A version stays what it was described as first, under whatever names its columns' types come later.
         """
-        slots = self.slots.setdefault(relation.version, [])
-        for slot in slots:
-            if self.versions[slot] == relation:
-                return slot
-        slot = len(self.versions)
-        slots.append(slot)
+        slot = self.slots.setdefault(relation.version, len(self.versions))
+        if slot < len(self.versions):
+            return slot
         self.versions.append(relation)
+        self._name(relation, slot)
         self.bodies.push_back(relation.wire_body() if body is None else body)
         self.explained.push_back(any(not is_built_in(column.type_oid) for column in relation.columns))
         return slot
 
+    cdef int _name(self, relation, int32_t slot) except -1:
+        """Notes what the relation with this oid is called, as long as it is called nothing else."""
+        cdef uint32_t oid = relation.oid
+        cdef int32_t other
+        if self.named.count(oid):
+            other = self.named[oid]
+            if other < 0 or self.versions[other].qualified_name != relation.qualified_name:
+                slot = SLOT_UNKNOWN
+        self.named[oid] = slot
+        return 0
+
     cdef int32_t slot_of_version(self, version) except -2:
-        """The latest slot of a version id, -1 if it is not known."""
-        slots = self.slots.get(version)
-        return slots[len(slots) - 1] if slots else -1
-
-    # ---- look-ups and runs -------------------------------------------------------------------------------------
-
-    cdef void forget_lookups(self) noexcept nogil:
-        cdef int k
-        for k in range(64):
-            self.cached_slot[k] = -9
-
-    cdef int32_t lookup(self, uint32_t oid) noexcept nogil:
-        """The slot of the version that `oid` stands for here, or SLOT_UNKNOWN or SLOT_LOST."""
-        cdef int k = oid & 63
-        if self.cached_oid[k] == oid and self.cached_slot[k] != -9:
-            return self.cached_slot[k]
-        cdef const Known* known = NULL
-        if self.state.context == STREAMING:
-            known = self.state.streamed[self.state.current.xid].relation(oid)
-        if known == NULL:
-            known = self.state.relation(oid)
-        cdef int32_t slot = SLOT_UNKNOWN if known == NULL else known.slot
-        self.cached_oid[k] = oid
-        self.cached_slot[k] = slot
-        return slot
-
-    cdef int64_t seq_of(self, int64_t i) noexcept nogil:
-        return self.seqs[i] if self.seqs != NULL else self.base_seq + i
-
-    cdef void open_run(self) noexcept nogil:
-        if self.run_is_new:
-            self.runs.push_back(self.run)
-            self.run_is_new = False
-
-    cdef void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn, int64_t commit_timestamp,
-                      bint in_stream) noexcept nogil:
-        self.run.txn = txn
-        self.run.xid = xid
-        self.run.subxid = subxid
-        self.run.commit_lsn = commit_lsn
-        self.run.commit_timestamp = commit_timestamp
-        self.run.in_stream = in_stream
-        self.run_is_new = True
-
-    # ---- what can go wrong ---------------------------------------------------------------------------------------
-
-    cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
-                     int32_t described, int32_t sent) noexcept nogil:
-        """A whole message goes to the rejects."""
-        cdef RejectRecord r
-        r.seq = self.seq_of(i)
-        r.lsn = self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
-        r.byte_offset = offset
-        r.slot = slot
-        r.column = column
-        r.reason = reason
-        r.described = described
-        r.sent = sent
-        r.raw = self.records.keep(w.base + w.start[i], w.length[i])
-        self.records.rejects.push_back(r)
-
-    cdef void lose_relations(self) noexcept nogil:
-        """Nothing that any Relation said is trusted until it is said again."""
-        self.state.lose_relations()
-        self.forget_lookups()
-
-    cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil:
-        cdef Known known
-        known.slot = SLOT_LOST
-        known.seq = seq
-        self._learn(oid, subxid, known)
-
-    cdef void _learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil:
-        """Files what a Relation said: in the stream block's transaction, or for all."""
-        cdef ScopedRelation scoped
-        if self.state.context == STREAMING:
-            scoped.oid = oid
-            scoped.subxid = subxid
-            scoped.known = known
-            self.state.streamed[self.state.current.xid].learn(scoped)
-        else:
-            self.state.describe(oid, known)
-        self.forget_lookups()
-
-    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
-        """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
-        self.reason = reason
-        self.reason_offset = offset
-        self.at = i
-        if not self.quarantine:
-            return True
-        cdef uint8_t kind = w.kind[i]
-        cdef uint8_t cls = message_class(kind)
-        cdef int header = 5 if w.flags[i] & IN_STREAM else 1
-        cdef const uint8_t* p = w.base + w.start[i]
-        self.taken[i] = 0
-        self.reject(w, i, reason, offset, SLOT_UNKNOWN, -1, -1, -1)
-        if reason == STATE_LOST:
-            return False
-        if self.may_have_ended_others(kind, reason):
-            self.doubt_streams()
-        if cls & BOUNDARY or cls == 0:
-            # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
-            if self.state.context == PLAIN or self.state.context == PREPARING:
-                self.records.forgotten.push_back(self.state.current.txn)
-            self.state.lost = True
-            self.state.context = OUTSIDE
-            self.state.current = Transaction()
-            self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
-            self.lose_relations()
-        elif kind == c'R':
-            if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> 0x3fffffff:
-                self.lose_relation(load32(p + header), w.subxid[i], self.seq_of(i))
-            else:
-                self.lose_relations()
-            self.state.bad_type = False
-        elif kind == c'Y':
-            self.state.bad_type = True
-        return False
-
-    cdef bint may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
-        """Whether a message that is not taken may have been, or followed, one about another than the open transaction.
-
-        A server sends aborts and commits of streams between transactions and blocks. So a message inside of one that
-        cannot be read is none, unless it has come too early: then messages before it are missing.
-        """
-        cdef uint8_t cls = message_class(kind)
-        if reason == OUTSIDE_TRANSACTION:
-            return True
-        if self.state.context == OUTSIDE:
-            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == c'T'
-        if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
-            return True
-        return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
-                                           c'P' if self.state.context == PREPARING else c'E')
-
-    cdef void doubt_streams(self) noexcept nogil:
-        """Of no open stream is it known any more what became of it, or of its subtransactions."""
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
-        while it != self.state.streamed.end():
-            dereference(it).second.doubtful = True
-            preincrement(it)
-
-    # ---- transactions ----------------------------------------------------------------------------------------------
-
-    cdef void void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil:
-        """A transaction that will not go on: the server sends it again, or it is no more.
-
-        A doubtful one may have ended in another way.
-        """
-        cdef OutcomeRecord o
-        if t.txn == NONE64:
-            return
-        if t.doubtful:
-            self.records.forgotten.push_back(t.txn)
-            return
-        o.txn = t.txn
-        o.at_seq = at_seq
-        o.committed = False
-        self.records.outcomes.push_back(o)
-
-    cdef void begin_session(self, int64_t seq) noexcept nogil:
-        """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
-        cdef cmap[int64_t, Transaction] voided
-        cdef cmap[int64_t, Transaction].iterator each
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
-        while it != self.state.streamed.end():
-            voided[dereference(it).second.txn] = dereference(it).second
-            preincrement(it)
-        if self.state.context == PLAIN or self.state.context == PREPARING:
-            voided[self.state.current.txn] = self.state.current
-        each = voided.begin()
-        while each != voided.end():
-            self.void_transaction(dereference(each).second, seq)
-            preincrement(each)
-        self.state.streamed.clear()
-        self.state.current = Transaction()
-        self.state.context = OUTSIDE
-        self.state.lost = False
-        self.state.bad_type = False
-        self.state.session_starts = False
-        self._expect_repeated_messages()
-        self.forget_lookups()
-        self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
-
-    cdef void _expect_repeated_messages(self) noexcept nogil:
-        """Non-transactional messages are sent again by a new session, each with the LSN that it had."""
-        self.state.repeated_lsn = max(self.state.repeated_lsn, self.state.message_lsn)
-
-    cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil:
-        """An xid that begins again: what was open or prepared under it is void."""
-        cdef size_t k
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.find(xid)
-        if it != self.state.streamed.end():
-            self.void_transaction(dereference(it).second, seq)
-            self.state.streamed.erase(it)
-            self._expect_repeated_messages()
-        for k in range(self.state.prepared.size()):
-            if self.state.prepared[k].xid == xid:
-                self.void_transaction(self.state.prepared[k], seq)
-                self.state.prepared.erase(self.state.prepared.begin() + k)
-                break
-
-    cdef uint8_t _expected(self, uint8_t outside) noexcept nogil:
-        """What should have come before a boundary: what ends the open transaction or block, or `outside` of any."""
-        if self.state.context == PLAIN:
-            return EXPECTED_COMMIT
-        if self.state.context == PREPARING:
-            return EXPECTED_PREPARE
-        return EXPECTED_STREAM_STOP if self.state.context == STREAMING else outside
-
-    cdef int boundary(self, Window w, int64_t i) noexcept nogil:
-        cdef Fields f
-        cdef BoundaryRecord b
-        cdef OutcomeRecord o
-        cdef Transaction t
-        cdef uint8_t kind = w.kind[i]
-        cdef int64_t seq = self.seq_of(i)
-        cdef const uint8_t* gid = NULL
-        cdef int64_t gid_length = -1
-        cdef uint32_t xid = 0, subxid = 0
-        cdef uint8_t first = 0
-        cdef bint known = False, doubtful = False
-        cdef bint was_lost = self.state.lost
-        cdef size_t k
-        cdef int64_t prepared_at = -1
-        cdef Context context = self.state.context
-        cdef cmap[uint32_t, Transaction].iterator it
-        start_fields(&f, w.base + w.start[i], w.length[i], 1)
-        b.seq = seq
-        parse_boundary(&f, kind, &b, &gid, &gid_length)
-        if f.reason != OK:
-            return self.fail(w, i, f.reason, f.reason_offset)
-        xid = <uint32_t> b.xid
-        subxid = <uint32_t> b.subxid
-        first = b.first_segment == 1
-
-        # Whether it may come here.
-        if kind == c'E':
-            if context != STREAMING and not was_lost:
-                return self.fail(w, i, self._expected(EXPECTED_STREAM_START), 0)
-        elif kind == c'C':
-            if context == PLAIN:
-                if b.lsn != self.state.current.commit_lsn:
-                    return self.fail(w, i, OTHER_COMMIT, 2)
-            elif not was_lost:
-                return self.fail(w, i, self._expected(EXPECTED_BEGIN), 0)
-        elif kind == c'P':
-            if context == PREPARING:
-                if xid != self.state.current.xid or not same_bytes(self.state.current.gid, gid, gid_length):
-                    return self.fail(w, i, OTHER_PREPARE, 26)
-            elif not was_lost:
-                return self.fail(w, i, self._expected(EXPECTED_BEGIN_PREPARE), 0)
-        elif context != OUTSIDE:
-            return self.fail(w, i, self._expected(OK), 0)
-        if kind == c'c' or kind == c'p' or (kind == c'S' and first == 0):
-            if self.state.streamed.count(xid) == 0:
-                return self.fail(w, i, STREAM_UNKNOWN, 1 if kind != c'p' else 26)
-
-        # What follows from it.
-        self.state.lost = False
-        if kind == c'B' or kind == c'b':
-            self._void_older(xid, seq)
-            t.txn = seq
-            t.xid = xid
-            b.xid = xid
-            b.txn = seq
-            if kind == c'B':
-                t.commit_lsn = b.lsn
-                t.commit_timestamp = b.timestamp
-                self.state.context = PLAIN
-            else:
-                t.gid.assign(<const char*> gid, <size_t> gid_length)
-                t.prepare_end_lsn = b.end_lsn
-                t.prepare_timestamp = b.timestamp
-                self.state.context = PREPARING
-            self.state.current = t
-            self.set_run(seq, xid, NONE64, t.commit_lsn, t.commit_timestamp, False)
-            self.open_run()
-        elif kind == c'S':
-            if first:
-                self._void_older(xid, seq)
-                t.txn = seq
-                t.xid = xid
-                self.state.streamed[xid] = t
-            b.xid = xid
-            b.txn = self.state.streamed[xid].txn
-            self.state.context = STREAMING
-            self.state.current.xid = xid
-            self.forget_lookups()
-            self.set_run(b.txn, xid, NONE64, NONE64, NONE64, True)
-            self.open_run()
-        elif kind == c'E':
-            if context == STREAMING:
-                b.xid = self.state.current.xid
-                b.txn = self.state.streamed[self.state.current.xid].txn
-                if self.run.subxid != NONE64:
-                    self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
-            self.open_run()
-            self._leave()
-        elif kind == c'C' or kind == c'P':
-            if context != OUTSIDE:
-                b.xid = self.state.current.xid
-                b.txn = self.state.current.txn
-                self._end_origin(&b, self.state.current)
-            elif kind == c'P':
-                b.xid = xid
-            self.open_run()
-            if kind == c'P':
-                if context != OUTSIDE:
-                    self.state.current.prepare_end_lsn = b.end_lsn
-                    self.state.current.prepare_timestamp = b.timestamp
-                    self.state.prepared.push_back(self.state.current)
-            elif context != OUTSIDE:
-                o.txn = b.txn
-                o.at_seq = seq
-                o.committed = True
-                o.commit_lsn = b.lsn
-                o.commit_timestamp = b.timestamp
-                self.records.outcomes.push_back(o)
-            self._leave()
-        else:
-            # Messages that stand alone: the end of a stream, or of a prepared transaction.
-            b.xid = xid
-            if kind == c'c' or kind == c'p' or kind == c'A':
-                it = self.state.streamed.find(xid)
-                if it != self.state.streamed.end():
-                    known = True
-                    doubtful = dereference(it).second.doubtful
-                    b.txn = dereference(it).second.txn
-            else:
-                for k in range(self.state.prepared.size()):
-                    if self.state.prepared[k].xid == xid and same_bytes(self.state.prepared[k].gid, gid, gid_length):
-                        if kind == c'r' and self.state.prepared[k].prepare_end_lsn != b.lsn:
-                            continue
-                        known = True
-                        doubtful = self.state.prepared[k].doubtful
-                        prepared_at = <int64_t> k
-                        b.txn = self.state.prepared[k].txn
-                        if kind == c'K':
-                            b.prepare_timestamp = self.state.prepared[k].prepare_timestamp
-            self.set_run(b.txn, xid, NONE64, b.lsn if kind == c'c' or kind == c'K' else NONE64,
-                         b.timestamp if kind == c'c' or kind == c'K' else NONE64, False)
-            o.txn = b.txn
-            o.at_seq = seq
-            if kind == c'A':
-                b.subxid = subxid
-                if known:
-                    if xid == subxid:
-                        self._end_origin(&b, dereference(it).second)
-                        self.state.streamed.erase(it)
-                    else:
-                        o.subxid = subxid
-                        self.run.subxid = subxid
-                        dereference(it).second.forget(subxid)
-                    self.records.outcomes.push_back(o)
-            elif kind == c'c':
-                self._end_origin(&b, dereference(it).second)
-                self.state.promote(dereference(it).second)
-                self.state.streamed.erase(it)
-            elif kind == c'p':
-                self._end_origin(&b, dereference(it).second)
-                t = dereference(it).second
-                t.gid.assign(<const char*> gid, <size_t> gid_length)
-                t.prepare_end_lsn = b.end_lsn
-                t.prepare_timestamp = b.timestamp
-                self.state.streamed.erase(it)
-                self.state.prepared.push_back(t)
-            elif known:
-                if kind == c'K':
-                    self.state.promote(self.state.prepared[prepared_at])
-                self.state.prepared.erase(self.state.prepared.begin() + prepared_at)
-            if known and (kind == c'c' or kind == c'K'):
-                o.committed = True
-                o.commit_lsn = b.lsn
-                o.commit_timestamp = b.timestamp
-            if o.committed and doubtful:
-                self.records.forgotten.push_back(o.txn)
-            elif known and (kind == c'c' or kind == c'K' or kind == c'r'):
-                self.records.outcomes.push_back(o)
-            self.open_run()
-            self._leave()
-        if gid != NULL:
-            b.gid = self.records.keep(gid, <size_t> gid_length)
-        self.records.boundaries.push_back(b)
-        return OK
-
-    cdef void _leave(self) noexcept nogil:
-        """After a boundary that closes: no transaction is open."""
-        if self.state.context != PLAIN and self.state.context != PREPARING:
-            self.forget_lookups()  # a stream's Relations no longer count, or count for all now
-        self.state.context = OUTSIDE
-        self.state.current = Transaction()
-        self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
-
-    cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil:
-        if t.has_origin:
-            b.origin = self.records.keep(<const uint8_t*> t.origin.data(), t.origin.size())
-            b.origin_lsn = t.origin_lsn
+        """The slot of a version id, -1 if it is not known."""
+        return self.slots.get(version, -1)
 
     # ---- the other messages ------------------------------------------------------------------------------------
 
@@ -584,7 +180,7 @@ cdef class Tagger:
         for k in range(count):
             slot = self.lookup(load32(p + at + 4 * k))
             if slot < 0:
-                return self.fail(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, at + 4 * k)
+                return self.fail_of(w, i, load32(p + at + 4 * k), slot, at + 4 * k)
         t.seq = self.seq_of(i)
         t.txn = self.run.txn
         t.first = <int64_t> self.records.oids.size()
@@ -671,7 +267,7 @@ cdef class Tagger:
             return MEET_RELATION
         known.slot = slot
         known.seq = self.seq_of(i)
-        self._learn(load32(p), w.subxid[i], known)
+        self.learn(load32(p), w.subxid[i], known)
         self.described[i] = slot
         return FINISHED
 
@@ -717,8 +313,7 @@ cdef class Tagger:
                     self.item_message[self.items] = <uint32_t> i
                     self.item_slot[self.items] = slot
                     self.items += 1
-                elif self.fail(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST,
-                               5 if flags & IN_STREAM else 1):
+                elif self.fail_of(w, i, w.relation[i], slot, 5 if flags & IN_STREAM else 1):
                     return FAILED
             elif cls & BOUNDARY:
                 if self.boundary(w, i):
@@ -780,9 +375,14 @@ cdef class Tagger:
             return
         relation = relation_of(body, tuple(sorted(self.type_names([c[1] for c in fields[4]]).items())))
         slot = self.slot_of(relation, body)
+        column = changed_type(self.versions[slot].columns, relation.columns, _PLAIN)
+        if column is not None:
+            if self.fail_in(w, i, TYPE_CHANGED, header + type_offset(relation, column), slot, column):
+                raise Malformed(TYPE_CHANGED, self.reason_offset)
+            return
         known.slot = slot
         known.seq = self.seq_of(i)
-        self._learn(fields[0], w.subxid[i], known)
+        self.learn(fields[0], w.subxid[i], known)
         self.described[i] = slot
 
     cdef void register_type(self, Window w, int64_t i) except *:

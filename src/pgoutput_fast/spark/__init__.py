@@ -1,6 +1,7 @@
 """The face for PySpark: DataFrames of tagged payloads in, typed DataFrames out.
 
     wal = spark.read.parquet("segments/")              # tagged payloads
+    wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
     orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
 
 Nothing here registers anything or needs a jar: decoding runs in `mapInArrow`.
@@ -11,6 +12,17 @@ from pgoutput_fast.spark.catalog import read_catalog, relations
 from pgoutput_fast.spark.changes import changes
 from pgoutput_fast.spark.outcomes import outcomes
 from pgoutput_fast.spark.records import messages, rejects
+from pgoutput_fast.spark.tag import tag
 from pgoutput_fast.spark.transactions import transactions
 
-__all__ = ["changes", "messages", "outcomes", "read_catalog", "rejects", "relations", "transactions", "udf"]
+__all__ = [
+    "changes",
+    "messages",
+    "outcomes",
+    "read_catalog",
+    "rejects",
+    "relations",
+    "tag",
+    "transactions",
+    "udf",
+]

@@ -10,9 +10,10 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
-from pgoutput_fast.spark.plan import Plan, SchemaMode, Transactions, plan, task_options
+from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
+from pgoutput_fast.spark.settle import Settled
 from pgoutput_fast.spark.tasks import DecodeChanges
-from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["changes"]
@@ -28,6 +29,7 @@ def changes(
     schema: pa.Schema | Relation | None = None,
     catalog: Catalog | None = None,
     outcomes: DataFrame | None = None,
+    time: Time = "string",
 ) -> DataFrame:
     """All changes of one relation: metadata columns, then its own, a row per tuple, in no order.
 
@@ -50,6 +52,7 @@ def changes(
         catalog: the relation versions, and what a live server said of its types. Without versions in it, and for union
             and pinned always, `wal` is read for its descriptions: a small Spark job.
         outcomes: what became of transactions, for instance of more than `wal`, or cached; `outcomes(wal)` if not given.
+        time: what a time becomes: a string, or on Spark 4.1 and later a `"TIME"`.
 
     Raises:
         KeyError: if the catalog knows no such relation; the message names what there is.
@@ -57,26 +60,27 @@ def changes(
         RuntimeError: if Spark's Python workers are not this Python.
     """
     decoding, which = task_options(options, transactions)
+    check_time(time)
     check_workers(wal)
     settled = plan(wal, table, decoding, catalog, schema_mode, schema)
-    rows = wal.where(settled.rows).select(*TAGGED_SCHEMA.names)
+    rows = wal.where(rows_of(settled)).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
     task = DecodeChanges(
         settled.catalog.to_json(),
         decoding,
         settled.schema,
-        spark_arrow_schema(settled.schema),
+        spark_arrow_schema(settled.schema, time),
         settled.table,
         settled.fingerprint,
     )
-    return rows.mapInArrow(task, _described(settled))
+    return rows.mapInArrow(task, _described(settled, time))
 
 
-def _described(settled: Plan) -> StructType:
+def _described(settled: Settled, time: Time) -> StructType:
     """The schema as Spark has it, with what PostgreSQL calls things."""
     fields: list[StructField] = []
-    for field, given in zip(spark_schema(settled.schema), settled.schema, strict=True):
+    for field, given in zip(spark_schema(settled.schema, time), settled.schema, strict=True):
         metadata = _texts(given.metadata)
         if not fields:
             metadata |= _texts(settled.schema.metadata) | {"pg.catalog": settled.fingerprint}

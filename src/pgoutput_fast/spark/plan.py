@@ -1,8 +1,8 @@
-"""What is settled when a query is planned: relation versions, schema, options."""
+"""What is settled when a query over tagged payloads is planned: relation versions, schema, options."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
@@ -11,36 +11,12 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
-from pgoutput_fast.schema import metadata_fields, relation_schema
 from pgoutput_fast.spark.catalog import read_catalog
-from pgoutput_fast.types import column_type_of
-from pgoutput_fast.unify import pin_schema, unify_schemas
+from pgoutput_fast.spark.settle import SchemaMode, Settled, mode_of, settle, settles_alone
 
-__all__ = ["Plan", "SchemaMode", "Transactions", "known_catalog", "plan", "task_options"]
+__all__ = ["SchemaMode", "Transactions", "known_catalog", "plan", "rows_of", "task_options"]
 
-SchemaMode = Literal["latest", "union", "pinned"]
 Transactions = Literal["as_sent", "committed"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one relation's rows are decoded into.
-
-    Attributes:
-        table: what it is called.
-        versions: its versions, in the order in which they were described.
-        catalog: these, and the types.
-        fingerprint: of the whole catalog with which the query was planned.
-        schema: of the decoded rows.
-        rows: which tagged rows are its changes, as a filter that Parquet can take.
-    """
-
-    table: str
-    versions: tuple[Relation, ...]
-    catalog: Catalog
-    fingerprint: str
-    schema: pa.Schema
-    rows: Column
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:
@@ -55,7 +31,7 @@ def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
     """The given catalog if it is to be the last word; else what the tagged payloads describe comes to it."""
-    if catalog is not None and len(catalog) and schema_mode == "latest":
+    if catalog is not None and settles_alone(catalog, schema_mode):
         return catalog
     found = read_catalog(wal, on_error=options.on_error)
     return found if catalog is None else catalog.merged(found)
@@ -68,7 +44,7 @@ def plan(
     catalog: Catalog | None,
     schema_mode: SchemaMode | None,
     schema: pa.Schema | Relation | None,
-) -> Plan:
+) -> Settled:
     """Settles what `table` is.
 
     Raises:
@@ -77,36 +53,11 @@ def plan(
     """
     if schema is None:
         schema = options.pinned(table)
-    if schema_mode is None:
-        schema_mode = "latest" if schema is None else "pinned"
-    if schema_mode not in ("latest", "union", "pinned"):
-        raise ValueError(f"schema_mode must be 'latest', 'union' or 'pinned', not {schema_mode!r}")
-    if (schema_mode == "pinned") != (schema is not None):
-        raise ValueError(
-            "schema_mode='pinned' and a schema (schema= or Options(schemas=...)) need each other"
-        )
-    known = known_catalog(wal, catalog, schema_mode, options)
-    versions, types = known.named(table), known.types
+    mode = mode_of(schema_mode, schema is not None)
+    return settle(known_catalog(wal, catalog, mode, options), table, options, schema)
 
-    def schema_of(relation: Relation) -> pa.Schema:
-        return relation_schema(
-            relation, [column_type_of(c, options, types) for c in relation.columns], options
-        )
 
-    decoded = [(relation, schema_of(relation)) for relation in versions]
-    if schema is None:
-        whole = unify_schemas(decoded)
-    else:
-        metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
-        pinned = schema_of(schema) if isinstance(schema, Relation) else schema
-        whole = pin_schema(decoded, pinned, metadata, options.extra_columns)
-    # By oid, on which row groups are cut; a version that nobody knew then comes along, and fails.
-    oids = sorted({relation.oid for relation in versions})
-    chosen = {relation.version for relation in versions}
-    others = [r.version for r in known.relations if r.oid in oids and r.version not in chosen]
-    rows = F.col("relation").isin(oids) & F.col("kind").isin(*b"IUDT")
-    if others:
-        rows &= ~F.col("version").isin(others)
-    return Plan(
-        versions[-1].qualified_name, versions, Catalog(versions, types), known.fingerprint(), whole, rows
-    )
+def rows_of(settled: Settled) -> Column:
+    """Which tagged rows are its changes: a filter that Parquet can take, by oid, on which row groups are cut."""
+    rows = F.col("relation").isin(*settled.oids) & F.col("kind").isin(*b"IUDT")
+    return rows & ~F.col("version").isin(*settled.others) if settled.others else rows

@@ -11,7 +11,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
-from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, task_options
+from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, rows_of, task_options
 from pgoutput_fast.spark.tasks import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -74,7 +74,7 @@ def rejects(
         known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
     else:
         settled = plan(wal, table, decoding, catalog, schema_mode, None)
-        chosen, known = settled.rows, settled.catalog
+        chosen, known = rows_of(settled), settled.catalog
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         held = F.col("kind").isin(*b"IUDTM")

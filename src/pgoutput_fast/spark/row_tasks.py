@@ -150,8 +150,9 @@ class DecodeRow:
         is_before = is_before.to_numpy(zero_copy_only=False).astype(bool)
         count = len(payload)
         before, after = _places(seqs, is_before, count), _places(seqs, ~is_before, count)
-        whole = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_struct_array()
-        whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+        batches = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_batches()
+        # Without rows there is no batch.
+        whole = batches[0].to_struct_array() if batches else pa.array([], pa.struct(list(self.images)))
         there = before.is_valid().to_numpy(zero_copy_only=False) | after.is_valid().to_numpy(
             zero_copy_only=False
         )
@@ -186,7 +187,17 @@ class DecodeRow:
             "payload": payload.take(at).cast(pa.binary()),
         }
         batch = pa.RecordBatch.from_arrays(list(columns.values()), schema=TAGGED_SCHEMA)
-        changes = [each.batch for each in decode_tagged(batch, catalog, self.options).changes]
+        try:
+            decoded = decode_tagged(batch, catalog, self.options)
+        except DecodeError as problem:
+            # What counts as its ordinal here is its place; and the layers in between are nobody's business.
+            raise DecodeError(
+                f"{problem.reason} (row {problem.seq} of its Arrow batch)",
+                byte_offset=problem.byte_offset,
+                relation=problem.relation,
+                column=problem.column,
+            ) from None
+        changes = [each.batch for each in decoded.changes]
         if not changes:
             names = [PREFIX + "change_type", PREFIX + "seq", *(PREFIX + name for name, _ in DETAILS)]
             types = [pa.string(), pa.int64(), *(kind for _, kind in DETAILS)]

@@ -66,15 +66,19 @@ class DecodeChanges:
                     "a version of the relation that was not known when the query was planned, with the catalog "
                     f"{self.fingerprint}: plan it again, without catalog= or with the catalog of today"
                 )
-            # Without the traces of the layers in between, which the driver would print one by one.
-            raise DecodeError(
-                reason,
-                seq=problem.seq,
-                lsn=problem.lsn,
-                byte_offset=problem.byte_offset,
-                relation=problem.relation or self.table,
-                column=problem.column,
-            ) from None
+            raise _again(problem, reason, problem.relation or self.table) from None
+
+
+def _again(problem: DecodeError, reason: str, relation: str | None) -> DecodeError:
+    """The same error without the traces of the layers in between, which the driver would print one by one."""
+    return DecodeError(
+        reason,
+        seq=problem.seq,
+        lsn=problem.lsn,
+        byte_offset=problem.byte_offset,
+        relation=relation,
+        column=problem.column,
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,10 @@ class DecodeRecords:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog) if self.catalog is not None else Catalog()
         for batch in batches:
-            decoded = decode_tagged(batch, catalog, self.options)
+            try:
+                decoded = decode_tagged(batch, catalog, self.options)
+            except DecodeError as problem:
+                raise _again(problem, problem.reason, problem.relation) from None
             yield getattr(decoded, self.what).cast(self.target)
 
 

@@ -2,7 +2,7 @@
 
 | decoded as | Spark gets | why |
 |---|---|---|
-| time64[us] | string, `HH:MM:SS.ffffff` | mapInArrow refuses time64[us], and TIME exists from Spark 4.1 on only |
+| time64[us] | string, `HH:MM:SS.ffffff`; or `TIME` | TIME, which wants time64[ns], exists from Spark 4.1 on only |
 | month_day_nano_interval | string, ISO 8601 | Spark has no type for months, days and time at once |
 | fixed_size_binary(16), arrow.uuid | binary | Spark has no fixed-size binary |
 | list or struct of any of these | list or struct of what stands there | |
@@ -12,36 +12,58 @@ Everything else that this package decodes is taken as it is.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
+import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-__all__ = ["spark_arrow_schema", "spark_arrow_type", "spark_schema"]
+__all__ = ["Time", "check_time", "spark_arrow_schema", "spark_arrow_type", "spark_schema"]
+
+Time = Literal["string", "TIME"]
 
 
-def spark_arrow_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type in which a value of type `kind` is handed to Spark."""
-    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
+def check_time(time: str) -> None:
+    """That `time` is something that this Spark can make of a time.
+
+    Raises:
+        ValueError: if not.
+    """
+    if time not in ("string", "TIME"):
+        raise ValueError(f"time must be 'string' or 'TIME', not {time!r}")
+    if time == "TIME" and not hasattr(pyspark.sql.types, "TimeType"):
+        raise ValueError("this Spark has no type TIME, which came with 4.1: leave time='string'")
+
+
+def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:
+    """The Arrow type in which a value of type `kind` is handed to Spark; of a time, what `time` says."""
+    if pa.types.is_time(kind):
+        return pa.time64("ns") if time == "TIME" else pa.string()
+    if pa.types.is_interval(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if isinstance(kind, pa.BaseExtensionType):
-        return spark_arrow_type(kind.storage_type)
+        return spark_arrow_type(kind.storage_type, time)
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_list(kind):
-        return pa.list_(spark_arrow_type(kind.value_type))
+        return pa.list_(spark_arrow_type(kind.value_type, time))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(spark_arrow_type(field.type)) for field in kind])
+        return pa.struct([field.with_type(spark_arrow_type(field.type, time)) for field in kind])
     return kind
 
 
-def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
+def spark_arrow_schema(schema: pa.Schema, time: Time = "string") -> pa.Schema:
     """The schema with every type as Spark takes it; field metadata are kept."""
     return pa.schema(
-        [pa.field(field.name, spark_arrow_type(field.type), metadata=field.metadata) for field in schema]
+        [
+            pa.field(field.name, spark_arrow_type(field.type, time), metadata=field.metadata)
+            for field in schema
+        ]
     )
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
+def spark_schema(schema: pa.Schema, time: Time = "string") -> StructType:
     """Spark's schema for `spark_arrow_schema(schema)`: timestamps with a zone are TIMESTAMP, others TIMESTAMP_NTZ."""
-    bare = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(schema)])
+    bare = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(schema, time)])
     return from_arrow_schema(bare, prefer_timestamp_ntz=True)

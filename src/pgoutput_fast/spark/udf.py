@@ -27,7 +27,7 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
-from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.types import column_type_of
 
 __all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
@@ -96,6 +96,7 @@ def decode_row(
     details: bool = False,
     malformed: Malformed = "raise",
     arrow: bool | None = None,
+    time: Time = "string",
 ) -> Callable[..., Column]:
     """A function that decodes changes of one relation version; of a payload column, and `in_stream` as `relation_oid`.
 
@@ -109,6 +110,7 @@ def decode_row(
         catalog: what a live server said of types.
         details: append key_only, unchanged and unrepresentable to the struct, as the columns of changes.
         malformed, arrow: as for `message_kind`.
+        time: as for `changes`.
 
     Raises:
         TypeError: if `relation` is none.
@@ -118,6 +120,7 @@ def decode_row(
             f"relation must be a Relation, such as catalog.named(...)[-1], not {type(relation).__name__}"
         )
     _checked(malformed)
+    check_time(time)
     types = (catalog if catalog is not None else Catalog()).types
     chosen = dataclasses.replace(
         options if options is not None else Options(),
@@ -129,7 +132,7 @@ def decode_row(
     schema = relation_schema(relation, columns, chosen)
     own = pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
     # Without field metadata: Spark wants the very types that it declared.
-    images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own)])
+    images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own, time)])
     image = pa.struct(list(images))
     fields = [
         ("change_type", pa.string()),
@@ -138,7 +141,7 @@ def decode_row(
         *(DETAILS if details else ()),
     ]
     task = DecodeRow(Catalog([relation], types).to_json(), chosen, images, details, malformed)
-    kind = spark_schema(pa.schema(fields))
+    kind = spark_schema(pa.schema(fields), time)
 
     def decode(payload: Column | str, in_stream: Column | str | None = None) -> Column:
         return _call(task, kind, arrow, payload, in_stream)

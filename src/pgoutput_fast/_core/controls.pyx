@@ -1,0 +1,196 @@
+"""Which messages move a stream's state: what a stretch of the stream says to those behind it, without its changes."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.boundary cimport parse_boundary
+from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
+from pgoutput_fast._core.reasons cimport OK
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, message_class
+from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
+from pgoutput_fast._core.wire cimport load64, prefetch
+
+import pyarrow as pa
+
+# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+cdef int64_t AHEAD = 16
+
+# Beside the contexts of a state: what is open is not known.
+cdef int UNKNOWN = -1
+
+# Where the search stands: not known or in something that is no plain transaction, between transactions, in a plain one.
+cdef enum Place:
+    ELSEWHERE
+    BETWEEN
+    INSIDE
+
+
+cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
+    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
+
+
+cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
+    cdef Fields f
+    cdef const uint8_t* name = NULL
+    cdef int64_t length = 0
+    start_fields(&f, p, size, 1)
+    read_lsn(&f)
+    read_text(&f, &name, &length)
+    finish(&f)
+    return f.reason == OK
+
+
+cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexcept nogil:
+    """The LSN of a logical message if it is one that a new session repeats, else 0."""
+    cdef int64_t at = 5 if in_stream else 1
+    cdef int64_t lsn
+    if size < at + 9 or p[at] != 0:
+        return 0
+    lsn = <int64_t> load64(p + at + 1)
+    return lsn if lsn > 0 else 0
+
+
+cdef class _Selection:
+    """What was found in a batch."""
+    cdef vector[int64_t] kept, begun, message_at, message_lsn
+    cdef vector[uint32_t] begun_xids
+    cdef int64_t lsn_before[2]
+
+    cdef int64_t select(self, Payloads payloads, int context, bint settled, int64_t highest) noexcept nogil:
+        """Returns how many messages were looked at, or -1 for offsets that run back."""
+        cdef int64_t count = payloads.count
+        cdef int64_t i, end, begin = 0, lsn = 0, message_lsn
+        cdef int64_t at = _offset(payloads, 0)
+        cdef uint32_t xid = 0
+        cdef size_t first = 0, k, left
+        cdef uint8_t kind, cls
+        cdef Fields f
+        cdef BoundaryRecord b
+        cdef const uint8_t* gid = NULL
+        cdef int64_t gid_length = 0
+        cdef const uint8_t* p
+        cdef Place place = BETWEEN if settled and context == OUTSIDE else ELSEWHERE
+        for i in range(count):
+            end = _offset(payloads, i + 1)
+            if end < at or at < 0 or end > payloads.data_size:
+                return -1
+            if i + AHEAD < count:
+                prefetch(payloads.data + _offset(payloads, i + AHEAD))
+            p = payloads.data + at
+            kind = p[0] if at < end else 0
+            cls = message_class(kind)
+            if cls & CHANGE or kind == c'T':
+                at = end
+                continue
+            if kind == c'M':
+                if context == UNKNOWN:
+                    self.lsn_before[0] = max(self.lsn_before[0], _message_lsn(p, end - at, False))
+                    self.lsn_before[1] = max(self.lsn_before[1], _message_lsn(p, end - at, True))
+                else:
+                    message_lsn = _message_lsn(p, end - at, context == STREAMING)
+                    if message_lsn > highest:
+                        highest = message_lsn
+                        self.message_at.push_back(i)
+                        self.message_lsn.push_back(highest)
+                at = end
+                continue
+            self.kept.push_back(i)
+            if cls == 0:
+                return i + 1  # nothing behind it will be read
+            if cls & BOUNDARY:
+                start_fields(&f, p, end - at, 1)
+                if place == BETWEEN and kind == c'B':
+                    parse_boundary(&f, kind, &b, &gid, &gid_length)
+                    place = INSIDE if f.reason == OK else ELSEWHERE
+                    begin = i
+                    lsn = b.lsn
+                    xid = <uint32_t> b.xid
+                    first = self.kept.size() - 1
+                elif place == INSIDE and kind == c'C':
+                    parse_boundary(&f, kind, &b, &gid, &gid_length)
+                    if f.reason == OK and b.lsn == lsn:
+                        # Nothing of it outlives it but what Relations and Types in it said.
+                        self.begun.push_back(begin)
+                        self.begun_xids.push_back(xid)
+                        left = first
+                        for k in range(first + 1, self.kept.size() - 1):
+                            if payloads.data[_offset(payloads, self.kept[k])] != c'O':
+                                self.kept[left] = self.kept[k]
+                                left += 1
+                        self.kept.resize(left)
+                        place = BETWEEN
+                    else:
+                        place = ELSEWHERE
+                elif kind == c'B' or kind == c'b' or kind == c'S' or place == INSIDE:
+                    place = ELSEWHERE
+                else:
+                    place = BETWEEN
+                context = (STREAMING if kind == c'S' else PLAIN if kind == c'B' else
+                           PREPARING if kind == c'b' else OUTSIDE)
+            elif kind == c'O' and not _is_origin(p, end - at):
+                place = ELSEWHERE
+            at = end
+        return count
+
+
+def control_messages(array, int context, bint settled, int64_t highest):
+    """What of a batch of payloads moves the state.
+
+    Args:
+        array: payloads, a binary or large binary Arrow array.
+        context: what is open before the first: -1 where that is not known, 0 nothing, 1 a plain transaction, 2 one that
+            is being prepared, 3 a stream block.
+        settled: whether a transaction was closed already: only then may what lies before the first be left out.
+        highest: LSN that messages of interest are above.
+
+    Returns:
+        A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
+        of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
+        transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
+        (uint32 array) the xids. `message_at` and `message_lsn` (int64 arrays) are ordinals and LSNs of those
+        non-transactional messages whose LSN is higher than that of all before it; `lsn_before` the highest LSNs of
+        those for which the context is not known, read as outside of a stream block and as inside of one.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef _Selection found = _Selection()
+    cdef int64_t looked_at = 0
+    cdef size_t k
+    found.lsn_before[0] = found.lsn_before[1] = 0
+    if payloads.count:
+        with nogil:
+            looked_at = found.select(payloads, context, settled, highest)
+    if looked_at < 0:
+        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+    return {
+        "messages": [found.kept[k] for k in range(found.kept.size())],
+        "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),
+        "xids": pa.array([found.begun_xids[k] for k in range(found.begun_xids.size())], pa.uint32()),
+        "message_at": pa.array([found.message_at[k] for k in range(found.message_at.size())], pa.int64()),
+        "message_lsn": pa.array([found.message_lsn[k] for k in range(found.message_lsn.size())], pa.int64()),
+        "lsn_before": (found.lsn_before[0], found.lsn_before[1]),
+    }
+
+
+def boundary_of(bytes payload):
+    """(xid, subxid, lsn, end_lsn, gid, first segment) of a boundary message; None if it is malformed.
+
+    What its kind does not have is 0, empty or False.
+    """
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = 0
+    cdef const uint8_t* p = payload
+    start_fields(&f, p, len(payload), 1)
+    parse_boundary(&f, p[0], &b, &gid, &gid_length)
+    if f.reason != OK:
+        return None
+    name = (<const char*> gid)[:gid_length] if gid != NULL else b""
+    return (
+        <uint32_t> b.xid, <uint32_t> b.subxid, b.lsn, b.end_lsn, name, b.first_segment == 1
+    )
+
+
+def is_origin(bytes payload):
+    """Whether an Origin message is well-formed."""
+    cdef const uint8_t* p = payload
+    return bool(_is_origin(p, len(payload)))

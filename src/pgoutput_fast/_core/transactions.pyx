@@ -1,0 +1,459 @@
+"""Where a stream stands: which transaction is open, when a session begins, and what is doubtful after a bad message.
+
+The tagger's lower floor. It reads boundary messages; of all others it knows only what follows if they cannot be taken.
+"""
+from cython.operator cimport dereference, preincrement
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.map cimport map as cmap
+from libcpp.unordered_map cimport unordered_map
+
+from pgoutput_fast._core.boundary cimport parse_boundary
+from pgoutput_fast._core.fields cimport Fields, same_bytes, start_fields
+from pgoutput_fast._core.reasons cimport (
+    EXPECTED_BEGIN,
+    EXPECTED_BEGIN_PREPARE,
+    EXPECTED_COMMIT,
+    EXPECTED_PREPARE,
+    EXPECTED_STREAM_START,
+    EXPECTED_STREAM_STOP,
+    NO_RELATION,
+    OK,
+    OTHER_COMMIT,
+    OTHER_PREPARE,
+    OUTSIDE_TRANSACTION,
+    RELATION_LOST,
+    STATE_LOST,
+    STREAM_UNKNOWN,
+)
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Window, message_class
+from pgoutput_fast._core.stream_state cimport (
+    NONE64,
+    OUTSIDE,
+    PLAIN,
+    PREPARING,
+    SLOT_LOST,
+    SLOT_UNKNOWN,
+    STREAMING,
+    BoundaryRecord,
+    Known,
+    OutcomeRecord,
+    RejectRecord,
+    ScopedRelation,
+    Transaction,
+)
+from pgoutput_fast._core.wire cimport load32
+
+
+cdef class Transactions:
+    def __cinit__(self, bint quarantine=False):
+        self.quarantine = quarantine
+        self.run_is_new = True
+        self.forget_lookups()
+
+    # ---- look-ups --------------------------------------------------------------------------------------------------
+
+    cdef void forget_lookups(self) noexcept nogil:
+        cdef int k
+        for k in range(64):
+            self.cached_slot[k] = -9
+
+    cdef int32_t look_up_anew(self, uint32_t oid) noexcept nogil:
+        cdef int k = oid & 63
+        cdef const Known* known = NULL
+        if self.state.context == STREAMING:
+            known = self.state.streamed[self.state.current.xid].relation(oid)
+        if known == NULL:
+            known = self.state.relation(oid)
+        cdef int32_t slot = SLOT_UNKNOWN if known == NULL else known.slot
+        self.cached_oid[k] = oid
+        self.cached_slot[k] = slot
+        return slot
+
+    cdef void learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil:
+        """Files what a Relation said: in the stream block's transaction, or for all."""
+        cdef ScopedRelation scoped
+        if self.state.context == STREAMING:
+            scoped.oid = oid
+            scoped.subxid = subxid
+            scoped.known = known
+            self.state.streamed[self.state.current.xid].learn(scoped)
+        else:
+            self.state.describe(oid, known)
+        self.forget_lookups()
+
+    # ---- what can go wrong -----------------------------------------------------------------------------------------
+
+    cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
+                     int32_t described, int32_t sent) noexcept nogil:
+        """A whole message goes to the rejects."""
+        cdef RejectRecord r
+        r.seq = self.seq_of(i)
+        r.lsn = self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
+        r.byte_offset = offset
+        r.slot = slot
+        r.column = column
+        r.reason = reason
+        r.described = described
+        r.sent = sent
+        r.raw = self.records.keep(w.base + w.start[i], w.length[i])
+        self.records.rejects.push_back(r)
+
+    cdef void _lose_relations(self) noexcept nogil:
+        """Nothing that any Relation said is trusted until it is said again."""
+        self.state.lose_relations()
+        self.forget_lookups()
+
+    cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil:
+        cdef Known known
+        known.slot = SLOT_LOST
+        known.seq = seq
+        self.learn(oid, subxid, known)
+
+    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil:
+        """A change of a relation that is not described here; it is named where its oid had but one name so far."""
+        cdef unordered_map[uint32_t, int32_t].iterator named = self.named.find(oid)
+        return self.fail_in(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, offset,
+                            SLOT_UNKNOWN if named == self.named.end() else dereference(named).second, -1)
+
+    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
+        """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
+        return self.fail_in(w, i, reason, offset, SLOT_UNKNOWN, -1)
+
+    cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                      int32_t column) noexcept nogil:
+        """The same, where one knows which relation or column it is about."""
+        self.reason = reason
+        self.reason_offset = offset
+        self.reason_slot = slot
+        self.reason_column = column
+        self.at = i
+        if not self.quarantine:
+            return True
+        cdef uint8_t kind = w.kind[i]
+        cdef uint8_t cls = message_class(kind)
+        cdef int header = 5 if w.flags[i] & IN_STREAM else 1
+        cdef const uint8_t* p = w.base + w.start[i]
+        self.taken[i] = 0
+        self.reject(w, i, reason, offset, slot, column, -1, -1)
+        if reason == STATE_LOST:
+            return False
+        if kind == c'K' or kind == c'r':
+            self._lose_prepared(w, i)
+        if self._may_have_ended_others(kind, reason):
+            self._doubt_others()
+        if cls & BOUNDARY or cls == 0:
+            # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
+            if self.state.context == PLAIN or self.state.context == PREPARING:
+                self.records.forgotten.push_back(self.state.current.txn)
+            self.state.lost = True
+            self._leave()
+            self._lose_relations()
+        elif kind == c'R':
+            if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> 0x3fffffff:
+                self.lose_relation(load32(p + header), w.subxid[i], self.seq_of(i))
+            else:
+                self._lose_relations()
+            self.state.bad_type = False
+        elif kind == c'Y':
+            self.state.bad_type = True
+        return False
+
+    cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
+        """Whether a message that is not taken may have been, or followed, one about another than the open transaction.
+
+        A server sends aborts and commits of streams between transactions and blocks. So a message inside of one that
+        cannot be read is none, unless it has come too early: then messages before it are missing.
+        """
+        cdef uint8_t cls = message_class(kind)
+        if reason == OUTSIDE_TRANSACTION:
+            return True
+        if self.state.context == OUTSIDE:
+            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == c'T'
+        if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
+            return True
+        return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
+                                           c'P' if self.state.context == PREPARING else c'E')
+
+    cdef void _doubt_others(self) noexcept nogil:
+        """Of no open stream is it known any more what became of it, or of its subtransactions.
+
+        A prepared transaction is whole: only whether it has ended is not known until its end comes, or another with its
+        xid or name.
+        """
+        cdef size_t k
+        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
+        while it != self.state.streamed.end():
+            dereference(it).second.doubtful = True
+            preincrement(it)
+        for k in range(self.state.prepared.size()):
+            self.state.prepared[k].perhaps_ended = True
+
+    cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
+        """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
+        cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
+        cdef size_t k
+        if w.length[i] < at + 4:
+            return
+        for k in range(self.state.prepared.size()):
+            if self.state.prepared[k].xid == load32(w.base + w.start[i] + at):
+                self.records.forgotten.push_back(self.state.prepared[k].txn)
+                self.state.prepared.erase(self.state.prepared.begin() + k)
+                return
+
+    # ---- sessions --------------------------------------------------------------------------------------------------
+
+    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil:
+        """A transaction that will not go on: the server sends it again, or it is no more.
+
+        A doubtful one may have ended in another way.
+        """
+        cdef OutcomeRecord o
+        if t.txn == NONE64:
+            return
+        if t.doubtful or t.perhaps_ended:
+            self.records.forgotten.push_back(t.txn)
+            return
+        o.txn = t.txn
+        o.at_seq = at_seq
+        o.committed = False
+        self.records.outcomes.push_back(o)
+
+    cdef void begin_session(self, int64_t seq) noexcept nogil:
+        """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
+        cdef cmap[int64_t, Transaction] voided
+        cdef cmap[int64_t, Transaction].iterator each
+        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
+        while it != self.state.streamed.end():
+            voided[dereference(it).second.txn] = dereference(it).second
+            preincrement(it)
+        if self.state.context == PLAIN or self.state.context == PREPARING:
+            voided[self.state.current.txn] = self.state.current
+        each = voided.begin()
+        while each != voided.end():
+            self._void_transaction(dereference(each).second, seq)
+            preincrement(each)
+        self.state.streamed.clear()
+        self.state.lost = False
+        self.state.bad_type = False
+        self.state.session_starts = False
+        self._expect_repeated_messages()
+        self._leave()
+        self.forget_lookups()
+
+    cdef void _expect_repeated_messages(self) noexcept nogil:
+        """Non-transactional messages are sent again by a new session, each with the LSN that it had."""
+        self.state.repeated_lsn = max(self.state.repeated_lsn, self.state.message_lsn)
+
+    cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil:
+        """An xid that begins again: what was open or prepared under it is void."""
+        cdef size_t k
+        cdef cmap[uint32_t, Transaction].iterator it
+        if not self.state.streamed.empty():
+            it = self.state.streamed.find(xid)
+            if it != self.state.streamed.end():
+                self._void_transaction(dereference(it).second, seq)
+                self.state.streamed.erase(it)
+                self._expect_repeated_messages()
+        for k in range(self.state.prepared.size()):
+            if self.state.prepared[k].xid == xid:
+                self._void_transaction(self.state.prepared[k], seq)
+                self.state.prepared.erase(self.state.prepared.begin() + k)
+                break
+
+    cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil:
+        """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
+        cdef size_t k = 0
+        while k < self.state.prepared.size():
+            if self.state.prepared[k].perhaps_ended and same_bytes(self.state.prepared[k].gid, gid, gid_length):
+                self.records.forgotten.push_back(self.state.prepared[k].txn)
+                self.state.prepared.erase(self.state.prepared.begin() + k)
+            else:
+                k += 1
+
+    # ---- boundaries ------------------------------------------------------------------------------------------------
+
+    cdef uint8_t _expected(self, uint8_t outside) noexcept nogil:
+        """What should have come before a boundary: what ends the open transaction or block, or `outside` of any."""
+        if self.state.context == PLAIN:
+            return EXPECTED_COMMIT
+        if self.state.context == PREPARING:
+            return EXPECTED_PREPARE
+        return EXPECTED_STREAM_STOP if self.state.context == STREAMING else outside
+
+    cdef uint8_t _out_of_order(self, const BoundaryRecord& b, const uint8_t* gid, int64_t gid_length,
+                               int64_t* offset) noexcept nogil:
+        """Why a boundary may not come here, and which of its bytes says so; OK if it may."""
+        offset[0] = 0
+        if b.kind == c'E':
+            if self.state.context != STREAMING and not self.state.lost:
+                return self._expected(EXPECTED_STREAM_START)
+        elif b.kind == c'C':
+            if self.state.context == PLAIN:
+                offset[0] = 2
+                return <uint8_t> OK if b.lsn == self.state.current.commit_lsn else <uint8_t> OTHER_COMMIT
+            if not self.state.lost:
+                return self._expected(EXPECTED_BEGIN)
+        elif b.kind == c'P':
+            if self.state.context == PREPARING:
+                if b.xid != self.state.current.xid or not same_bytes(self.state.current.gid, gid, gid_length):
+                    offset[0] = 26
+                    return OTHER_PREPARE
+            elif not self.state.lost:
+                return self._expected(EXPECTED_BEGIN_PREPARE)
+        elif self.state.context != OUTSIDE:
+            return self._expected(OK)
+        elif b.kind == c'c' or b.kind == c'p' or (b.kind == c'S' and b.first_segment == 0):
+            if self.state.streamed.count(<uint32_t> b.xid) == 0:
+                offset[0] = 1 if b.kind != c'p' else 26
+                return STREAM_UNKNOWN
+        return OK
+
+    cdef int boundary(self, Window w, int64_t i) noexcept nogil:
+        cdef Fields f
+        cdef BoundaryRecord b
+        cdef OutcomeRecord o
+        cdef Transaction* t
+        cdef uint8_t reason
+        cdef int64_t offset = 0
+        cdef const uint8_t* gid = NULL
+        cdef int64_t gid_length = -1
+        cdef uint8_t kind = w.kind[i]
+        start_fields(&f, w.base + w.start[i], w.length[i], 1)
+        b.seq = self.seq_of(i)
+        parse_boundary(&f, kind, &b, &gid, &gid_length)
+        if f.reason != OK:
+            return self.fail(w, i, f.reason, f.reason_offset)
+        reason = self._out_of_order(b, gid, gid_length, &offset)
+        if reason != OK:
+            return self.fail(w, i, reason, offset)
+        self.state.lost = False
+        if kind == c'B' or kind == c'b':
+            self._void_older(<uint32_t> b.xid, b.seq)
+            b.txn = b.seq
+            t = &self.state.current
+            t.begin(b.txn, <uint32_t> b.xid)
+            if kind == c'B':
+                t.commit_lsn = b.lsn
+                t.commit_timestamp = b.timestamp
+                self.state.context = PLAIN
+            else:
+                self._void_namesake(gid, gid_length)
+                t.gid.assign(<const char*> gid, <size_t> gid_length)
+                t.prepare_end_lsn = b.end_lsn
+                t.prepare_timestamp = b.timestamp
+                self.state.context = PREPARING
+            self.set_run(b.txn, b.xid, NONE64, t.commit_lsn, t.commit_timestamp, False)
+            self.open_run()
+        elif kind == c'S':
+            if b.first_segment == 1:
+                self._void_older(<uint32_t> b.xid, b.seq)
+                self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)
+            b.txn = self.state.streamed[<uint32_t> b.xid].txn
+            self.state.context = STREAMING
+            self.state.current.xid = <uint32_t> b.xid
+            self.forget_lookups()
+            self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
+            self.open_run()
+        elif kind == c'E':
+            if self.state.context == STREAMING:
+                b.xid = self.state.current.xid
+                b.txn = self.state.streamed[self.state.current.xid].txn
+                if self.run.subxid != NONE64:
+                    self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
+            self.open_run()
+            self._leave()
+        elif kind == c'C' or kind == c'P':
+            t = &self.state.current
+            if self.state.context != OUTSIDE:
+                b.xid = t.xid
+                b.txn = t.txn
+                self._end_origin(&b, t[0])
+                if kind == c'P':
+                    t.prepare_end_lsn = b.end_lsn
+                    t.prepare_timestamp = b.timestamp
+                    self.state.prepared.push_back(t[0])
+                else:
+                    o.txn = b.txn
+                    o.at_seq = b.seq
+                    o.committed = True
+                    o.commit_lsn = b.lsn
+                    o.commit_timestamp = b.timestamp
+                    self.records.outcomes.push_back(o)
+            self.open_run()
+            self._leave()
+        else:
+            self._stand_alone(&b, gid, gid_length)
+        if gid != NULL:
+            b.gid = self.records.keep(gid, <size_t> gid_length)
+        self.records.boundaries.push_back(b)
+        return OK
+
+    cdef void _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) noexcept nogil:
+        """A message between transactions: the end of a stream, of a part of it, or of a prepared transaction."""
+        cdef OutcomeRecord o
+        cdef Transaction* t = NULL
+        cdef bint commits = b.kind == c'c' or b.kind == c'K'
+        cdef uint32_t xid = <uint32_t> b.xid
+        cdef size_t k, place = 0
+        if b.kind == c'K' or b.kind == c'r':
+            for k in range(self.state.prepared.size()):
+                if self.state.prepared[k].xid != xid or not same_bytes(self.state.prepared[k].gid, gid, gid_length):
+                    continue
+                # A name can be used again: a rollback says where its prepare ended, too.
+                if b.kind == c'K' or self.state.prepared[k].prepare_end_lsn == b.lsn:
+                    t = &self.state.prepared[k]
+                    place = k
+        elif self.state.streamed.count(xid):
+            t = &self.state.streamed[xid]
+        if t != NULL:
+            b.txn = t.txn
+            o.txn = t.txn
+            if b.kind == c'K':
+                b.prepare_timestamp = t.prepare_timestamp
+            elif b.kind != c'r' and (b.kind != c'A' or b.subxid == b.xid):
+                self._end_origin(b, t[0])
+        self.set_run(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
+        o.at_seq = b.seq
+        if t == NULL:
+            pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
+        elif b.kind == c'p':
+            self._void_namesake(gid, gid_length)
+            t.gid.assign(<const char*> gid, <size_t> gid_length)
+            t.prepare_end_lsn = b.end_lsn
+            t.prepare_timestamp = b.timestamp
+            self.state.prepared.push_back(t[0])
+        elif b.kind == c'A' and b.subxid != b.xid:
+            o.subxid = b.subxid
+            self.run.subxid = b.subxid
+            t.forget(<uint32_t> b.subxid)
+            self.records.outcomes.push_back(o)
+        elif not commits:
+            self.records.outcomes.push_back(o)
+        else:
+            self.state.promote(t[0])
+            if t.doubtful:
+                self.records.forgotten.push_back(t.txn)
+            else:
+                o.committed = True
+                o.commit_lsn = b.lsn
+                o.commit_timestamp = b.timestamp
+                self.records.outcomes.push_back(o)
+        if t != NULL and (b.kind == c'K' or b.kind == c'r'):
+            self.state.prepared.erase(self.state.prepared.begin() + place)
+        elif t != NULL and (b.kind != c'A' or b.subxid == b.xid):
+            self.state.streamed.erase(xid)
+        self.open_run()
+        self._leave()
+
+    cdef void _leave(self) noexcept nogil:
+        """No transaction or block is open any more."""
+        if self.state.context != PLAIN and self.state.context != PREPARING:
+            self.forget_lookups()  # a stream's Relations no longer count, or count for all now
+        self.state.context = OUTSIDE
+        self.state.current.begin(NONE64, 0)
+        self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
+
+    cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil:
+        if t.has_origin:
+            b.origin = self.records.keep(<const uint8_t*> t.origin.data(), t.origin.size())
+            b.origin_lsn = t.origin_lsn

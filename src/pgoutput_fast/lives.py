@@ -1,0 +1,69 @@
+"""What a summary keeps of transactions that a stretch of a stream leaves open or prepared, or that it found so."""
+
+from __future__ import annotations
+
+from pgoutput_fast.encode_messages import encode_stream_stop
+from pgoutput_fast.summary import Message
+
+__all__ = ["Block", "Life", "place"]
+
+
+class Block:
+    """All blocks of a streamed transaction as one: what was said last of each oid in each subtransaction."""
+
+    def __init__(self, start: Message | None) -> None:
+        self.start = start
+        self.origin: Message | None = None
+        self.said: dict[tuple[int, int, int], Message] = {}
+        self.forgotten: dict[int, Message] = {}
+
+    def learn(self, kind: int, oid: int, subxid: int, message: Message) -> None:
+        self.said.pop((kind, oid, subxid), None)
+        self.said[kind, oid, subxid] = message
+
+    def forget(self, subxid: int) -> None:
+        for key in [key for key in self.said if key[2] == subxid]:
+            del self.said[key]
+
+    def messages(self) -> list[Message]:
+        before = list(self.forgotten.values())
+        if self.start is None:
+            return before
+        origin = [] if self.origin is None else [self.origin]
+        stop = Message(self.start.seq, 0, encode_stream_stop())
+        return [*before, self.start, *origin, *self.said.values(), stop]
+
+
+class Life:
+    """What is kept of an xid that is not over.
+
+    Attributes:
+        here: whether it began in this stretch, so that all that is open under the xid is known.
+        units: what is kept, in order: blocks, and lists of messages.
+        block: the block that goes on.
+        prepared: (gid, end LSN) once it is prepared, where it began here.
+        left: where it did not begin here, whether no stream is open under the xid any more.
+    """
+
+    def __init__(self, here: bool) -> None:
+        self.here = here
+        self.units: list[Block | list[Message]] = []
+        self.block: Block | None = None
+        self.prepared: tuple[bytes, int] | None = None
+        self.left = False
+
+    def open(self, start: Message | None) -> Block:
+        self.block = Block(start)
+        self.units.append(self.block)
+        return self.block
+
+    def keep(self, messages: list[Message]) -> None:
+        self.units.append(messages)
+        self.block = None
+
+
+def place(unit: Block | list[Message]) -> int:
+    """Where a unit stands among those of all xids."""
+    if isinstance(unit, Block):
+        return unit.messages()[0].seq if unit.start is None else unit.start.seq
+    return unit[0].seq

@@ -1,0 +1,118 @@
+"""Where segments lie: files, directories and globs, on this machine or in any store that `pyarrow.fs` knows."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import pyarrow as pa
+
+__all__ = ["Paths", "find_files", "open_file"]
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# As Hadoop calls it.
+_SAME = {"s3a": "s3", "s3n": "s3"}
+
+
+def find_files(paths: Paths) -> list[str]:
+    """The files that `paths` mean: each a file, a directory (its `*.parquet`) or a glob; local, or a URI.
+
+    A query, such as `s3://bucket/segments?endpoint_override=http://localhost:9000`, belongs to each of the files. Names
+    that begin with a dot or an underscore are left out of directories and globs: what was never finished.
+
+    Raises:
+        FileNotFoundError: if a path that is no glob is not there.
+        ValueError: for a URI that pyarrow does not know.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    return [file for path in paths for file in _found(os.fspath(path))]
+
+
+def open_file(path: str) -> Any:
+    """What `pyarrow.parquet` takes for one of `find_files`: a path, or an open file of a store."""
+    if not _URI.match(path):
+        return path
+    store, inside = _store(path)
+    try:
+        return store.open_input_file(inside)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"segment {path} is not there") from None
+
+
+def _found(path: str) -> list[str]:
+    if not _URI.match(path):
+        return _found_here(path)
+    uri = _split(path)
+    if uri.scheme == "file":
+        return _found_here(unquote(uri.path))
+    return _found_in_store(uri)
+
+
+def _found_here(path: str) -> list[str]:
+    if os.path.isdir(path):
+        found = glob.glob(os.path.join(glob.escape(path), "*.parquet"))
+    elif os.path.exists(path):
+        return [path]
+    elif glob.has_magic(path):
+        found = [each for each in glob.glob(path) if os.path.isfile(each)]
+    else:
+        raise FileNotFoundError(f"there are no segments at {path}: no such file or directory")
+    return sorted(each for each in found if _is_finished(each))
+
+
+def _found_in_store(uri: SplitResult) -> list[str]:
+    from pyarrow import fs
+
+    # In a URI a question mark begins the query: it is no wildcard.
+    match = re.search(r"[*\[]", uri.path)
+    fixed = (uri.path if match is None else uri.path[: uri.path.rfind("/", 0, match.start())]).rstrip("/")
+    store, root = _store(uri._replace(path=fixed).geturl())
+    if match is not None:
+        below = uri.path[len(fixed) :]
+        selector = fs.FileSelector(root, recursive=below.count("/") > 1, allow_not_found=True)
+        found = [each.path for each in store.get_file_info(selector) if each.type == fs.FileType.File]
+        found = [each for each in found if _matches(each[len(root) :], below)]
+    else:
+        kind = store.get_file_info(root).type
+        if kind == fs.FileType.NotFound:
+            raise FileNotFoundError(f"there are no segments at {uri.geturl()}: no such file or directory")
+        if kind == fs.FileType.File:
+            return [uri.geturl()]
+        files = store.get_file_info(fs.FileSelector(root))
+        found = [f.path for f in files if f.type == fs.FileType.File and f.path.endswith(".parquet")]
+    return [
+        uri._replace(path=fixed + each[len(root) :]).geturl() for each in sorted(found) if _is_finished(each)
+    ]
+
+
+def _is_finished(path: str) -> bool:
+    return not os.path.basename(path).startswith((".", "_"))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Part by part: a star stands for no slash."""
+    parts, wanted = path.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+def _split(path: str) -> SplitResult:
+    uri = urlsplit(path)
+    return uri._replace(scheme=_SAME.get(uri.scheme, uri.scheme))
+
+
+def _store(path: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    try:
+        store, inside = fs.FileSystem.from_uri(_split(path).geturl())
+    except pa.ArrowException as problem:
+        raise ValueError(f"segments at {path}: {problem}") from None
+    return store, inside

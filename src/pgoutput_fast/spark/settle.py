@@ -1,0 +1,99 @@
+"""What is settled of a relation when a query is planned: versions, schema, catalog. Needs no Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import metadata_fields, relation_schema
+from pgoutput_fast.types import column_type_of
+from pgoutput_fast.unify import pin_schema, unify_schemas
+
+__all__ = ["SchemaMode", "Settled", "decoded_schema", "mode_of", "settle", "settles_alone"]
+
+SchemaMode = Literal["latest", "union", "pinned"]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What one relation's rows are decoded into.
+
+    Attributes:
+        table: what it is called.
+        versions: its versions, in the order in which they were described.
+        catalog: these, and the types.
+        fingerprint: of the whole catalog with which the query was planned.
+        schema: of the decoded rows.
+        oids: of the relations that bore the name. A version of them that nobody knew comes along, and fails.
+        others: versions of these oids that had another name.
+    """
+
+    table: str
+    versions: tuple[Relation, ...]
+    catalog: Catalog
+    fingerprint: str
+    schema: pa.Schema
+    oids: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
+    """The mode that is meant: pinned where there is a schema, else latest.
+
+    Raises:
+        ValueError: if mode and schema contradict each other.
+    """
+    if schema_mode is None:
+        return "pinned" if has_schema else "latest"
+    if schema_mode not in ("latest", "union", "pinned"):
+        raise ValueError(f"schema_mode must be 'latest', 'union' or 'pinned', not {schema_mode!r}")
+    if (schema_mode == "pinned") != has_schema:
+        raise ValueError(
+            "schema_mode='pinned' and a schema (schema= or Options(schemas=...)) need each other"
+        )
+    return schema_mode  # type: ignore[return-value]
+
+
+def settles_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
+    """Whether a catalog that is given is the last word; else what the payloads describe comes to it."""
+    return catalog is not None and len(catalog) > 0 and schema_mode == "latest"
+
+
+def decoded_schema(relation: Relation, catalog: Catalog, options: Options) -> pa.Schema:
+    """What a relation version is decoded into."""
+    types = [column_type_of(column, options, catalog.types) for column in relation.columns]
+    return relation_schema(relation, types, options)
+
+
+def settle(
+    known: Catalog, table: str | int, options: Options, schema: pa.Schema | Relation | None
+) -> Settled:
+    """Settles what `table` is; with a schema it is pinned to that.
+
+    Raises:
+        KeyError: if there is no such relation.
+        ValueError: if its versions do not fit into one schema.
+    """
+    versions = known.named(table)
+    decoded = [(relation, decoded_schema(relation, known, options)) for relation in versions]
+    if schema is None:
+        whole = unify_schemas(decoded)
+    else:
+        metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
+        pinned = decoded_schema(schema, known, options) if isinstance(schema, Relation) else schema
+        whole = pin_schema(decoded, pinned, metadata, options.extra_columns)
+    oids = tuple(sorted({relation.oid for relation in versions}))
+    chosen = {relation.version for relation in versions}
+    return Settled(
+        versions[-1].qualified_name,
+        versions,
+        Catalog(versions, known.types),
+        known.fingerprint(),
+        whole,
+        oids,
+        tuple(r.version for r in known.relations if r.oid in oids and r.version not in chosen),
+    )

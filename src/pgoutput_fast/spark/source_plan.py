@@ -1,0 +1,290 @@
+"""What `format("pgoutput")` settles when a query is planned: its options, the segments' catalog, tables and schema.
+
+Options: `path` (what `load` is given), `table` (one, or several with commas), `columns`, `transactions`, `schema_mode`,
+`catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`,
+`metadata_prefix` as in `pgoutput_fast.Options`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import metadata_fields
+from pgoutput_fast.segments import segment_catalog
+from pgoutput_fast.spark.settle import SchemaMode, Settled, decoded_schema, mode_of, settle, settles_alone
+from pgoutput_fast.spark.tasks import DecodeChanges
+from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
+
+__all__ = ["SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
+
+_DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
+_OPTIONS = (
+    "path", "paths", "table", "columns", "transactions", "schema_mode", "catalog", "time", "partition_bytes",
+    *_DECODING,
+)  # fmt: skip
+_PARTITION_BYTES = 1 << 26
+# What Spark takes best.
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 1 << 26
+_LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """One relation: which tagged rows are its changes, and what decodes them."""
+
+    name: str
+    oids: tuple[int, ...]
+    others: tuple[int, ...]  # versions of these oids that had another name
+    decode: DecodeChanges
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """What is settled when a query is planned."""
+
+    paths: tuple[str, ...]
+    tables: tuple[TablePlan, ...]
+    several: bool
+    prefix: str
+    committed: bool
+    partition_bytes: int
+    spark_schema: StructType
+
+    @property
+    def oids(self) -> list[int]:
+        """Of all its tables' relations."""
+        return sorted({oid for table in self.tables for oid in table.oids})
+
+
+def plan_source(options: Mapping[str, str], schema: StructType | None = None) -> SourcePlan:
+    """Settles paths, tables and schema from the footers of the segments.
+
+    Args:
+        options: what the user said.
+        schema: to pin, with the metadata columns that are wanted; if given, by `DataFrameReader.schema`.
+
+    Raises:
+        KeyError: if there is no such relation or column; the message names what there is.
+        ValueError: for options that are missing, unknown or wrong, segments that do not go together, and versions of a
+            relation that no one schema can hold, or that do not fit the pinned one.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    if unknown:
+        raise ValueError(
+            f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_OPTIONS)}"
+        )
+    paths = tuple(json.loads(given["paths"])) if "paths" in given else (given.get("path", ""),)
+    if not all(paths):
+        raise ValueError("format pgoutput needs the path of segments: load(path)")
+    names = _listed("table", given.get("table", ""))
+    if not names:
+        raise ValueError("format pgoutput needs the option table, such as public.orders")
+    if schema is not None and "columns" in given:
+        raise ValueError("option columns and a schema say the same: leave one out")
+    transactions: Any = given.get("transactions", "as_sent")
+    decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
+    time: Any = given.get("time", "string")
+    check_time(time)
+    planner = _Planner(
+        _catalog(paths, given.get("catalog"), mode_of(given.get("schema_mode"), schema is not None)),
+        Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding),
+        time,
+        names,
+    )
+    if schema is not None:
+        tables, whole = planner.pinned(schema), schema
+    else:
+        tables, whole = planner.chosen(_listed("columns", given["columns"]) if "columns" in given else None)
+    return SourcePlan(
+        paths,
+        tables,
+        planner.several,
+        planner.options.metadata_prefix,
+        # So that what is wrong is said as Options says it.
+        Options(transactions=transactions).transactions == "committed",
+        _size(given.get("partition_bytes", str(_PARTITION_BYTES))),
+        whole,
+    )
+
+
+def _catalog(paths: Sequence[str], text: str | None, mode: SchemaMode) -> Catalog:
+    found = segment_catalog(paths)
+    if text is None:
+        return found
+    try:
+        catalog = Catalog.from_json(text)
+    except (ValueError, KeyError, TypeError) as problem:
+        raise ValueError(f"option catalog must be what Catalog.to_json() gives: {problem}") from None
+    return catalog if settles_alone(catalog, mode) else catalog.merged(found)
+
+
+class _Planner:
+    """Plans the tables of a query, with what their rows are to become."""
+
+    def __init__(self, known: Catalog, options: Options, time: Time, names: Sequence[str]) -> None:
+        self._known = known
+        self._time = time
+        self.options = options
+        self._asked = [int(name) if name.isdecimal() else name for name in names]
+        self._versions = [known.named(table) for table in self._asked]
+        self._names = [versions[-1].qualified_name for versions in self._versions]
+        if len(set(self._names)) < len(names):
+            raise ValueError("a table is named twice in the option table")
+        self._metadata = {field.name: field.type for field in metadata_fields(options.metadata_prefix)}
+        self.several = len(names) > 1
+        self._relation = f"{options.metadata_prefix}relation"
+
+    def chosen(self, columns: Sequence[str] | None) -> tuple[tuple[TablePlan, ...], StructType]:
+        """All tables with these columns of the result, or with all."""
+        general = {*self._metadata, self._relation} if self.several else self._metadata
+        own = [name for name in columns or () if name not in general]
+        if columns is not None and not self.several:
+            self._expect(own, {column.name for each in self._versions[0] for column in each.columns})
+        elif columns is not None:
+            self._expect(own, set(self._names))
+        settled = []
+        for at, name in enumerate(self._names):
+            wanted = own if not self.several else None if columns is None or name in own else []
+            settled.append(self._settled(at, None if columns is None else wanted))
+        schema = (
+            self._together(settled) if self.several else spark_arrow_schema(settled[0].schema, self._time)
+        )
+        # Without field metadata, which are not part of what Spark compares.
+        bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, columns or schema.names)])
+        fields = spark_schema(bare, self._time)
+        return self._planned(settled), StructType([StructField(f.name, f.dataType) for f in fields])
+
+    def _expect(self, names: Sequence[str], there: set[str]) -> None:
+        missing = [name for name in names if name not in there]
+        if missing:
+            more = [self._relation] if self.several else []
+            known = [*self._metadata, *more, *sorted(there)]
+            raise KeyError(f"no column {', '.join(map(repr, missing))} here; there is {', '.join(known)}")
+
+    def pinned(self, schema: StructType) -> tuple[TablePlan, ...]:
+        """All tables, each with the columns that the schema has of it.
+
+        Raises:
+            ValueError: if they cannot have them.
+        """
+        images: dict[str, StructType] = {name: StructType([]) for name in self._names}
+        own = [field for field in schema if field.name not in self._metadata]
+        expected = {**self._metadata, **({self._relation: pa.string()} if self.several else {})}
+        for field in schema:
+            kind = expected.get(field.name)
+            if kind is None and not self.several:
+                continue
+            if kind is not None and _arrow_type(field) != spark_arrow_type(kind):
+                raise ValueError(
+                    f"metadata column {field.name!r} is {_name(kind)}, the schema says {field.dataType.simpleString()}"
+                )
+            if not field.nullable:
+                raise ValueError(f"column {field.name!r} can be null: leave out its NOT NULL")
+            if kind is None and (field.name not in images or not isinstance(field.dataType, StructType)):
+                raise ValueError(
+                    f"column {field.name!r} must be a struct and bear the name of one of the tables: "
+                    f"{', '.join(map(repr, self._names))}"
+                )
+        if self.several:
+            images |= {f.name: f.dataType for f in own if isinstance(f.dataType, StructType)}
+        else:
+            images = {self._names[0]: StructType(own)}
+        return self._planned([self._pinned(at, images[name]) for at, name in enumerate(self._names)])
+
+    def _pinned(self, at: int, image: StructType) -> Settled:
+        wanted = image.names if self.options.extra_columns == "drop" else None
+        decoded = [decoded_schema(each, self._known, self.options) for each in self._versions[at]]
+        fields = []
+        for field in image:
+            kind = _arrow_type(field)
+            # What is decoded, if Spark is to get what is made of it anyhow.
+            for schema in decoded:
+                if (
+                    field.name in schema.names
+                    and spark_arrow_type(schema.field(field.name).type, self._time) == kind
+                ):
+                    kind = schema.field(field.name).type
+            fields.append(pa.field(field.name, kind, nullable=field.nullable))
+        return self._settled(at, wanted, pa.schema(fields))
+
+    def _settled(self, at: int, columns: Sequence[str] | None, schema: pa.Schema | None = None) -> Settled:
+        if columns is not None:
+            chosen = dict(self.options.columns or {})
+            chosen.update((each.qualified_name, columns) for each in self._versions[at])
+            self.options = replace(self.options, columns=chosen)
+        return settle(self._known, self._asked[at], self.options, schema)
+
+    def _together(self, settled: Sequence[Settled]) -> pa.Schema:
+        """Metadata, the relation's name, and a struct per table."""
+        fields = [*spark_arrow_schema(pa.schema(metadata_fields(self.options.metadata_prefix)))]
+        fields.append(pa.field(self._relation, pa.string()))
+        for table in settled:
+            image = list(spark_arrow_schema(table.schema, self._time))[len(self._metadata) :]
+            fields.append(pa.field(table.table, pa.struct([pa.field(f.name, f.type) for f in image])))
+        return pa.schema(fields)
+
+    def _planned(self, settled: Sequence[Settled]) -> tuple[TablePlan, ...]:
+        return tuple(
+            TablePlan(
+                each.table,
+                each.oids,
+                each.others,
+                DecodeChanges(
+                    each.catalog.to_json(),
+                    self.options,
+                    each.schema,
+                    spark_arrow_schema(each.schema, self._time),
+                    each.table,
+                    each.fingerprint,
+                ),
+            )
+            for each in settled
+        )
+
+
+def _arrow_type(field: StructField) -> pa.DataType:
+    (found,) = arrow_schema(StructType([field]))
+    return found.type
+
+
+def _name(kind: pa.DataType) -> str:
+    (field,) = spark_schema(pa.schema([("c", kind)]))
+    return str(field.dataType.simpleString())
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"partition_bytes must be a number of bytes, not {text!r}")
+    return int(text)
+
+
+def _listed(option: str, text: str) -> list[str]:
+    """What stands between commas that are not inside of quotes."""
+    found, at = [], 0
+    while at < len(text.rstrip()):
+        match = _LISTED.match(text, at)
+        if match is None:
+            raise ValueError(f"option {option}: names with commas between were expected, not {text!r}")
+        found.append(match[1])
+        at = match.end()
+    return found
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark compares batches with."""
+    convert: Any = to_arrow_schema
+    try:
+        return convert(schema, timezone="UTC")
+    except TypeError:  # before 4.3
+        return convert(schema)

@@ -1,0 +1,222 @@
+"""Tagging of payloads that somebody stored untagged: in parallel, in two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType
+
+from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.spark.order import Surveyed, quoted, slice_column, survey
+from pgoutput_fast.spark.tag_tasks import (
+    ERRORS_SCHEMA,
+    SUMMARIES_SCHEMA,
+    FindErrors,
+    Start,
+    Starts,
+    Summarize,
+    TagStretches,
+    gap,
+)
+from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.state import StreamState
+from pgoutput_fast.summary import Summary
+
+__all__ = ["tag"]
+
+# Of messages that do not move the state the first pass needs nothing but their tag; of logical ones their LSN.
+_NO_CONTROLS = tuple(bytes([kind]) for kind in b"IUDT")
+_LOGICAL_HEADER = 14  # with an xid
+
+
+def tag(
+    df: DataFrame,
+    order_by: str | Sequence[str],
+    *,
+    payload: str = "payload",
+    lsn: str | None = None,
+    session_starts: str | None = None,
+    gaps: Literal["error", "allow"] = "error",
+    partitions: int | None = None,
+) -> DataFrame:
+    """Tags untagged payloads of any origin: what `pgo.tag` gives for all of them in order, in parallel.
+
+    Reads the order columns to see how the rows lie. If each file, or stretch of one, is in order and none lies within
+    another, they are tagged where they are; else they are cut into ranges, shuffled and sorted. The payloads are read
+    twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
+    second runs when the result is used. Between the two the input must stay as it is.
+
+    Args:
+        df: rows of payloads, in any order and partitioning.
+        order_by: the column, or the columns, that order them as they came; no two rows may have the same place.
+        payload: the column of payloads, binary.
+        lsn: the column of their start LSNs, an integer, if there is one.
+        session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
+            if there is one.
+        gaps: whether one order column of integers must count up by one ("error") or may leave values out ("allow").
+        partitions: into how many ranges to cut, shuffled in any case. If not given, rows that are in order stay where
+            they are, and others are cut into as many as `spark.sql.shuffle.partitions` says.
+
+    Returns:
+        A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over the whole.
+
+    Raises:
+        DecodeError: for a boundary, Relation, Type or Origin message that no state machine can take, with its place in
+            the order. What is wrong with others fails the job that uses the result.
+        ValueError: for two rows at the same place, a gap, a null, or an argument that is none of the above.
+        TypeError: for a column of another type.
+        RuntimeError: if Spark's Python workers are not this Python.
+    """
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    _check(df, order, payload, lsn, session_starts, gaps, partitions)
+    check_workers(df)
+    source = _Source(df, order, payload, lsn, session_starts, gaps)
+    surveyed = survey(df, order)
+    if partitions is None and surveyed.in_order:
+        rows = source.where_they_are(surveyed)
+        found = source.summaries(rows)
+        # What did not come as it had come is cut and sorted.
+        if len(found) == len(surveyed.pieces) and all(
+            piece.number in found and (piece.rows, *piece.texts) == found[piece.number][1:4]
+            for piece in surveyed.pieces
+        ):
+            return source.tagged(rows, [found[piece.number] for piece in surveyed.pieces])
+    rows = source.cut(
+        surveyed, partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    )
+    return source.tagged(rows, sorted(source.summaries(rows).values(), key=lambda row: row[0]))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is to be tagged. Rows come out of a function that is given the payloads."""
+
+    df: DataFrame
+    order: tuple[str, ...]
+    payload: str
+    lsn: str | None
+    session_starts: str | None
+    gaps: str
+
+    def _columns(self, payload: Column) -> list[Column]:
+        return [
+            payload.alias("payload"),
+            (F.lit(None) if self.lsn is None else F.col(quoted(self.lsn))).cast("long").alias("lsn"),
+            (F.lit(None) if self.session_starts is None else F.col(quoted(self.session_starts)))
+            .cast("boolean")
+            .alias("session"),
+            *[F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)],
+        ]
+
+    def where_they_are(self, surveyed: Surveyed) -> Callable[[Column], DataFrame]:
+        """Each piece a stretch."""
+        return lambda payload: self.df.select(surveyed.column.alias("stretch"), *self._columns(payload))
+
+    def cut(self, surveyed: Surveyed, count: int) -> Callable[[Column], DataFrame]:
+        """Each range a stretch, in one partition."""
+        column = slice_column(self.df, self.order[0], surveyed.bounds(count))
+        keys = [f"order{k}" for k in range(len(self.order))]
+
+        def rows(payload: Column) -> DataFrame:
+            bare = self.df.select(column.alias("slice"), *self._columns(payload))
+            # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
+            by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
+            placed = by_id(count, F.col("slice")) if by_id is not None else bare.repartition(count, "slice")
+            ordered = placed.sortWithinPartitions("slice", *keys)
+            return ordered.select(F.col("slice").cast("long").alias("stretch"), *ordered.columns[1:])
+
+        return rows
+
+    def summaries(self, rows: Callable[[Column], DataFrame]) -> dict[int, tuple[Any, ...]]:
+        """The first pass: rows with SUMMARIES_SCHEMA, by stretch."""
+        task = Summarize(self.gaps == "allow", (self.payload, *self.order))
+        kind = F.substring(F.col(quoted(self.payload)), 1, 1)
+        controls = (
+            F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
+            .when(
+                kind == F.lit(bytearray(b"M")), F.substring(F.col(quoted(self.payload)), 1, _LOGICAL_HEADER)
+            )
+            .otherwise(F.col(quoted(self.payload)))
+        )
+        found = rows(controls).mapInArrow(task, spark_schema(SUMMARIES_SCHEMA)).collect()
+        return {row["stretch"]: tuple(row) for row in found}
+
+    def tagged(self, rows: Callable[[Column], DataFrame], found: list[tuple[Any, ...]]) -> DataFrame:
+        """The second pass, over stretches in the order of the stream."""
+        before: str | None = None
+        for _, _, first, last, problem, _ in found:
+            if problem is not None:
+                raise ValueError(problem)
+            if before is not None and self._gap(before, first):
+                raise ValueError(gap(self.order[0], int(before), int(first)))
+            before = last
+        starts, error = _starts(found)
+        whole = rows(F.col(quoted(self.payload)))
+        if error is not None:
+            raise _first_error(whole, starts, self.order, error)
+        task = TagStretches(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
+        return whole.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
+
+    def _gap(self, before: str, first: str) -> bool:
+        counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
+        return self.gaps == "error" and counted and int(before) + 1 != int(first)
+
+
+def _check(
+    df: DataFrame,
+    order: tuple[str, ...],
+    payload: str,
+    lsn: str | None,
+    session_starts: str | None,
+    gaps: str,
+    partitions: int | None,
+) -> None:
+    if not order:
+        raise ValueError("order_by must name a column")
+    if gaps not in ("error", "allow"):
+        raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
+    if partitions is not None and partitions < 1:
+        raise ValueError(f"partitions must be positive, not {partitions}")
+    wanted: list[tuple[str, type, str]] = [
+        (name, AtomicType, "of a type that has an order") for name in order
+    ]
+    wanted += [(payload, BinaryType, "binary")]
+    wanted += [(lsn, IntegralType, "an integer")] if lsn is not None else []
+    wanted += [(session_starts, BooleanType, "boolean")] if session_starts is not None else []
+    for name, kind, what in wanted:
+        if name not in df.columns:
+            raise ValueError(f"there is no column {name!r}; there is {', '.join(df.columns)}")
+        if not isinstance(df.schema[name].dataType, kind):
+            hint = r": of text such as '\x42...' take unhex(substring(column, 3))" if name == payload else ""
+            raise TypeError(
+                f"column {name} must be {what}, not {df.schema[name].dataType.simpleString()}{hint}"
+            )
+
+
+def _starts(found: list[tuple[Any, ...]]) -> tuple[Starts, DecodeError | None]:
+    """The start of each stretch, from the first to the last or to that with an error."""
+    stretches: dict[int, Start] = {}
+    state, problem = StreamState(), None
+    for number, count, first, last, _, summary in found:
+        stretches[number] = Start.of(state, count, first, last)
+        try:
+            state = Summary.from_bytes(bytes(summary)).apply(state)
+        except DecodeError as error:
+            problem = error
+            break
+    return Starts(stretches, state.catalog.to_json()), problem
+
+
+def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
+    """The stream's first error, where there is one: summaries do not see what is wrong with changes."""
+    found = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
+    if not found:
+        return known
+    first = min(found, key=lambda row: row["seq"])
+    return DecodeError(first["reason"], seq=first["seq"], lsn=first["lsn"], byte_offset=first["byte_offset"])

@@ -1,0 +1,275 @@
+"""What tagging runs on the executors. Imports no PySpark; instances are pickled by the driver.
+
+Rows come as stretches of the stream, which are known by a number and lie in order; a partition may hold several, each
+as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast._core.decode import NativeDecoder
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.options import Options
+from pgoutput_fast.spark.order_tasks import runs_of, text_at
+from pgoutput_fast.state import StreamState
+from pgoutput_fast.summarizer import Summarizer
+
+__all__ = [
+    "ERRORS_SCHEMA",
+    "SUMMARIES_SCHEMA",
+    "ChangedInputError",
+    "FindErrors",
+    "Start",
+    "Starts",
+    "Summarize",
+    "TagStretches",
+    "gap",
+]
+
+# Positions of the columns that these tasks get; the order columns follow.
+_STRETCH, _PAYLOAD, _LSN, _SESSION, _ORDER = range(5)
+
+SUMMARIES_SCHEMA = pa.schema(
+    [
+        ("stretch", pa.int64()),
+        ("count", pa.int64()),
+        ("first", pa.string()),  # its place in the order, as it is told
+        ("last", pa.string()),
+        ("problem", pa.string()),  # what is wrong with the order; there is no summary then
+        ("summary", pa.binary()),
+    ]
+)
+
+ERRORS_SCHEMA = pa.schema(
+    [("seq", pa.int64()), ("lsn", pa.int64()), ("byte_offset", pa.int64()), ("reason", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a stretch is tagged from.
+
+    Attributes:
+        state: values of the stream's state before it, as compressed JSON.
+        count, first, last: what the stretch was when it was summarised.
+    """
+
+    state: bytes
+    count: int
+    first: str
+    last: str
+
+    @classmethod
+    def of(cls, state: StreamState, count: int, first: str, last: str) -> Start:
+        return cls(zlib.compress(json.dumps(state.values).encode(), 1), count, first, last)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The start of each stretch, by its number, and the relation versions that their states refer to, as JSON."""
+
+    stretches: dict[int, Start]
+    catalog: str
+
+
+def _order_of(part: pa.RecordBatch) -> list[pa.Array]:
+    columns: list[pa.Array] = part.columns[_ORDER:]
+    return columns
+
+
+def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
+    """The part cut where a session starts; whether one does at the beginning."""
+    marks = part.column(_SESSION)
+    starts = pc.indices_nonzero(marks.fill_null(False)).to_pylist() if marks.null_count < len(marks) else []
+    edges = sorted({0, *starts, part.num_rows})
+    for begin, end in pairwise(edges):
+        yield begin in starts, part.slice(begin, end - begin)
+
+
+@dataclass(frozen=True)
+class Summarize:
+    """Stretches -> a row with SUMMARIES_SCHEMA for each.
+
+    Attributes:
+        gaps: whether a missing value of the one order column, an integer, is let pass.
+        names: of the payload and the order columns, for errors.
+    """
+
+    gaps: bool
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, parts in runs_of(batches):
+            summarizer, count, problem, before = Summarizer(), 0, None, None
+            first: str | None = None
+            last: str | None = None
+            for part in parts:
+                problem = problem or self._problem(part, before)
+                for starts, some in _sessions(part) if problem is None else ():
+                    if starts:
+                        summarizer.start_session()
+                    summarizer.add(some.column(_PAYLOAD), _lsns(some))
+                first = text_at(_order_of(part), 0) if first is None else first
+                last, count = text_at(_order_of(part), -1), count + part.num_rows
+                before = part.slice(part.num_rows - 1)
+            summary = summarizer.summary().to_bytes() if problem is None else None
+            row = [number, count, first, last, problem, summary]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)],
+                schema=SUMMARIES_SCHEMA,
+            )
+
+    def _problem(self, part: pa.RecordBatch, before: pa.RecordBatch | None) -> str | None:
+        """What is wrong with the order of a part that comes behind a row, or with the payloads."""
+        payload = part.column(_PAYLOAD)
+        if payload.null_count:
+            row = pc.index(payload.is_null(), True).as_py()
+            return f"column {self.names[0]} is null where {_where(self.names[1:], part, row)}"
+        order = [part] if before is None else [before, part]
+        table = pa.Table.from_batches([each.select(range(_ORDER, each.num_columns)) for each in order])
+        columns = [column.combine_chunks() for column in table.columns]
+        for name, column in zip(self.names[1:], columns, strict=True):
+            if column.null_count:
+                return f"the order column {name} has nulls"
+        if table.num_rows < 2:
+            return None
+        same = pa.array([True] * (table.num_rows - 1))
+        for column in columns:
+            same = pc.and_(same, pc.equal(column[1:], column[:-1]))
+        row = pc.index(same, True).as_py()
+        if row >= 0:
+            return f"two payloads have the same place: {_told(self.names[1:], text_at(columns, row))}"
+        if not self.gaps and len(columns) == 1 and pa.types.is_integer(columns[0].type):
+            # Values differ and ascend, so that the difference of any two is positive, or wraps: then it is a gap, too.
+            row = pc.index(pc.not_equal(pc.subtract(columns[0][1:], columns[0][:-1]), 1), True).as_py()
+            if row >= 0:
+                return gap(self.names[1], columns[0][row].as_py(), columns[0][row + 1].as_py())
+        return None
+
+
+def _told(names: tuple[str, ...], text: str) -> str:
+    return f"{names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'} = {text}"
+
+
+def _where(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str:
+    return _told(names, text_at(_order_of(part), row))
+
+
+def gap(name: str, before: int, behind: int) -> str:
+    """What to say of values that do not follow one another."""
+    return f"after {name} = {before} comes {behind}: pass gaps='allow' if nothing is missing between them"
+
+
+def _lsns(part: pa.RecordBatch) -> pa.Array | None:
+    lsn = part.column(_LSN)
+    return None if lsn.null_count == len(lsn) else lsn.fill_null(0)
+
+
+class ChangedInputError(RuntimeError):
+    """The input was read twice, and was not the same."""
+
+
+class _Tagging:
+    def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
+        self.starts = starts.stretches
+        self.catalog = Catalog.from_json(starts.catalog)
+        self.names = names
+
+    def tagged(self, number: int, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The parts of a stretch, tagged.
+
+        Raises:
+            ChangedInputError: if they are not those that were summarised.
+            DecodeError: for a message that cannot be taken; it tells its place in the order, too.
+        """
+        start = self.starts.get(number)
+        if start is None:
+            raise _changed()
+        native = NativeDecoder(Options(), StreamState(json.loads(zlib.decompress(start.state)), self.catalog))
+        count = 0
+        first: str | None = None
+        last: str | None = None
+        for part in parts:
+            first = text_at(_order_of(part), 0) if first is None else first
+            last, count = text_at(_order_of(part), -1), count + part.num_rows
+            for starts, some in _sessions(part):
+                if starts:
+                    native.start_session()
+                seq = native.next_seq
+                try:
+                    yield native.tag([some.column(_PAYLOAD)], _lsns(some), None)[0]
+                except DecodeError as error:
+                    at = seq if error.seq is None else error.seq
+                    raise DecodeError(
+                        f"{error.reason} ({_where(self.names, some, at - seq)})",
+                        seq=error.seq,
+                        lsn=error.lsn,
+                        byte_offset=error.byte_offset,
+                    ) from None
+        if (start.count, start.first, start.last) != (count, first, last):
+            raise _changed()
+
+
+def _changed() -> ChangedInputError:
+    return ChangedInputError(
+        "the payloads are not those that tag() read when it was called, or are not cut as they were: the table "
+        "changed, or its rows are made anew each time, or Spark's settings for files changed. Write them out first "
+        "and tag what was written, or pass partitions=, which cuts by the order columns alone"
+    )
+
+
+@dataclass(frozen=True)
+class TagStretches:
+    """Stretches -> tagged payloads.
+
+    Attributes:
+        starts: of all stretches.
+        names: of the order columns, for errors.
+        target: the schema of what comes out.
+    """
+
+    starts: Starts
+    names: tuple[str, ...]
+    target: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tagging = _Tagging(self.starts, self.names)
+        for number, parts in runs_of(batches):
+            for tagged in tagging.tagged(number, parts):
+                yield pa.RecordBatch.from_arrays(tagged.columns, schema=self.target)
+
+
+@dataclass(frozen=True)
+class FindErrors:
+    """Stretches -> the first error of each that has one, as rows with ERRORS_SCHEMA; not of those without a start.
+
+    Attributes as those of TagStretches.
+    """
+
+    starts: Starts
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tagging = _Tagging(self.starts, self.names)
+        for number, parts in runs_of(batches):
+            error: Any = None
+            try:
+                for _ in tagging.tagged(number, parts) if number in self.starts.stretches else ():
+                    pass
+            except DecodeError as problem:
+                error = problem
+            for _ in parts:
+                pass
+            if error is not None:
+                row = {name: getattr(error, name) for name in ERRORS_SCHEMA.names}
+                yield pa.RecordBatch.from_pylist([row], ERRORS_SCHEMA)

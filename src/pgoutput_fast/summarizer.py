@@ -1,0 +1,469 @@
+"""Summaries of stretches of a stream: made batch by batch, and one after the other put together."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast._core.controls import boundary_of, control_messages, is_origin
+from pgoutput_fast._core.describe import Malformed, parse_type
+from pgoutput_fast.catalog import fields_of
+from pgoutput_fast.encode_messages import encode_stream_start
+from pgoutput_fast.lives import Block, Life, place
+from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void
+from pgoutput_fast.xids import XidSet, lowest
+
+__all__ = ["Summarizer", "compose", "summarize"]
+
+# Behind these no transaction is open, or they are an error.
+_CLOSERS = b"CPEcApKr"
+_BOUNDARIES = b"BbS" + _CLOSERS
+_UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
+_OPENERS = {ord("B"): _PLAIN, ord("b"): _PREPARING, ord("S"): _STREAMING}
+
+
+class Summarizer:
+    """Builds a summary, batch by batch."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._failed = False
+        self._error: Message | None = None
+        self._settled = False
+        self._session = False  # whether one started
+        self._session_starts = False  # with the next message
+        self._first: list[Message] = []
+        self._said: dict[tuple[int, int], Message] = {}
+        self._begun = XidSet()
+        self._began: list[tuple[int, int, int]] = []  # the same, with `_lsn` where they did
+        self._lives: dict[int, Life] = {}
+        # What was kept of xids that were open before the stretch, and began again in it; and of those that were when
+        # the first session started.
+        self._past: dict[int, list[Block | list[Message]]] = {}
+        self._ended: dict[int, list[Block | list[Message]]] = {}
+        self._mark: Message | None = None
+        self._context = _UNKNOWN
+        self._opened: Message | None = None  # the B, b or S that is open
+        self._fields: Any = None  # its fields
+        self._origin: Message | None = None  # in B and b
+        self._block: Block | None = None  # in S
+        self._lsn_before = (0, 0)
+        self._lsn = 0
+        self._repeated = -1
+        self._voided: dict[int, int] = {}
+        # Whether messages that come in are another summary's, which says itself what makes logical messages come again.
+        self._replaying = False
+
+    # ---- what comes in -------------------------------------------------------------------------------------------
+
+    def start_session(self) -> None:
+        """A new decoding session begins with the next message."""
+        self._session_starts = True
+
+    def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
+        """The next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
+        base, self._count = self._count, self._count + len(payloads)
+        if len(payloads) and self._session_starts:
+            self._session_starts = False
+            self._take(Message(base, 0, SESSION_STARTS))
+        if self._failed:
+            return
+        found = control_messages(payloads, self._context, self._settled, self._lsn)
+        self._hear_before(found["lsn_before"])
+        message_at, message_lsn = found["message_at"].to_numpy(), found["message_lsn"].to_numpy()
+
+        def lsn_at(places: Any) -> Any:
+            """The highest LSN of logical messages before each of these."""
+            return np.append(self_lsn, message_lsn)[np.searchsorted(message_at, places)]
+
+        self_lsn = self._lsn
+        kept, begun, xids = found["messages"], found["begun"].to_numpy(), found["xids"].to_numpy()
+        heard = lsn_at(kept).tolist()
+        events = [
+            (
+                k,
+                at,
+                Message(base + k, 0 if lsn is None else lsn[k].as_py(), _bounded(payloads[k].as_buffer())),
+            )
+            for k, at in zip(kept, heard, strict=True)
+        ]
+        if not self._named(events).intersection(xids.tolist()):
+            for _, self._lsn, message in events:
+                self._take(message)
+            until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
+            self._add_begun(xids[:until], lsn_at(begun[:until]))
+        else:
+            plain = zip(begun.tolist(), lsn_at(begun).tolist(), xids.tolist(), strict=True)
+            for _, self._lsn, each in sorted([*events, *plain], key=lambda event: event[0]):
+                if isinstance(each, Message):
+                    self._take(each)
+                elif not self._failed:
+                    self._begin(each)
+        self._lsn = int(message_lsn[-1]) if len(message_lsn) else self_lsn
+
+    def _named(self, events: list[tuple[int, int, Message]]) -> set[int]:
+        """Xids whose beginnings must keep their place among the other messages."""
+        named = {*self._lives, *self._past, *self._ended}
+        for _, _, message in events:
+            if message.payload[:1] and message.payload[0] in _BOUNDARIES:
+                fields = boundary_of(message.payload)
+                named.update(() if fields is None else (fields[0],))
+        return named
+
+    def _add_begun(self, xids: Any, lsns: Any) -> None:
+        """Xids that began, of which nothing else is known."""
+        self._begun.add(xids)
+        for lsn in np.unique(lsns).tolist():
+            some = XidSet()
+            some.add(xids[lsns == lsn])
+            self._began += [(begin, end, 0 if self._session else lsn) for begin, end in some.ranges()]
+
+    def _hear_before(self, lsns: tuple[int, int]) -> None:
+        """Highest LSNs of logical messages, read as outside of a stream block and as inside of one."""
+        if self._context == _UNKNOWN:
+            self._lsn_before = (max(self._lsn_before[0], lsns[0]), max(self._lsn_before[1], lsns[1]))
+        else:
+            self._lsn = max(self._lsn, lsns[self._context == _STREAMING])
+
+    def append(self, other: Summary) -> None:
+        """A stretch that was summarised elsewhere comes next."""
+        base, self._count = self._count, self._count + other.count
+        if other.count == 0 or self._failed:
+            return
+        if self._session_starts:
+            self._session_starts = False
+            self._take(Message(base, 0, SESSION_STARTS))
+        self._hear_before(other.lsn_before)
+        for message in other.first:
+            self._take(message._replace(seq=base + message.seq))
+        if other.settled and not self._failed:
+            self._replaying = True
+            for xid in {*self._lives, *self._ended}:
+                at = other.begun_at(xid)
+                if at is not None:
+                    self._send_again(xid, max(self._lsn, at))
+                    self._begin(xid)
+            for xid, at in other.voided:
+                self._send_again(xid, max(self._lsn, at))
+            ranges = _without(other.begun, list(self._past))
+            self._begun.update(XidSet((begin, end) for begin, end, _ in ranges))
+            self._began += [
+                (begin, end, 0 if self._session else max(self._lsn, at)) for begin, end, at in ranges
+            ]
+            for message in [*other.said, *other.body]:
+                self._take(message._replace(seq=base + message.seq))
+            self._replaying = False
+            if other.repeated >= 0:
+                self._repeated = max(self._repeated, self._lsn, other.repeated)
+        self._lsn = max(self._lsn, other.lsn)
+        self._failed = self._failed or other.failed
+
+    def _fail(self, message: Message) -> None:
+        """Behind an error nothing counts."""
+        self._failed = True
+        self._error = message
+
+    def _take(self, message: Message) -> None:
+        if self._failed:
+            return
+        if message.payload == SESSION_STARTS:
+            self._take_session(message)
+            return
+        kind = message.payload[0] if message.payload else 0
+        fields = boundary_of(message.payload) if kind in _BOUNDARIES else None
+        if not self._settled:
+            if kind not in b"RYO" and fields is None:
+                self._fail(message)
+            else:
+                self._first.append(message)
+                self._settled = kind in _CLOSERS
+                if fields is not None:
+                    self._context = _OPENERS.get(kind, _OUTSIDE)
+        elif kind in b"RY":
+            self._learn(kind, message)
+        elif kind in b"O":
+            self._take_origin(message)
+        elif fields is None or not self._boundary(chr(kind), message, *fields):
+            self._fail(message)
+
+    # ---- what it means ---------------------------------------------------------------------------------------------
+
+    def _learn(self, kind: int, message: Message) -> None:
+        streaming = self._context == _STREAMING
+        body = message.payload[5 if streaming else 1 :]
+        try:
+            oid = (fields_of if kind == ord("R") else parse_type)(body)[0]
+        except Malformed:
+            self._fail(message)
+            return
+        if streaming:
+            assert self._block is not None
+            self._block.learn(kind, oid, int.from_bytes(message.payload[1:5], "big"), message)
+        else:
+            self._hold(kind, oid, message)
+
+    def _hold(self, kind: int, oid: int, message: Message) -> None:
+        """For all, unless something that was said later holds already."""
+        known = self._said.get((kind, oid))
+        if known is None or known.seq < message.seq:
+            self._said[kind, oid] = message
+
+    def _take_origin(self, message: Message) -> None:
+        if self._context == _OUTSIDE or not is_origin(message.payload):
+            self._fail(message)
+        elif self._block is not None:
+            self._block.origin = message
+        else:
+            self._origin = message
+
+    def _take_session(self, mark: Message) -> None:
+        """Streams that are open, and an unfinished transaction, are void; what is prepared stays."""
+        for xid, life in [*self._lives.items()]:
+            if not life.here and not self._session:
+                self._ended[xid] = life.units
+                del self._lives[xid]
+            elif life.here and life.prepared is None:
+                del self._lives[xid]
+        if not self._settled:
+            self._first.append(mark)
+            self._settled = True
+        elif not self._session:
+            self._mark = mark
+        if not self._replaying:
+            self._repeated = max(self._repeated, self._lsn)
+        self._session = True
+        self._open(_OUTSIDE, None)
+
+    def _send_again(self, xid: int, lsn: int) -> None:
+        """If a stream is open under an xid that begins again, logical messages up to `lsn` come again."""
+        life = self._lives.get(xid)
+        if life is not None and life.here:
+            if life.prepared is None:
+                self._repeated = max(self._repeated, lsn)
+        elif not self._session and not (
+            life.left if life is not None else xid in self._begun or xid in self._past
+        ):
+            self._voided.setdefault(xid, lsn)
+
+    def _begin(self, xid: int) -> None:
+        """An xid begins again: what was open or prepared under it is void."""
+        life = self._lives.get(xid)
+        if life is not None and not self._replaying:
+            self._send_again(xid, self._lsn)
+        units = [] if life is None or life.here else life.units
+        if units or (xid in self._ended and xid not in self._past):
+            # Its end has its place behind what is kept, and needs no ordinal of its own.
+            last = units[-1] if units else self._ended[xid][-1]
+            self._past[xid] = [*units, void(xid, place(last))]
+        self._lives.pop(xid, None)
+        if xid not in self._past:
+            self._begun.add([xid])
+            if self._session or not self._replaying:
+                self._began.append((xid, xid + 1, 0 if self._session else self._lsn))
+
+    def _boundary(
+        self,
+        kind: str,
+        message: Message,
+        xid: int,
+        subxid: int,
+        lsn: int,
+        end_lsn: int,
+        gid: bytes,
+        first: bool,
+    ) -> bool:
+        """False where it is an error for sure."""
+        if kind == "E":
+            return self._close(_STREAMING)
+        if kind == "C":
+            return self._context == _PLAIN and self._fields[2] == lsn and self._close(_PLAIN)
+        if kind == "P":
+            return self._prepare(message, xid, end_lsn, gid)
+        if self._context != _OUTSIDE:
+            return False
+        if kind in "Bb":
+            self._begin(xid)
+            self._open(_PLAIN if kind == "B" else _PREPARING, message)
+            self._fields = (xid, subxid, lsn, end_lsn, gid)
+            return True
+        life = self._lives.get(xid)
+        if kind == "S" and first:
+            self._begin(xid)
+            life = self._lives[xid] = Life(True)
+            self._open(_STREAMING, message)
+            self._block = life.open(message)
+            return True
+        if life is None:
+            if xid in self._begun or xid in self._past:
+                # Nothing is open or prepared under it any more.
+                return kind in "AKr"
+            if self._session and kind not in "Kr":
+                return kind == "A"  # no stream is open that did not begin here
+            life = self._lives[xid] = Life(False)
+        if not life.here:
+            self._go_on_unknown(life, kind, message, xid, subxid)
+            return True
+        return self._go_on(life, kind, message, xid, subxid, lsn, end_lsn, gid)
+
+    def _open(self, context: int, message: Message | None) -> None:
+        self._context, self._opened, self._origin, self._block = context, message, None, None
+
+    def _close(self, context: int) -> bool:
+        if self._context != context:
+            return False
+        self._open(_OUTSIDE, None)
+        return True
+
+    def _prepare(self, message: Message, xid: int, end_lsn: int, gid: bytes) -> bool:
+        if self._context != _PREPARING or (self._fields[0], self._fields[4]) != (xid, gid):
+            return False
+        assert self._opened is not None
+        life = self._lives.setdefault(xid, Life(True))
+        life.keep([each for each in (self._opened, self._origin, message) if each is not None])
+        life.prepared = (gid, end_lsn)
+        return self._close(_PREPARING)
+
+    def _go_on_unknown(self, life: Life, kind: str, message: Message, xid: int, subxid: int) -> None:
+        """Of a transaction that was open before the stretch, or is not known."""
+        if kind == "S":
+            block = life.block if life.block is not None else life.open(message)
+            block.start = block.start or message
+            self._open(_STREAMING, message)
+            self._block = block
+        elif kind == "A" and xid != subxid:
+            block = life.block if life.block is not None else life.open(None)
+            block.forget(subxid)
+            block.forgotten.setdefault(subxid, message)
+        else:
+            life.left = life.left or kind in "cpA"
+            life.keep([message])
+
+    def _go_on(
+        self,
+        life: Life,
+        kind: str,
+        message: Message,
+        xid: int,
+        subxid: int,
+        lsn: int,
+        end_lsn: int,
+        gid: bytes,
+    ) -> bool:
+        """Of a transaction that began in this stretch. False where it is an error for sure."""
+        if life.prepared is not None:
+            if kind in "Kr":
+                if life.prepared[0] == gid and (kind == "K" or life.prepared[1] == lsn):
+                    self._end(xid, life, kind == "K")
+                return True
+            return kind == "A"
+        assert life.block is not None
+        if kind == "S":
+            self._open(_STREAMING, message)
+            self._block = life.block
+        elif kind == "A" and xid != subxid:
+            life.block.forget(subxid)
+        elif kind in "Ac":
+            self._end(xid, life, kind == "c")
+        elif kind == "p":
+            life.prepared = (gid, end_lsn)
+            life.keep([message])
+        return True
+
+    def _end(self, xid: int, life: Life, committed: bool) -> None:
+        """It began and ended here: only what it said may be left of it."""
+        for unit in life.units if committed else ():
+            for (kind, oid, _), message in unit.said.items() if isinstance(unit, Block) else ():
+                self._hold(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
+        del self._lives[xid]
+
+    # ---- what comes out --------------------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        """Of all that was added."""
+        return Summary(
+            self._count,
+            self._failed,
+            self._settled,
+            tuple(self._first) + (self._errors() if not self._settled else ()),
+            tuple(sorted(self._said.values())),
+            tuple(lowest((begin, end, at if at > self._repeated else 0) for begin, end, at in self._began)),
+            tuple(self._body()) + (self._errors() if self._settled else ()),
+            self._lsn_before,
+            self._lsn,
+            self._repeated,
+            tuple(sorted((xid, at) for xid, at in self._voided.items() if at > self._repeated)),
+        )
+
+    def _errors(self) -> tuple[Message, ...]:
+        return () if self._error is None else (self._error,)
+
+    def _body(self) -> Iterator[Message]:
+        units: list[tuple[int, list[Message]]] = []
+        if self._mark is not None:
+            units.append((self._mark.seq, [self._mark]))
+        for kept in [
+            *self._ended.values(),
+            *self._past.values(),
+            *(life.units for life in self._lives.values()),
+        ]:
+            for unit in kept:
+                units.append((place(unit), unit.messages() if isinstance(unit, Block) else unit))
+        for _, messages in sorted(units, key=lambda each: each[0]):
+            yield from messages
+        if self._opened is not None and self._context == _STREAMING:
+            xid = int.from_bytes(self._opened.payload[1:5], "big")
+            yield self._opened._replace(payload=encode_stream_start(xid, False))
+        elif self._opened is not None:
+            yield self._opened
+            if self._origin is not None:
+                yield self._origin
+
+
+def _bounded(payload: pa.Buffer) -> bytes:
+    """A message's bytes; of what is none of pgoutput's, as many as tell what it may be instead."""
+    if payload.size and payload[0] not in _BOUNDARIES + b"RYO" and payload.size > 65:
+        payload = payload.slice(0, 64 + (payload.size & 1))
+    return bytes(payload)
+
+
+def _without(ranges: Iterable[tuple[int, int, int]], xids: Iterable[int]) -> list[tuple[int, int, int]]:
+    """Ranges that are apart and in order, without some xids."""
+    left = list(ranges)
+    for xid in xids:
+        at = bisect_right(left, (xid, 1 << 33, 0)) - 1
+        if at >= 0 and left[at][0] <= xid < left[at][1]:
+            begin, end, lsn = left[at]
+            left[at : at + 1] = [
+                each for each in [(begin, xid, lsn), (xid + 1, end, lsn)] if each[0] < each[1]
+            ]
+    return left
+
+
+def compose(*summaries: Summary) -> Summary:
+    """The summary of stretches that follow one another."""
+    whole = Summarizer()
+    for each in summaries:
+        whole.append(each)
+    return whole.summary()
+
+
+def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None) -> Summary:
+    """The summary of a stretch.
+
+    >>> from pgoutput_fast import StreamState
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> halves = [summarize(pa.array(wal[:2], pa.binary())), summarize(pa.array(wal[2:], pa.binary()))]
+    >>> compose(*halves).apply(StreamState()).next_seq
+    4
+    """
+    summarizer, at = Summarizer(), 0
+    for chunk in payloads.chunks if isinstance(payloads, pa.ChunkedArray) else [payloads]:
+        summarizer.add(chunk, None if lsn is None else lsn.slice(at, len(chunk)))
+        at += len(chunk)
+    return summarizer.summary()

@@ -1,0 +1,208 @@
+"""What a stretch of a stream does to the state before it, whatever that is: the function state -> state, and small.
+
+A stretch that begins anywhere is summarised without its neighbours (by `summarizer`); summaries compose associatively;
+and the state before each stretch follows from the summaries alone. So stretches can be tagged side by side.
+
+A summary is a stream of its own, which moves the state as the stretch does: its boundary, Relation and Type messages
+under their own ordinals, without those whose effect the stretch itself takes back or overrides. The tagger that tags
+the stretch runs over it: there is no second set of rules. Three parts follow one another:
+
+1. until the first message behind which no transaction is open for sure, everything that moves the state, as it came;
+2. what holds for all behind it: the last Relation and Type of each oid, and the xids that began (an xid that begins
+   again voids what was open under it), as ranges;
+3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
+   the last word of each subtransaction.
+
+Beside it stand LSNs of non-transactional logical messages, of which a state knows two: the highest so far, and that
+up to which they come again. The first is a maximum. The second becomes the first where a session begins, or where an
+xid begins again under which a stream was open; whether one was, only the state before can tell: so each xid that began
+has the highest LSN before it.
+
+The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions.
+Changes, Truncates and what logical messages hold do not move the state and are not looked into: what is wrong with
+them shows when the stretch is tagged.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pgoutput_fast._core.controls import boundary_of
+from pgoutput_fast._core.decode import NativeDecoder
+from pgoutput_fast.encode_messages import encode_begin, encode_commit, encode_message
+from pgoutput_fast.options import Options
+from pgoutput_fast.state import StreamState
+
+__all__ = ["SESSION_STARTS", "Message", "Summary", "void"]
+
+# Stands for a session's start in a list of messages. Logical messages that were sent are in no such list.
+SESSION_STARTS = encode_message(0, "", b"", transactional=False)
+
+
+class Message(NamedTuple):
+    """A message that moves the state: its ordinal in the stretch, its LSN (0 where unknown), its bytes."""
+
+    seq: int
+    lsn: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a stretch does to the state before it.
+
+    Attributes:
+        count: how many messages it has.
+        failed: whether its last message is an error after any state.
+        settled: whether part 1 has ended.
+        first, said, begun, body: part 1; part 2's Relations and Types, and its xids as (from, until, LSN of messages);
+            part 3.
+        lsn_before: the highest LSN of messages before the first boundary, if that is outside of a stream block, and if
+            it is inside of one.
+        lsn: the highest LSN of messages behind it.
+        repeated: `lsn` where last something began that makes messages come again, whatever was before; -1: nowhere.
+        voided: xids that began again after the stretch found something open under them, and `lsn` there.
+
+    The identity is `Summary()`.
+    """
+
+    count: int = 0
+    failed: bool = False
+    settled: bool = False
+    first: tuple[Message, ...] = ()
+    said: tuple[Message, ...] = ()
+    begun: tuple[tuple[int, int, int], ...] = ()
+    body: tuple[Message, ...] = ()
+    lsn_before: tuple[int, int] = (0, 0)
+    lsn: int = 0
+    repeated: int = -1
+    voided: tuple[tuple[int, int], ...] = ()
+
+    def apply(self, state: StreamState) -> StreamState:
+        """The state after the stretch, from that before it.
+
+        The catalog has the relation versions that the state refers to, and not all that the stretch described.
+
+        Raises:
+            DecodeError: as tagging the stretch would, if a boundary, Relation, Type or Origin message is an error.
+                A change, Truncate or logical message before it may be one, too.
+            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type.
+        """
+        if self.count == 0:
+            return state
+        native, base = NativeDecoder(Options(), state), state.next_seq
+        before = _values(native)
+        if before["session_starts"] or self.first[:1] == (Message(0, 0, SESSION_STARTS),):
+            _replay(native, [Message(0, 0, SESSION_STARTS)], base)
+            before = _values(native)
+        if before["lost"] or before["bad_type"]:
+            raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
+        lsn = max(before["message_lsn"], self.lsn_before[before["context"] == "streaming"])
+        # Where messages come again from: they are already where it is 0, and `lsn` is not lower than any.
+        repeated = [before["repeated_lsn"]]
+        if self._opened() in {each["xid"] for each in before["streamed"]}:
+            repeated.append(lsn)
+        if self.repeated >= 0:
+            repeated.append(max(lsn, self.repeated))
+        _replay(native, self.first, base)
+        if self.settled:
+            since = _values(native)
+            open_xids = sorted({each["xid"] for each in chain(since["streamed"], since["prepared"])})
+            _replay(
+                native,
+                chain.from_iterable(void(xid, 0) for xid in open_xids if self.begun_at(xid) is not None),
+                base,
+            )
+            voided = dict(self.voided)
+            for xid in (each["xid"] for each in since["streamed"]):
+                repeated += [max(lsn, at) for at in [self.begun_at(xid), voided.get(xid)] if at is not None]
+            _replay(native, self.said, base)
+            _replay(native, self.body, base)
+        lsns = {"message_lsn": max(lsn, self.lsn), "repeated_lsn": max(repeated)}
+        return StreamState(_values(native) | lsns | {"next_seq": base + self.count}, native.state.catalog)
+
+    def begun_at(self, xid: int) -> int | None:
+        """The highest LSN of messages before an xid began; None if it did not."""
+        at = bisect_right(self.begun, (xid, 1 << 33, 0)) - 1
+        return self.begun[at][2] if at >= 0 and xid < self.begun[at][1] else None
+
+    def _opened(self) -> int | None:
+        """The xid that begins in part 1."""
+        for message in self.first:
+            if message.payload[:1] in (b"B", b"b", b"S"):
+                fields = boundary_of(message.payload)
+                return (
+                    fields[0] if fields is not None and (message.payload[:1] != b"S" or fields[5]) else None
+                )
+        return None
+
+    def to_bytes(self) -> bytes:
+        """A compact form."""
+        begun, at = [], 0
+        for begin, end, lsn in self.begun:
+            begun += [begin - at, end - begin, lsn]
+            at = end
+        document = vars(self) | {"begun": begun}
+        for part in ("first", "said", "body"):
+            document[part] = [
+                [seq, lsn, base64.b85encode(payload).decode()] for seq, lsn, payload in document[part]
+            ]
+        return zlib.compress(json.dumps(document).encode(), 1)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Summary:
+        """The inverse of `to_bytes`."""
+        document = json.loads(zlib.decompress(data))
+        for part in ("first", "said", "body"):
+            document[part] = tuple(
+                Message(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[part]
+            )
+        begun, at = [], 0
+        steps = iter(document["begun"])
+        for gap, length, lsn in zip(steps, steps, steps, strict=True):
+            begun.append((at + gap, at + gap + length, lsn))
+            at += gap + length
+        document["begun"] = tuple(begun)
+        document["lsn_before"] = tuple(document["lsn_before"])
+        document["voided"] = tuple((xid, lsn) for xid, lsn in document["voided"])
+        return cls(**document)
+
+
+def _values(native: NativeDecoder) -> dict[str, Any]:
+    values = native.state.values
+    assert values is not None
+    return values
+
+
+def void(xid: int, seq: int) -> list[Message]:
+    """An empty transaction: what was open or prepared under its xid is void."""
+    return [Message(seq, 0, encode_begin(1, 0, xid)), Message(seq, 0, encode_commit(1, 1, 0))]
+
+
+def _replay(native: NativeDecoder, messages: Iterable[Message], base: int) -> None:
+    stretch: list[Message] = []
+
+    def tag() -> None:
+        if stretch:
+            native.tag(
+                [pa.array([m.payload for m in stretch], pa.binary())],
+                pa.array([m.lsn for m in stretch], pa.int64()),
+                pa.array([base + m.seq for m in stretch], pa.int64()),
+            )
+            stretch.clear()
+
+    for message in messages:
+        if message.payload == SESSION_STARTS:
+            tag()
+            native.start_session()
+        stretch.append(message)
+    tag()

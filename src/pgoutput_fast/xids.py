@@ -1,0 +1,92 @@
+"""Sets of transaction ids, which mostly come one after the other: kept as ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["XidSet", "lowest"]
+
+_Array = npt.NDArray[np.int64]
+
+
+class XidSet:
+    """A growing set of 32-bit ids; what is added is merged when somebody asks.
+
+    >>> xids = XidSet()
+    >>> xids.add([7, 8, 9, 20])
+    >>> 9 in xids, 10 in xids, xids.ranges()
+    (True, False, [(7, 10), (20, 21)])
+    """
+
+    __slots__ = ("_begins", "_ends", "_pending")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """`ranges` are half-open, in any order; they may overlap."""
+        edges = np.array(list(ranges), np.int64).reshape(-1, 2)
+        self._begins: _Array = np.empty(0, np.int64)
+        self._ends: _Array = np.empty(0, np.int64)
+        self._pending: list[tuple[_Array, _Array]] = [(edges[:, 0], edges[:, 1])]
+
+    def add(self, xids: Iterable[int] | npt.NDArray[np.uint32]) -> None:
+        begins = np.asarray(xids if isinstance(xids, np.ndarray) else list(xids), np.int64)
+        if len(begins):
+            self._pending.append((begins, begins + 1))
+
+    def update(self, other: XidSet) -> None:
+        other._settle()
+        self._pending.append((other._begins, other._ends))
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
+        begins = np.concatenate([self._begins, *(begin for begin, _ in self._pending)])
+        ends = np.concatenate([self._ends, *(end for _, end in self._pending)])
+        self._pending.clear()
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], np.maximum.accumulate(ends[order]) if len(order) else ends
+        apart = begins[1:] > ends[:-1]
+        self._begins = begins[np.concatenate([np.ones(min(1, len(begins)), bool), apart])]
+        self._ends = ends[np.concatenate([apart, np.ones(min(1, len(ends)), bool)])]
+
+    def __contains__(self, xid: int) -> bool:
+        self._settle()
+        at = int(np.searchsorted(self._begins, xid, "right")) - 1
+        return at >= 0 and xid < int(self._ends[at])
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Half-open ranges in order."""
+        self._settle()
+        return list(zip(self._begins.tolist(), self._ends.tolist(), strict=True))
+
+
+def lowest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """(begin, end, value), half-open and overlapping -> the same, apart and in order, with the lowest value of each id.
+
+    >>> lowest([(1, 5, 7), (4, 6, 2), (9, 10, 7), (6, 9, 7)])
+    [(1, 4, 7), (4, 6, 2), (6, 10, 7)]
+    """
+    every = sorted(set(ranges), key=lambda each: each[2], reverse=True)
+    if not every:
+        return []
+    begins, ends, values = np.array(every, np.int64).T
+    edges = np.unique(np.concatenate([begins, ends]))
+    held = np.full(len(edges), -1, np.int64)  # from each edge to the next; -1: nothing
+    for begin, end, value in zip(
+        np.searchsorted(edges, begins).tolist(),
+        np.searchsorted(edges, ends).tolist(),
+        values.tolist(),
+        strict=True,
+    ):
+        held[begin:end] = value
+    changes = np.flatnonzero(np.diff(held, prepend=-1) != 0)
+    stops = np.append(changes[1:], len(edges) - 1)
+    return [
+        (begin, end, value)
+        for begin, end, value in zip(
+            edges[changes].tolist(), edges[stops].tolist(), held[changes].tolist(), strict=True
+        )
+        if value >= 0
+    ]
