@@ -374,6 +374,18 @@ def test_more_nulls_than_fields_have_room_for(binary: bool) -> None:
     assert convert(kind, cells if binary else [b"{" + b"NULL," * 4999 + b"NULL}"], binary)[1] == []
 
 
+def test_rejects_do_not_name_every_field_of_a_wide_composite() -> None:
+    table = RelationSpec(16500, "public", "t", (ColumnSpec("w", 30010),))
+    payloads = [encode_begin(1, 0, 1), encode_relation(table), encode_insert(table.oid, ["(1,2)"])]
+    out = Decoder(catalog=Catalog(types=WIDE_TYPES)).decode(payloads)
+    assert [len(reason) < 400 for reason in out.rejects.column("reason").to_pylist()] == [True]
+    refused = encode_insert(table.oid, [b"(" + b"," * 998 + b"\xff)"])
+    out = Decoder(catalog=Catalog(types=WIDE_TYPES), options=Options(on_error="quarantine")).decode(
+        [*payloads[:2], refused]
+    )
+    assert [len(reason) < 400 for reason in out.rejects.column("reason").to_pylist()] == [True]
+
+
 def test_nulls_of_wide_composites_do_not_make_batches_large() -> None:
     """What a batch holds is bounded, however short its messages are."""
     table = RelationSpec(16500, "public", "t", (ColumnSpec("w", 30010), ColumnSpec("l", 30011)))

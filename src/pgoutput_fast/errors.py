@@ -159,6 +159,8 @@ _REASONS = {
     128: "an array's lower bound other than 1 has no Arrow form",
 }
 
+_LONGEST_TYPE = 200
+
 _HINTS = {
     "date": " (decoding needs DateStyle=ISO)",
     "timestamp": " (decoding needs DateStyle=ISO)",
@@ -175,10 +177,14 @@ _HINTS = {
 def reason_text(code: int, column_type: Any = None, sent: int = -1, described: int = -1) -> str:
     """The sentence for a code; `column_type` is the types.ColumnType of the column concerned, if one is."""
     name = column_type.name if column_type is not None and column_type.name else "its type"
+    arrow = str(column_type.arrow) if column_type is not None else "Arrow"
+    if len(arrow) > _LONGEST_TYPE:
+        # A composite's can have thousands of fields, and each reject would name them all.
+        arrow = f"{arrow[:_LONGEST_TYPE]}..."
     return _REASONS[code].format(
         sent=sent,
         described=described,
         type=name,
-        arrow=column_type.arrow if column_type is not None else "Arrow",
+        arrow=arrow,
         hint=_HINTS.get(name.removesuffix("[]"), ""),
     )
