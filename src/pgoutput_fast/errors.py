@@ -66,6 +66,21 @@ class SpillError(RuntimeError):
     Attributes:
         path: the file.
         txn: the transaction whose rows it holds: ordinal of the message that began it.
+
+    >>> import pgoutput_fast as pgo, tempfile
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23),)), Writer(streaming="on")
+    >>> begun = writer.stream_start(9) + writer.change(orders, "insert", new=["1"]) + writer.stream_stop()
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     options = pgo.Options(transactions="committed", memory_limit=1, spill_directory=directory)
+    ...     with pgo.Decoder(options) as decoder:
+    ...         _ = decoder.decode(begun)
+    ...         state = decoder.state.to_json()
+    >>> try:  # the directory and the file in it are gone
+    ...     pgo.Decoder(options, pgo.StreamState.from_json(state))
+    ... except pgo.SpillError as error:
+    ...     error.txn
+    0
     """
 
     def __init__(self, path: str, txn: int, what: str) -> None:
