@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import pg
 from pgoutput_fast.demo.servers import Server
+
+if TYPE_CHECKING:
+    from streaming import Streaming
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -119,3 +122,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(30)
+
+
+@pytest.fixture
+def stream(database: pg.Database) -> Iterator[Streaming]:
+    """A slot of the module's database that streams what is larger than 64 kB, and sessions to work on it."""
+    if database.version < 14:
+        pytest.skip("transactions are streamed since 14")
+    from streaming import streaming
+
+    with streaming(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def two_phase(database: pg.Database) -> Iterator[Streaming]:
+    """The same, whose slot sends what is prepared."""
+    if database.version < 15:
+        pytest.skip("prepared transactions are sent since 15")
+    from streaming import streaming
+
+    with streaming(database, two_phase=True) as opened:
+        yield opened

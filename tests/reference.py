@@ -141,6 +141,7 @@ class Held:
     frame: Frame
     subxid: int | None
     emit: Callable[[], None]
+    relation: str | None = None  # of a change
 
 
 @dataclass(eq=False)
@@ -260,7 +261,8 @@ class Decoder:
     def set_aside(self, txn: Transaction) -> None:
         """All that waits of a transaction of which nobody knows what became of it."""
         for held in txn.held:
-            self.reject(held.frame, MalformedError("its transaction was lost to a bad message"))
+            problem = MalformedError("its transaction was lost to a bad message", relation=held.relation)
+            self.reject(held.frame, problem)
 
     def is_void(self, txn: Transaction, seq: int) -> None:
         if txn.in_doubt or txn.may_be_over:  # perhaps it was committed
@@ -674,7 +676,7 @@ class Decoder:
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)
 
-        self.deliver(txn, Held(frame, subxid, emit))
+        self.deliver(txn, Held(frame, subxid, emit, relation.quoted))
 
     # --- output ---------------------------------------------------------------------------------------------
 

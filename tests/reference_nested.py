@@ -181,7 +181,7 @@ def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
     if isinstance(kind, PgType) or kind.shape in ("list", "multirange") or places(kind) <= 32:
         return
     nulls = elements.count(None)
-    if nulls * places(kind) > 4096 + 32 * len(elements) + 4 * (len(elements) - nulls) * places(kind):
+    if nulls * places(kind) > places(kind) + 32 * len(elements) + 4 * (len(elements) - nulls) * places(kind):
         raise NoArrowFormError("array of too many null composites")
 
 

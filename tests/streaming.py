@@ -62,6 +62,10 @@ class Streaming:
         self.sessions = sessions
         self.elsewhere = elsewhere
 
+    def create(self, table: str) -> str:
+        self.slot.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, t text)")
+        return table
+
     def run(self, number: int, *statements: pg.Statement) -> None:
         with self.sessions[number].cursor() as cursor:
             for statement in statements:

@@ -27,22 +27,6 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def stream(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 14:
-        pytest.skip("transactions are streamed since 14")
-    with streaming(database) as opened:
-        yield opened
-
-
-@pytest.fixture
-def two_phase(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 15:
-        pytest.skip("prepared transactions are sent since 15")
-    with streaming(database, two_phase=True) as opened:
-        yield opened
-
-
-@pytest.fixture
 def table(database: pg.Database) -> str:
     name = f"streamed{next(_numbers)}"
     database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, t text)")

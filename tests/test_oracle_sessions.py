@@ -18,35 +18,14 @@ import pg
 from oracle import Replica, changes_of, kinds, oid_of, runs, same_as_reference, server_rows
 from pgoutput_fast import Decoded, Decoder, StreamState
 from resuming import Given, OtherProcess, options_of
-from streaming import Streaming, streaming
+from streaming import Streaming
 from streams import summary
-
-
-@pytest.fixture
-def stream(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 14:
-        pytest.skip("transactions are streamed since 14")
-    with streaming(database) as opened:
-        yield opened
-
-
-@pytest.fixture
-def two_phase(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 15:
-        pytest.skip("prepared transactions are sent since 15")
-    with streaming(database, two_phase=True) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[OtherProcess]:
     with OtherProcess() as process:
         yield process
-
-
-def create(stream: Streaming, table: str) -> str:
-    stream.slot.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, t text)")
-    return table
 
 
 def over_sessions(directory: Path, pieces: list[list[pg.Payload]], marked: bool) -> list[Decoded]:
@@ -102,7 +81,7 @@ def check(
 
 
 def test_sent_again_in_other_pieces(stream: Streaming, other: OtherProcess, tmp_path: Path) -> None:
-    table = create(stream, "cut_otherwise")
+    table = stream.create("cut_otherwise")
     with stream.live() as live:
         stream.run(1, f"INSERT INTO {table} VALUES (-1, 'plain')")
         live.until("C")
@@ -124,7 +103,7 @@ def test_sent_again_in_other_pieces(stream: Streaming, other: OtherProcess, tmp_
 
 
 def test_sent_again_as_a_plain_transaction(stream: Streaming, other: OtherProcess, tmp_path: Path) -> None:
-    table = create(stream, "plain_then")
+    table = stream.create("plain_then")
     with stream.live() as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0, 500)
@@ -139,7 +118,7 @@ def test_sent_again_as_a_plain_transaction(stream: Streaming, other: OtherProces
 
 
 def test_never_sent_again_for_it_aborted(stream: Streaming, other: OtherProcess, tmp_path: Path) -> None:
-    table, elsewhere = create(stream, "gone_then"), create(stream, "gone_elsewhere")
+    table, elsewhere = stream.create("gone_then"), stream.create("gone_elsewhere")
     with stream.live() as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0, 500)
@@ -164,7 +143,7 @@ def test_aborted_between_sessions_with_the_slot_where_it_was(
     stream: Streaming, other: OtherProcess, tmp_path: Path
 ) -> None:
     """Servers may send what they know to be aborted, with its Abort, or leave it out: both give nothing."""
-    table = create(stream, "aborted_then")
+    table = stream.create("aborted_then")
     with stream.live() as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0, 500)
@@ -188,7 +167,7 @@ def test_aborted_between_sessions_with_the_slot_where_it_was(
 def test_savepoint_rolled_back_between_sessions(
     stream: Streaming, other: OtherProcess, tmp_path: Path
 ) -> None:
-    table = create(stream, "savepoint_then")
+    table = stream.create("savepoint_then")
     with stream.live() as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0, 300)
@@ -214,7 +193,7 @@ def test_savepoint_rolled_back_between_sessions(
 
 
 def test_several_streams_are_left_open(stream: Streaming, other: OtherProcess, tmp_path: Path) -> None:
-    tables = [create(stream, f"left_open_{k}") for k in range(3)]
+    tables = [stream.create(f"left_open_{k}") for k in range(3)]
     with stream.live() as live:
         for k, table in enumerate(tables):
             stream.run(k, "BEGIN")
@@ -237,7 +216,7 @@ def test_prepared_in_one_session_and_ended_in_later_ones(
     two_phase: Streaming, database: pg.Database, other: OtherProcess, tmp_path: Path
 ) -> None:
     stream = two_phase
-    tables = [create(stream, f"prepared_{k}") for k in range(4)]
+    tables = [stream.create(f"prepared_{k}") for k in range(4)]
     gids = [f"{database.name} prepared {k}" for k in range(4)]
     with stream.live() as live:
         for k in (0, 1):

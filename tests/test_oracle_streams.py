@@ -41,32 +41,11 @@ SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20260403")
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def stream(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 14:
-        pytest.skip("transactions are streamed since 14")
-    with streaming(database) as opened:
-        yield opened
-
-
-@pytest.fixture
-def two_phase(database: pg.Database) -> Iterator[Streaming]:
-    if database.version < 15:
-        pytest.skip("prepared transactions are sent since 15")
-    with streaming(database, two_phase=True) as opened:
-        yield opened
-
-
-def create(stream: Streaming, table: str) -> str:
-    stream.slot.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, t text)")
-    return table
-
-
 # --- segments ---------------------------------------------------------------------------------------------
 
 
 def test_streamed_transaction_is_segments_and_a_stream_commit(stream: Streaming) -> None:
-    table = create(stream, "one")
+    table = stream.create("one")
     stream.fill(0, table, 1, 500)
     payloads = stream.peek()
     assert runs(kinds(payloads).replace("BC", "")).startswith("SRIESIE")
@@ -86,7 +65,7 @@ def test_streamed_transaction_is_segments_and_a_stream_commit(stream: Streaming)
 
 
 def test_streamed_transactions_interleave_and_describe_relations_each_for_itself(stream: Streaming) -> None:
-    table = create(stream, "interleaved")
+    table = stream.create("interleaved")
     stream.run(0, "BEGIN")
     stream.run(1, "BEGIN")
     for part in range(4):
@@ -106,7 +85,7 @@ def test_streamed_transactions_interleave_and_describe_relations_each_for_itself
 
 
 def test_prefix_is_the_subtransaction_that_made_the_change(stream: Streaming) -> None:
-    table = create(stream, "nested")
+    table = stream.create("nested")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0)
     stream.run(0, "SAVEPOINT a")
@@ -130,7 +109,7 @@ def test_prefix_is_the_subtransaction_that_made_the_change(stream: Streaming) ->
 
 
 def test_subtransaction_abort_takes_back_what_was_sent_before_it_and_no_more(stream: Streaming) -> None:
-    table = create(stream, "aborted_part")
+    table = stream.create("aborted_part")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0)
     for part in range(1, 4):
@@ -152,7 +131,7 @@ def test_subtransaction_abort_takes_back_what_was_sent_before_it_and_no_more(str
 
 
 def test_abort_of_the_whole_names_the_transaction_twice(stream: Streaming) -> None:
-    table = create(stream, "aborted_whole")
+    table = stream.create("aborted_whole")
     with stream.live() as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0, 500)
@@ -173,7 +152,7 @@ def test_position_of_an_abort_comes_with_parallel_streaming_only(stream: Streami
     """Not merely with protocol 4: it is told by the message's length."""
     if option == "parallel" and stream.database.version < 16:
         pytest.skip("streaming = parallel exists since 16")
-    table = create(stream, f"aborted_at_{option}")
+    table = stream.create(f"aborted_at_{option}")
     with stream.live(streaming=option) as live:
         stream.run(0, "BEGIN")
         stream.fill(0, table, 0)
@@ -195,7 +174,7 @@ def test_position_of_an_abort_comes_with_parallel_streaming_only(stream: Streami
 
 def test_walsender_gives_no_position_for_what_has_none(stream: Streaming) -> None:
     """Its frames say 0 for a Relation, which the SQL functions do not; a commit's is its end."""
-    table = create(stream, "walsent")
+    table = stream.create("walsent")
     with stream.live() as live:
         stream.run(0, f"INSERT INTO {table} VALUES (-1, 'plain')")
         stream.run(0, "BEGIN")
@@ -215,7 +194,7 @@ def test_walsender_gives_no_position_for_what_has_none(stream: Streaming) -> Non
 
 
 def test_ddl_of_a_rolled_back_subtransaction_is_forgotten(stream: Streaming) -> None:
-    table = create(stream, "rolled_back_ddl")
+    table = stream.create("rolled_back_ddl")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0)
     stream.run(0, "SAVEPOINT s", f"ALTER TABLE {table} ADD COLUMN extra int")
@@ -232,7 +211,7 @@ def test_ddl_of_a_rolled_back_subtransaction_is_forgotten(stream: Streaming) -> 
 
 def test_ddl_of_an_open_stream_is_not_seen_by_others(stream: Streaming) -> None:
     """What is learnt inside of a streamed transaction is its own until it commits."""
-    table, other = create(stream, "open_ddl"), create(stream, "bystander")
+    table, other = stream.create("open_ddl"), stream.create("bystander")
     stream.run(0, "BEGIN", f"ALTER TABLE {table} ADD COLUMN extra int")
     stream.fill(0, table, 0, 400)
     stream.run(1, f"INSERT INTO {other} VALUES (1, 'x')")
@@ -243,7 +222,7 @@ def test_ddl_of_an_open_stream_is_not_seen_by_others(stream: Streaming) -> None:
 
 
 def test_ddl_in_mid_stream_makes_versions_within_one_transaction(stream: Streaming) -> None:
-    table = create(stream, "stream_ddl")
+    table = stream.create("stream_ddl")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0)
     stream.run(0, f"ALTER TABLE {table} ADD COLUMN extra int")
@@ -263,7 +242,7 @@ def test_ddl_in_mid_stream_makes_versions_within_one_transaction(stream: Streami
 
 def test_messages_within_and_between_stream_blocks(stream: Streaming) -> None:
     """A rolled-back savepoint's transactional message carries the top xid: the wire cannot tell it from a kept one."""
-    table = create(stream, "talkative")
+    table = stream.create("talkative")
     stream.run(0, "BEGIN", "SELECT pg_logical_emit_message(true, 'in', 'first')")
     stream.fill(0, table, 0)
     stream.run(0, "SELECT pg_logical_emit_message(false, 'out', 'between')", "SAVEPOINT s")
@@ -289,7 +268,7 @@ def test_messages_within_and_between_stream_blocks(stream: Streaming) -> None:
 
 
 def test_origin_in_a_stream_has_no_xid_and_comes_once(stream: Streaming, database: pg.Database) -> None:
-    table, name = create(stream, "replicated_stream"), f"streaming {database.name}"
+    table, name = stream.create("replicated_stream"), f"streaming {database.name}"
     stream.run(
         0, f"SELECT pg_replication_origin_create('{name}')", f"SELECT pg_replication_origin_session_setup('{name}')",
         "BEGIN", "SELECT pg_replication_origin_xact_setup('0/FEED', '2020-01-01 00:00:00+00')",
@@ -307,7 +286,7 @@ def test_origin_in_a_stream_has_no_xid_and_comes_once(stream: Streaming, databas
 
 
 def test_truncate_in_a_rolled_back_subtransaction_truncates_nothing(stream: Streaming) -> None:
-    table = create(stream, "not_truncated")
+    table = stream.create("not_truncated")
     stream.run(0, f"INSERT INTO {table} VALUES (-1, 'before')", "BEGIN")
     stream.fill(0, table, 0)
     stream.run(0, "SAVEPOINT s", f"TRUNCATE {table}")
@@ -325,7 +304,7 @@ def test_truncate_in_a_rolled_back_subtransaction_truncates_nothing(stream: Stre
 
 
 def test_prepared_transactions_commit_or_not_long_after(two_phase: Streaming, database: pg.Database) -> None:
-    stream, table = two_phase, create(two_phase, "prepared")
+    stream, table = two_phase, two_phase.create("prepared")
     gids = [f"{database.name} {name}" for name in ("kept", "dropped", "kept too", "open")]
     for number, gid in enumerate(gids):
         stream.run(
@@ -357,7 +336,7 @@ def test_prepared_transactions_commit_or_not_long_after(two_phase: Streaming, da
 
 
 def test_streamed_and_prepared(two_phase: Streaming, database: pg.Database) -> None:
-    stream, table = two_phase, create(two_phase, "streamed_prepared")
+    stream, table = two_phase, two_phase.create("streamed_prepared")
     gids = [f"{database.name} streamed {name}" for name in ("kept", "dropped")]
     with stream.live() as live:
         for number, gid in enumerate(gids):
@@ -381,7 +360,7 @@ def test_streamed_and_prepared(two_phase: Streaming, database: pg.Database) -> N
 def test_prepare_is_sent_at_any_protocol_version_once_the_slot_wants_it(
     two_phase: Streaming, database: pg.Database
 ) -> None:
-    stream, table, gid = two_phase, create(two_phase, "old_protocol"), f"{database.name} old"
+    stream, table, gid = two_phase, two_phase.create("old_protocol"), f"{database.name} old"
     stream.run(
         0,
         "BEGIN",
@@ -397,7 +376,7 @@ def test_prepare_is_sent_at_any_protocol_version_once_the_slot_wants_it(
 def test_without_two_phase_a_prepared_transaction_is_a_plain_one_at_its_commit(
     stream: Streaming, database: pg.Database
 ) -> None:
-    table, gid = create(stream, "one_phase"), f"{database.name} one"
+    table, gid = stream.create("one_phase"), f"{database.name} one"
     stream.run(0, "BEGIN", f"INSERT INTO {table} VALUES (1, 'x')", f"PREPARE TRANSACTION '{gid}'")
     assert "I" not in kinds(stream.peek())
     stream.run(0, f"COMMIT PREPARED '{gid}'")
@@ -419,7 +398,7 @@ def one_after_the_other(*pieces: list[pg.Payload]) -> tuple[list[pg.Payload], li
 
 
 def test_new_session_sends_an_open_stream_again_from_its_first_change(stream: Streaming) -> None:
-    table = create(stream, "sent_again")
+    table = stream.create("sent_again")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0, 500)
     first = stream.peek()
@@ -441,7 +420,7 @@ def test_new_session_sends_an_open_stream_again_from_its_first_change(stream: St
 
 
 def test_new_session_without_a_mark_shows_itself_by_a_first_segment(stream: Streaming) -> None:
-    table = create(stream, "unmarked")
+    table = stream.create("unmarked")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0, 500)
     first = stream.peek()
@@ -454,7 +433,7 @@ def test_new_session_without_a_mark_shows_itself_by_a_first_segment(stream: Stre
 
 
 def test_stream_that_aborted_between_sessions_is_never_heard_of_again(stream: Streaming) -> None:
-    table = create(stream, "never_again")
+    table = stream.create("never_again")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0, 500)
     first = stream.peek()
@@ -473,7 +452,7 @@ def test_stream_that_aborted_between_sessions_is_never_heard_of_again(stream: St
 
 def test_what_was_streamed_may_come_again_as_a_plain_transaction(stream: Streaming) -> None:
     """A smaller transaction, or one whose session does not stream, is B..C."""
-    table = create(stream, "plain_again")
+    table = stream.create("plain_again")
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0, 500)
     first = stream.peek()
@@ -489,7 +468,7 @@ def test_what_was_streamed_may_come_again_as_a_plain_transaction(stream: Streami
 
 
 def test_prepared_transaction_outlives_the_session(two_phase: Streaming, database: pg.Database) -> None:
-    stream, table, gid = two_phase, create(two_phase, "outliving"), f"{database.name} outliving"
+    stream, table, gid = two_phase, two_phase.create("outliving"), f"{database.name} outliving"
     stream.run(0, "BEGIN")
     stream.fill(0, table, 0, 400)
     stream.run(0, f"PREPARE TRANSACTION '{gid}'")

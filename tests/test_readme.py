@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import pgoutput_fast
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -45,9 +47,15 @@ def test_pages_that_the_readme_names_exist() -> None:
         "segments",
         "state",
         "unify",
+        "user_types",
     ],
 )
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"pgoutput_fast.{module}"))
     assert result.failed == 0
     assert result.attempted > 0
+
+
+@pytest.mark.parametrize("name", [name for name in pgoutput_fast.__all__ if name != "TAGGED_SCHEMA"])
+def test_every_public_name_has_an_example_of_its_own(name: str) -> None:
+    assert ">>> " in (getattr(pgoutput_fast, name).__doc__ or "")

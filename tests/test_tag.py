@@ -290,3 +290,37 @@ def test_prepared_transactions_that_perhaps_ended_wait_for_their_end(damaged: by
 
 def test_a_prepared_transaction_that_is_sent_again_is_void() -> None:
     assert ended(*OURS, *OURS, K) == ([6], [], [(0, "aborted"), (4, "committed")])
+
+
+# --- the relation that a reject names -------------------------------------------------------------------------
+
+
+def named_rejects(*payloads: bytes, view: str = "as_sent") -> list[tuple[int, str | None]]:
+    out = pgo.decode(list(payloads), options=pgo.Options(on_error="quarantine", transactions=view))
+    return [(row["seq"], row["relation"]) for row in out.rejects.to_pylist()]
+
+
+def test_rejects_name_the_relation_that_is_lost() -> None:
+    assert named_rejects(BEGIN, R, R + b"\0", I, encode.encode_truncate([T.oid])) == [
+        (2, None), (3, "public.t"), (4, "public.t"),
+    ]  # fmt: skip
+    assert named_rejects(BEGIN, R, b"?", BEGIN, I) == [(2, None), (4, "public.t")]
+    assert named_rejects(S, R9, E, ABORT9, BEGIN, I) == [(5, "public.t")]  # described once, and rolled back
+    assert named_rejects(BEGIN, I, R[:-1], I) == [(1, None), (2, None), (3, None)]  # never described
+    odd = encode.encode_relation(RelationSpec(T.oid, 'a"b', "Order", T.columns))
+    assert named_rejects(BEGIN, odd, odd + b"\0", I)[1:] == [(3, '"a""b"."Order"')]
+    assert named_rejects(BEGIN, R, odd, R, R + b"\0", I)[1:] == [(5, None)]  # under which of its names?
+
+
+def test_rejects_name_the_relation_of_changes_whose_transaction_is_lost() -> None:
+    both = encode.encode_truncate([T.oid])
+    assert named_rejects(*prepared(7, "g", I, both), K + b"\0", view="committed") == [
+        (2, "public.t"), (3, None), (5, None),
+    ]  # fmt: skip
+
+
+def test_an_error_names_the_relation_that_is_lost() -> None:
+    decoder = pgo.Decoder(pgo.Options(on_error="quarantine"))
+    decoder.decode([BEGIN, R, R + b"\0"])
+    with pytest.raises(DecodeError, match=r"relation public\.t"):
+        pgo.Decoder(state=decoder.state).decode([I])

@@ -30,6 +30,9 @@ class Column:
         typmod: the type's modifier (atttypmod), -1 for none.
         key: whether it belongs to the replica identity.
         type_namespace, type_name: what a Type message said of `type_oid`; None for built-in types.
+
+    >>> Column("mood", 16500, type_namespace="public", type_name="mood").key
+    False
     """
 
     name: str
@@ -51,6 +54,12 @@ class Relation:
         name: its name.
         replica_identity: `d` (default), `n` (nothing), `f` (full) or `i` (an index).
         columns: its published columns in order.
+
+    >>> orders = Relation(16401, 7, "public", "Orders", "d", (Column("id", 23, key=True), Column("note", 25)))
+    >>> orders.qualified_name
+    'public."Orders"'
+    >>> Relation.from_dict(orders.to_dict()) == orders
+    True
     """
 
     oid: int

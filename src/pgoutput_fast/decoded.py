@@ -31,6 +31,14 @@ class RelationBatch:
     Attributes:
         relation: the version that describes the columns.
         batch: metadata columns, then the relation's; bounded in rows and bytes, in the order of the messages.
+
+    >>> import pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> (change,) = pgo.decode(wal).changes
+    >>> change.relation.qualified_name, change.batch.num_rows, change.to_numpy()["id"].tolist()
+    ('public.orders', 1, [1])
     """
 
     relation: Relation

@@ -258,6 +258,15 @@ def decode_tagged(
         DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
         TypeError: for tables with other columns.
         ValueError: in committed mode without outcomes.
+
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"])
+    >>> wal += writer.change(orders, "insert", new=["2"]) + writer.commit(100, 108, 0)
+    >>> tagged, state = tag(wal)
+    >>> last_first = tagged.take(pa.array([3, 2]))
+    >>> decode_tagged(last_first, state.catalog).changes[0].batch.column("id").to_pylist()
+    [2, 1]
     """
     options = options if options is not None else Options()
     _expect("options", options, Options)

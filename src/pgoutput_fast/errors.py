@@ -66,6 +66,21 @@ class SpillError(RuntimeError):
     Attributes:
         path: the file.
         txn: the transaction whose rows it holds: ordinal of the message that began it.
+
+    >>> import pgoutput_fast as pgo, tempfile
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23),)), Writer(streaming="on")
+    >>> begun = writer.stream_start(9) + writer.change(orders, "insert", new=["1"]) + writer.stream_stop()
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     options = pgo.Options(transactions="committed", memory_limit=1, spill_directory=directory)
+    ...     with pgo.Decoder(options) as decoder:
+    ...         _ = decoder.decode(begun)
+    ...         state = decoder.state.to_json()
+    >>> try:  # the directory and the file in it are gone
+    ...     pgo.Decoder(options, pgo.StreamState.from_json(state))
+    ... except pgo.SpillError as error:
+    ...     error.txn
+    0
     """
 
     def __init__(self, path: str, txn: int, what: str) -> None:
@@ -159,6 +174,8 @@ _REASONS = {
     128: "an array's lower bound other than 1 has no Arrow form",
 }
 
+_LONGEST_TYPE = 200
+
 _HINTS = {
     "date": " (decoding needs DateStyle=ISO)",
     "timestamp": " (decoding needs DateStyle=ISO)",
@@ -175,10 +192,14 @@ _HINTS = {
 def reason_text(code: int, column_type: Any = None, sent: int = -1, described: int = -1) -> str:
     """The sentence for a code; `column_type` is the types.ColumnType of the column concerned, if one is."""
     name = column_type.name if column_type is not None and column_type.name else "its type"
+    arrow = str(column_type.arrow) if column_type is not None else "Arrow"
+    if len(arrow) > _LONGEST_TYPE:
+        # A composite's can have thousands of fields, and each reject would name them all.
+        arrow = f"{arrow[:_LONGEST_TYPE]}..."
     return _REASONS[code].format(
         sent=sent,
         described=described,
         type=name,
-        arrow=column_type.arrow if column_type is not None else "Arrow",
+        arrow=arrow,
         hint=_HINTS.get(name.removesuffix("[]"), ""),
     )

@@ -27,6 +27,13 @@ class Unframed(NamedTuple):
             server's position), `sent_at`, `reply_requested` (bool, answer at once or be cut off).
         wal_end: int64 per payload, the frame's end position; servers from 10 to 18 repeat the start LSN there.
         sent_at: timestamp per payload, when the server sent the frame.
+
+    >>> from struct import pack
+    >>> unframed = unframe([b"w" + pack(">QQQ", 100, 100, 0) + b"C", b"k" + pack(">QQB", 200, 0, 1)])
+    >>> unframed.payloads.to_pylist(), unframed.lsn.to_pylist()
+    ([b'C'], [100])
+    >>> unframed.keepalives.select(["after", "wal_end", "reply_requested"]).to_pylist()
+    [{'after': 1, 'wal_end': 200, 'reply_requested': True}]
     """
 
     payloads: pa.Array

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast._core.stretches import plain_stretches
+from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
 from pgoutput_fast.fates import (
@@ -41,6 +42,7 @@ __all__ = ["CommittedView"]
 # What is held back: changes, truncates and transactional messages.
 _IS_HELD = np.zeros(256, np.bool_)
 _IS_HELD[list(b"IUDTM")] = True
+_TRUNCATE = ord("T")
 
 # So many messages are tagged at a time, and about so many rows or bytes of a large transaction given at a time.
 _TAGGED_MESSAGES = 1 << 15
@@ -290,7 +292,7 @@ class _Call:
         rows = without_rolled_back(rows, rolled_back)
         if fates.lost.any():
             lost = np.isin(values_of(rows, "txn", -1), fates.txns[fates.lost])
-            self._records.reject(rows.filter(pa.array(lost)))
+            self._records.reject(rows.filter(pa.array(lost)), self._native.catalog)
         self.learnt = self._decoder.learn_from(self._native, self.learnt)
         changes, records = self._decoder.decode_tagged(_one_batch(committed_rows(rows, fates)))
         self._changes += changes
@@ -317,9 +319,9 @@ class _Records:
         if contents:
             self._contents.append(records)
 
-    def reject(self, rows: pa.Table) -> None:
+    def reject(self, rows: pa.Table, catalog: Catalog) -> None:
         """Tagged rows of transactions of which is not known what became of them."""
-        self._lost.append(_rejected(rows))
+        self._lost.append(_rejected(rows, catalog))
 
     @property
     def types(self) -> UserTypes:
@@ -364,11 +366,15 @@ def _single(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _rejected(rows: pa.Table) -> pa.Table:
+def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
     """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here."""
     _, first = np.unique(values_of(rows, "seq"), return_index=True)
     rows = rows.take(pa.array(first))
     columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
+    names = {relation.version: relation.qualified_name for relation in catalog.relations}
+    changed = zip(values_of(rows, "kind").tolist(), rows.column("version").to_pylist(), strict=True)
+    relations = [names.get(version) if kind != _TRUNCATE else None for kind, version in changed]
+    columns["relation"] = pa.array(relations, pa.string())
     columns["reason"] = pa.array([reason_text(FATE_UNKNOWN)] * rows.num_rows, pa.string())
     return pa.Table.from_arrays(
         [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],

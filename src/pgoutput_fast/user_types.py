@@ -20,6 +20,10 @@ class TypeField:
         name: its name.
         type_oid: oid of its type.
         typmod: the type's modifier, -1 for none.
+
+    >>> price = TypeField("price", 1700, typmod=(12 << 16 | 2) + 4)  # numeric(12,2)
+    >>> price.name, price.type_oid
+    ('price', 1700)
     """
 
     name: str
@@ -41,6 +45,10 @@ class UserType:
         fields: of a composite, in their order.
         delimiter: what stands between the elements of an array of this type in text.
         extension: the extension that it belongs to; empty if none.
+
+    >>> item = UserType(16500, "public", "item", "composite", fields=(TypeField("sku", 25), TypeField("price", 1700)))
+    >>> UserType.from_dict(item.to_dict()) == item
+    True
     """
 
     oid: int

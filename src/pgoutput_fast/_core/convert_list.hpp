@@ -243,16 +243,16 @@ struct SliceArray {
     }
 };
 
-// A null composite takes few bytes on the wire and a place in each of its fields here: nulls may take a share of places
-// that lets output grow with input, not with input times fields.
-constexpr size_t PLACES_OF_NULLS = 4096, PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
+// A null composite takes few bytes on the wire and a place in each of its fields here. One is free, as it is outside of
+// arrays; all others may take a share of places that lets output grow with input, not with input times fields.
+constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
 
 inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
     if (leaves <= PLACES_PER_ELEMENT) return true;
     size_t nulls = 0;
     for (size_t k = first; k < elements.size(); ++k) nulls += elements[k].length < 0;
     const size_t count = elements.size() - first;
-    return nulls * leaves <= PLACES_OF_NULLS + PLACES_PER_ELEMENT * count + PLACES_PER_FIELD * leaves * (count - nulls);
+    return nulls * leaves <= leaves + PLACES_PER_ELEMENT * count + PLACES_PER_FIELD * leaves * (count - nulls);
 }
 
 template <bool binary, class Slicer>
