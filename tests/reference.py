@@ -553,7 +553,8 @@ class Decoder:
         reader.end()
         if not transactional and lsn:
             # Messages come in the order of their LSNs: what is not beyond those of an earlier session was sent by it.
-            if lsn <= max(self.earlier_messages, default=0):
+            # And two do not share one.
+            if lsn <= max(self.earlier_messages, default=0) or lsn == max(self.met_messages, default=0):
                 return
             self.met_messages.add(lsn)
         txn = self.transaction() if transactional else None
@@ -649,12 +650,19 @@ class Decoder:
         oids = [reader.u32() for _ in range(count)]
         reader.end()
         for k, oid in enumerate(oids):
-            relations.append(self.known_relation(oid, first + 4 * k))
+            try:
+                relations.append(self.known_relation(oid, first + 4 * k))
+            except MalformedError as problem:  # the others are emptied all the same
+                if not self.quarantine:
+                    raise
+                self.reject(frame, problem)
+        if not relations:
+            return
 
         def emit() -> None:
             self.out.truncates.append(
                 {
-                    "seq": frame.seq, "txn": txn.key, "relations": [relation.oid for relation in relations],
+                    "seq": frame.seq, "txn": txn.key, "relations": oids,
                     "cascade": bool(flags & 1), "restart_identity": bool(flags & 2),
                 }
             )  # fmt: skip

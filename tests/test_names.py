@@ -36,3 +36,7 @@ def test_no_qualified_name(text: str) -> None:
 
 def test_unquoted_names_are_folded() -> None:
     assert parse_qualified_name('PUBLIC."Order ""Lines"""') == ("public", 'Order "Lines"')
+
+
+def test_only_the_letters_that_sql_folds_are_folded() -> None:
+    assert parse_qualified_name("Public.ÉTÉ") == ("public", "ÉtÉ")

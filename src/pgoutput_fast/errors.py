@@ -192,6 +192,10 @@ _HINTS = {
 def reason_text(code: int, column_type: Any = None, sent: int = -1, described: int = -1) -> str:
     """The sentence for a code; `column_type` is the types.ColumnType of the column concerned, if one is."""
     name = column_type.name if column_type is not None and column_type.name else "its type"
+    hint = _HINTS.get(name.removesuffix("[]"), "")
+    if not hint and name.endswith("[]") and "." in name:
+        # The wire says no more of an array than that its name begins so.
+        hint = " (if its type is no array and only called like one, _..., Catalog.enriched tells)"
     arrow = str(column_type.arrow) if column_type is not None else "Arrow"
     if len(arrow) > _LONGEST_TYPE:
         # A composite's can have thousands of fields, and each reject would name them all.
@@ -201,5 +205,5 @@ def reason_text(code: int, column_type: Any = None, sent: int = -1, described: i
         described=described,
         type=name,
         arrow=arrow,
-        hint=_HINTS.get(name.removesuffix("[]"), ""),
+        hint=hint,
     )

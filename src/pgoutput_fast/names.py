@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import string
 
 __all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name"]
 
 # quote_ident quotes a name with $ in it, although SQL could read it bare.
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+# SQL folds these letters and no others: É and é are two names.
+_FOLDED = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
 
 # Every key word of PostgreSQL 18 that quote_ident quotes: those that are reserved or cannot be a bare type name.
@@ -210,7 +213,7 @@ def parse_qualified_name(text: str) -> tuple[str, str] | None:
         if match is None:
             return None
         quoted, plain = match.groups()
-        parts.append(plain.lower() if quoted is None else quoted.replace('""', '"'))
+        parts.append(plain.translate(_FOLDED) if quoted is None else quoted.replace('""', '"'))
         at = match.end()
         if at == len(text):
             break

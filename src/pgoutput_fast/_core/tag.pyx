@@ -161,7 +161,7 @@ cdef class Tagger(Transactions):
         cdef const uint8_t* p = w.base + w.start[i]
         cdef int64_t at = 5 if w.flags[i] & IN_STREAM else 1
         cdef int64_t size = w.length[i]
-        cdef int64_t count, k
+        cdef int64_t count, k, good = 0
         cdef int32_t slot
         cdef TruncateRecord t
         if size < at + 5:
@@ -179,8 +179,14 @@ cdef class Tagger(Transactions):
                              size if size - at < count * 4 else at + count * 4)
         for k in range(count):
             slot = self.lookup(load32(p + at + 4 * k))
-            if slot < 0:
-                return self.fail_of(w, i, load32(p + at + 4 * k), slot, at + 4 * k)
+            if slot >= 0:
+                good += 1
+            elif self.fail_of(w, i, load32(p + at + 4 * k), slot, at + 4 * k):
+                return FAILED
+        if good == 0:
+            return OK
+        # The others are emptied all the same.
+        self.taken[i] = 1
         t.seq = self.seq_of(i)
         t.txn = self.run.txn
         t.first = <int64_t> self.records.oids.size()
@@ -190,9 +196,11 @@ cdef class Tagger(Transactions):
             self.item_slot.resize(self.items + count + w.count)
         for k in range(count):
             self.records.oids.push_back(load32(p + at + 4 * k))
-            self.item_message[self.items] = <uint32_t> i
-            self.item_slot[self.items] = self.lookup(load32(p + at + 4 * k))
-            self.items += 1
+            slot = self.lookup(load32(p + at + 4 * k))
+            if slot >= 0:
+                self.item_message[self.items] = <uint32_t> i
+                self.item_slot[self.items] = slot
+                self.items += 1
         self.records.truncates.push_back(t)
         return OK
 
@@ -221,7 +229,8 @@ cdef class Tagger(Transactions):
             self.run = around
             self.run_is_new = True
         if not m.transactional and m.lsn > 0:
-            if m.lsn <= self.state.repeated_lsn:
+            # One LSN is one message, also where nobody said that a session began.
+            if m.lsn <= self.state.repeated_lsn or m.lsn == self.state.message_lsn:
                 self.taken[i] = 0
                 return OK
             self.state.message_lsn = max(self.state.message_lsn, m.lsn)
