@@ -33,7 +33,7 @@ SPARKS = {
 }
 TESTS = "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"
 # The sockets of these Sparks are closed by the garbage collector, which Python warns of.
-IGNORED = "default::ResourceWarning", "default::pytest.PytestUnraisableExceptionWarning"
+IGNORED = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 
 
 def main() -> int:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from benchmarks import spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 ROOT = Path(__file__).parents[1]
@@ -53,3 +55,21 @@ def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.M
     figures = section(spark, segments, 1, rows, nbytes).rows
     assert [row[0] for row in figures] == list(queries(spark, segments))
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
+
+
+def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
+    points = []
+    for times in (1, 2):
+        directory = tmp_path / str(times)
+        directory.mkdir()
+        points += spark_curve.measure(spark, directory, times, wide_segments(directory, times, 0.004)[1])
+    assert [p.tasks > 0 for p in points] == [True] * 6
+    assert all(p.worker > 20e6 for p in points)  # Python alone has as much
+    # What describes relations, and what ends transactions.
+    assert [p.shuffled > 0 for p in points] == [True, True, False] * 2
+    assert len(spark_curve.table(points).rows) == 6
+    paper = spark_curve.on_paper(points)
+    assert 'changes(transactions="committed")' in paper
+    drawn = ElementTree.fromstring(spark_curve.chart(points))
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}circle")) == 6

@@ -55,6 +55,7 @@ def test_local_paths(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = find_files([stored / "day=1", stored / "day=0"])
     assert _firsts(files) == whole
     assert _firsts(files[0]) == whole[2:3]
+    assert _firsts([*files, stored / "day=1"]) == whole
     # The directory's own name has characters of a glob; the path below it is one.
     monkeypatch.chdir(stored)
     assert _firsts("day=*/*.parquet") == whole
@@ -67,8 +68,9 @@ def test_local_paths(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uris_that_nobody_knows() -> None:
-    with pytest.raises(ValueError, match="nowhere://x/y"):
-        list_segments("nowhere://x/y")
+    with pytest.raises(ValueError, match="nowhere://x/y") as caught:
+        list_segments("nowhere://key:secret@x/y?more=1")
+    assert "secret" not in str(caught.value)
 
 
 # --- an object store ------------------------------------------------------------------------------------------
@@ -115,8 +117,10 @@ def test_segments_in_an_object_store(store: str, stored: Path) -> None:
     assert list_segments(store % "/wal/day=9*") == []
     with pytest.raises(FileNotFoundError, match=r"no segments at s3://.*day=9"):
         list_segments(store % "/wal/day=9")
-    with pytest.raises(FileNotFoundError, match=r"segment s3://.*day=0/9\.parquet"):
+    with pytest.raises(FileNotFoundError, match=r"segment s3://segments/wal/day=0/9\.parquet is not there"):
         open_segment(store % "/wal/day=0/9.parquet")
+    with pytest.raises(ValueError, match=r"segment s3://segments/wal/day=0/_SUCCESS is damaged"):
+        open_segment(store % "/wal/day=0/_SUCCESS")
 
 
 def test_spark_reads_them_there(store: str, spark: Any) -> None:

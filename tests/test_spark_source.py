@@ -255,6 +255,8 @@ def test_filters(spark: Any, segments: Path, pushed: str) -> None:
         ({"table": "public.orders", "partition_bytes": "many"}, "partition_bytes"),
         ({"table": "public.orders,16401"}, "named twice"),
         ({"table": "public.orders", "columns": "id,_relation"}, "no column '_relation'"),
+        ({"table": "public.orders", "columns": "id,id"}, "each of them once"),
+        ({"table": "public.orders", "columns": " "}, "must name columns"),
         ({"table": "public.orders", "schema_mode": "newest"}, "schema_mode"),
         ({"table": "public.orders", "schema_mode": "pinned"}, "need each other"),
         ({"table": "public.orders", "catalog": "{}"}, "option catalog must be"),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyspark.sql.types
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions
 
 import built_in_cases
 import pg
@@ -274,6 +275,19 @@ def test_the_source_holds_it_too(every: Every, spark: Any, format_: str, tmp_pat
     got = _rows(frame)
     for name in expected[0]:
         assert [row[name] for row in got] == [row[name] for row in expected], name
+
+
+@pytest.mark.parametrize("arrow", [True, False] if hasattr(functions, "arrow_udf") else [False])
+def test_decode_row_holds_it_too(every: Every, spark: Any, arrow: bool) -> None:
+    relation = every.catalog.named("public.every")[-1]
+    row = pgspark.udf.decode_row(relation, catalog=every.catalog, arrow=arrow)("payload", "in_stream")
+    frame = every.wal(spark, "binary").select("seq", row.alias("row")).where("row is not null")
+    got = {record["seq"]: record["row"]["after"] for record in plain_records(frame.toArrow())}
+    expected = every.expected("binary")
+    assert len(got) == len(expected)
+    for row in expected:
+        for name, value in got[row["_seq"]].items():
+            assert value == row[name], name
 
 
 def test_what_spark_holds_can_be_written_and_read_again(every: Every, spark: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -15,6 +16,7 @@ from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast._core.headers import headers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.spark.carried import Carried
 from pgoutput_fast.spark.row_tasks import KIND_NAMES
 
 ORDERS = RelationSpec(
@@ -172,6 +174,17 @@ def test_malformed_payloads_raise_or_are_null(spark: Any) -> None:
 def test_arrow_functions_are_refused_where_spark_has_none() -> None:
     with pytest.raises(ValueError, match=r"no Arrow UDFs, which came with 4\.1"):
         pgspark.udf.message_kind("payload", arrow=True)
+
+
+def test_what_pandas_carries_is_what_it_was_given() -> None:
+    array = pa.array([[None], None, [2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    series = pd.Series(Carried(array))
+    assert pa.array(series).equals(array)
+    assert pa.array(series.apply(repr)[1:]).equals(array[1:])
+    assert series.isna().tolist() == [False, True, False]
+    assert pa.array(series[[False, True, True]]).equals(array[1:])
+    assert pa.array(series.reindex([2, 9])).equals(array.take(pa.array([2, None], pa.int64())))
+    assert pa.array(pd.concat([series.copy()])).equals(array)
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "find_files", "open_file"]
+__all__ = ["Paths", "find_files", "open_file", "shown"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -33,7 +33,7 @@ def find_files(paths: Paths) -> list[str]:
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    return [file for path in paths for file in _found(os.fspath(path))]
+    return list(dict.fromkeys(file for path in paths for file in _found(os.fspath(path))))
 
 
 def open_file(path: str) -> Any:
@@ -44,7 +44,20 @@ def open_file(path: str) -> Any:
     try:
         return store.open_input_file(inside)
     except FileNotFoundError:
-        raise FileNotFoundError(f"segment {path} is not there") from None
+        raise FileNotFoundError(f"segment {shown(path)} is not there") from None
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """The path as a message may have it: without what a URI says of who may read it, and how.
+
+    >>> shown("s3://key:secret@bucket/segments?region=eu-central-1")
+    's3://bucket/segments'
+    """
+    text = os.fspath(path)
+    if not _URI.match(text):
+        return text
+    uri = urlsplit(text)
+    return uri._replace(netloc=uri.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _found(path: str) -> list[str]:
@@ -83,7 +96,9 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     else:
         kind = store.get_file_info(root).type
         if kind == fs.FileType.NotFound:
-            raise FileNotFoundError(f"there are no segments at {uri.geturl()}: no such file or directory")
+            raise FileNotFoundError(
+                f"there are no segments at {shown(uri.geturl())}: no such file or directory"
+            )
         if kind == fs.FileType.File:
             return [uri.geturl()]
         files = store.get_file_info(fs.FileSelector(root))
@@ -112,7 +127,9 @@ def _store(path: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     try:
-        store, inside = fs.FileSystem.from_uri(_split(path).geturl())
+        path = _split(path).geturl()
+        store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
-        raise ValueError(f"segments at {path}: {problem}") from None
+        # Which may repeat all of it.
+        raise ValueError(f"segments at {shown(path)}: {str(problem).replace(path, shown(path))}") from None
     return store, inside

@@ -25,7 +25,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segment_layout import write_rows
-from pgoutput_fast.segment_paths import Paths, find_files, open_file
+from pgoutput_fast.segment_paths import Paths, find_files, open_file, shown
 from pgoutput_fast.state import StreamState
 
 __all__ = [
@@ -242,7 +242,7 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         with pq.ParquetFile(open_file(os.fspath(path))) as file:
             return _segment(_place(path), file.metadata)
     except pa.ArrowInvalid as problem:
-        raise ValueError(f"segment {os.fspath(path)} is damaged: {problem}") from None
+        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
 
 
 def read_segment(
@@ -270,7 +270,7 @@ def read_segment(
                 chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names)
     except pa.ArrowException as problem:
-        raise ValueError(f"segment {os.fspath(path)} is damaged: {problem}") from None
+        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
     rows = rows.cast(TAGGED_SCHEMA)
     if relations is not None:
         found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
@@ -295,8 +295,8 @@ def list_segments(paths: Paths) -> list[Segment]:
         _check_source(after.path, after.source, before.source)
         if after.first_seq <= before.last_seq:
             raise ValueError(
-                f"segments {before.path} and {after.path} both have message {after.first_seq}: they are not of one "
-                "capture"
+                f"segments {shown(before.path)} and {shown(after.path)} both have message {after.first_seq}: "
+                "they are not of one capture"
             )
     return segments
 
@@ -382,7 +382,7 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         if key.startswith(prefix)
     }
     if "format" not in texts:
-        raise ValueError(f"{path} is no segment: it has no footer of pgoutput_fast")
+        raise ValueError(f"{shown(path)} is no segment: it has no footer of pgoutput_fast")
     try:
         values = {name: json.loads(text) for name, text in texts.items()}
         if values["format"] != FORMAT:
@@ -399,7 +399,7 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             tuple(_row_group(metadata.row_group(k)) for k in range(metadata.num_row_groups)),
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"{path} is no segment of format {FORMAT}: {problem}") from None
+        raise ValueError(f"{shown(path)} is no segment of format {FORMAT}: {problem}") from None
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
@@ -422,7 +422,7 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
     different = [name for name in here if here[name] != there[name]]
     if different:
         raise ValueError(
-            f"sources do not mix: {path} has "
+            f"sources do not mix: {shown(path)} has "
             + ", ".join(f"{name} {here[name]!r} instead of {there[name]!r}" for name in different)
         )
 

@@ -149,6 +149,8 @@ class _Planner:
         """All tables with these columns of the result, or with all."""
         general = {*self._metadata, self._relation} if self.several else self._metadata
         own = [name for name in columns or () if name not in general]
+        if columns is not None and len(set(columns)) < max(len(columns), 1):
+            raise ValueError("option columns must name columns, each of them once")
         if columns is not None and not self.several:
             self._expect(own, {column.name for each in self._versions[0] for column in each.columns})
         elif columns is not None:

@@ -26,6 +26,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import relation_schema
+from pgoutput_fast.spark.carried import Carried
 from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.types import column_type_of
@@ -186,10 +187,10 @@ def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
 
 def _to_pandas(array: pa.Array, kind: DataType) -> Any:
     if not isinstance(kind, StructType):
-        return array.to_pandas(integer_object_nulls=True)
+        return pd.Series(Carried(array))
     # Of the flattened fields, so that a null struct's are null whatever lies below.
     fields = zip(kind.names, array.flatten(), strict=True)
-    return pd.DataFrame({name: field.to_pandas(integer_object_nulls=True) for name, field in fields})
+    return pd.DataFrame({name: Carried(field) for name, field in fields})
 
 
 def _pandas_function(task: Any, kind: DataType, count: int) -> Any:

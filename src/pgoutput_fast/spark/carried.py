@@ -1,0 +1,81 @@
+"""An Arrow array in the clothes of a pandas column, for pandas UDFs: Spark makes Arrow of it again.
+
+As Python objects, which pandas has for dates, lists and structs, each value would be made twice on the way, and moments
+beyond the years 1 and 9999 could not be made at all. Nothing here is for arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+__all__ = ["Carried"]
+
+
+class _CarriedType(pd.api.extensions.ExtensionDtype):  # type: ignore[misc]
+    name = "carried"
+    type = object
+    kind = "O"
+
+    @classmethod
+    def construct_array_type(cls) -> Any:
+        return Carried
+
+
+class Carried(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
+    """A column that is handed on as it is.
+
+    Args:
+        array: of any type.
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    @classmethod
+    def _from_sequence(cls, scalars: Sequence[Any], *, dtype: Any = None, copy: bool = False) -> Carried:
+        return cls(scalars._array if isinstance(scalars, Carried) else pa.array(scalars))
+
+    @classmethod
+    def _concat_same_type(cls, to_concat: Sequence[Carried]) -> Carried:
+        return cls(pa.concat_arrays([each._array for each in to_concat]))
+
+    @property
+    def dtype(self) -> Any:
+        return _CarriedType()
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._array.nbytes)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, int | np.integer):
+            # No value, whatever is there: who looks at single ones only wants to know whether they are columns again.
+            return None
+        if isinstance(item, slice):
+            return Carried(self._array[item])
+        return Carried(self._array.take(pa.array(np.arange(len(self))[np.asarray(item)])))
+
+    def isna(self) -> np.ndarray[Any, Any]:
+        return np.asarray(self._array.is_null().to_numpy(zero_copy_only=False))
+
+    def take(self, indices: Any, *, allow_fill: bool = False, fill_value: Any = None) -> Carried:
+        places = np.asarray(indices)
+        return Carried(self._array.take(pa.array(places, mask=places < 0 if allow_fill else None)))
+
+    def copy(self) -> Carried:
+        return Carried(self._array)
+
+    def map(self, mapper: Any, na_action: Any = None) -> Carried:
+        """Itself: what Spark maps are conversions of Python objects, of which there are none."""
+        return self
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:
+        return self._array if type is None or type == self._array.type else self._array.cast(type)
