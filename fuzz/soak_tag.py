@@ -1,11 +1,11 @@
-"""A real server's backlog of many untagged messages in fifty shuffled files, decoded on Spark to the server's own tables.
+"""A server's backlog of many untagged messages in fifty shuffled files, decoded on Spark to the server's own tables.
 
     python fuzz/soak_tag.py --messages 10000000
 
-Three sessions work at the same time (see tests/backlog.py): streamed, rolled back and prepared transactions, savepoints,
-DDL, truncates. Each file holds rows of the whole stream in no order. `tag` on local[2] puts them in order; what it gives
-is kept as Parquet, tables are made of the changes of committed transactions and compared with the server's cell for
-cell. Prints what it took, and fails where a cell differs.
+Three sessions work at the same time (see tests/backlog.py): streamed, rolled back and prepared transactions,
+savepoints, DDL, truncates. Each file holds rows of the whole stream in no order. `tag` on local[2] puts them in order;
+what it gives is kept as Parquet, tables are made of committed transactions' changes and compared with the server's
+cell for cell. Prints what it took, and fails where a cell differs.
 """
 
 from __future__ import annotations
