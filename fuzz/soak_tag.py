@@ -48,6 +48,8 @@ def capture(database: pg.Database, seed: str, messages: int, rows: int, director
     for lsns, payloads in backlog(database, seed, messages, rows):
         first = kinds.total()
         kinds.update(chr(payload[0]) for payload in payloads)
+        if first // 10**6 < kinds.total() // 10**6:
+            print(f"{kinds.total():,} messages", file=sys.stderr, flush=True)
         columns = [np.arange(first, first + len(payloads)), pa.array(payloads, pa.binary()), lsns]
         table = pa.table(columns, schema=schema).take(chance.permutation(len(payloads)))
         for k, writer in enumerate(chance.permutation(len(writers))):
