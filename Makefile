@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.hpp' -o -name '*.pyi')
 TIME ?= 300
 ROWS ?= 20000000
+MESSAGES ?= 10000000
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-matrix lint bench bench-spark fuzz sanitize soak wheel develop clean
@@ -76,8 +77,10 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## a transaction of 20 million rows through the committed view, within 300 MB (about a minute)
+soak: $(VENV)/.dev  ## 20 million rows through the committed view, and 10 million messages of a server through Spark (half an hour)
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

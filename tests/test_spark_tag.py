@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import random
 import re
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -278,6 +280,50 @@ def test_other_files_when_the_result_is_used(spark: Any, wal: list[bytes], tmp_p
         pq.write_table(table.set_column(0, "place", pc.add(table.column(0), 1)), path)
     with pytest.raises(PySparkException, match="not those that tag\\(\\) read"):
         got.collect()
+
+
+FLAKY = """
+import sys
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pgoutput_fast import spark as pgspark
+
+def flaky(batches):
+    for number, batch in enumerate(batches):
+        yield batch
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("a lost executor")
+
+spark = (
+    SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", False).config("spark.driver.memory", "1g")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+    .config("spark.sql.shuffle.partitions", 2).getOrCreate()
+)
+rows = pq.read_table(sys.argv[1]).sort_by("place")
+dump = spark.createDataFrame(rows).mapInArrow(flaky, "place long, data binary")
+for partitions in (None, 3):
+    tagged = pgspark.tag(dump, "place", payload="data", partitions=partitions)
+    shuffled = "Exchange" in tagged._jdf.queryExecution().executedPlan().toString()
+    assert shuffled == (partitions is not None)
+    tagged.mapInArrow(flaky, tagged.schema).write.parquet(f"{sys.argv[2]}/{partitions}")
+spark.stop()
+"""
+
+
+def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
+    """Each task fails in its midst, in each pass: in a Spark of its own, since this one does not try again."""
+    payloads = without_sessions()
+    write_files(tmp_path / "dump", payloads, [20, 40])
+    command = [sys.executable, "-c", FLAKY, str(tmp_path / "dump"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("a lost executor") > 8
+    for partitions in (None, 3):
+        got = spark.read.parquet(str(tmp_path / str(partitions))).orderBy("seq", "relation").toArrow()
+        assert got.to_pylist() == expected(payloads).to_pylist()
 
 
 # ---- sessions, and what crosses ------------------------------------------------------------------------------------

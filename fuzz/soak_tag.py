@@ -1,0 +1,171 @@
+"""A server's backlog of many untagged messages in fifty shuffled files, decoded on Spark to the server's own tables.
+
+    python fuzz/soak_tag.py --messages 10000000
+
+Three sessions work at the same time (see tests/backlog.py): streamed, rolled back and prepared transactions,
+savepoints, DDL, truncates. Each file holds rows of the whole stream in no order. `tag` on local[2] puts them in order;
+what it gives is kept as Parquet, tables are made of committed transactions' changes and compared with the server's
+cell for cell. Prints what it took, and fails where a cell differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+import pg  # noqa: E402
+from backlog import TABLES, backlog, same_tables, server_table, spark_table  # noqa: E402
+from pgoutput_fast import spark as pgspark  # noqa: E402
+from pgoutput_fast.demo.java import spark_environment  # noqa: E402
+from pgoutput_fast.demo.servers import Server  # noqa: E402
+
+FILES = 50
+
+
+def capture(database: pg.Database, seed: str, messages: int, rows: int, directory: Path) -> Counter[str]:
+    """Writes the files; how many messages there are of each kind."""
+    kinds: Counter[str] = Counter()
+    chance = np.random.default_rng([*seed.encode()])
+    schema = pa.schema([("place", pa.int64()), ("data", pa.binary()), ("lsn", pa.int64())])
+    directory.mkdir()
+    writers = [
+        pq.ParquetWriter(directory / f"{k:03}.parquet", schema, compression="zstd") for k in range(FILES)
+    ]
+    for lsns, payloads in backlog(database, seed, messages, rows):
+        first = kinds.total()
+        kinds.update(chr(payload[0]) for payload in payloads)
+        if first // 10**6 < kinds.total() // 10**6:
+            print(f"{kinds.total():,} messages", file=sys.stderr, flush=True)
+        columns = [np.arange(first, first + len(payloads)), pa.array(payloads, pa.binary()), lsns]
+        table = pa.table(columns, schema=schema).take(chance.permutation(len(payloads)))
+        for k, writer in enumerate(chance.permutation(len(writers))):
+            begin, end = len(payloads) * k // FILES, len(payloads) * (k + 1) // FILES
+            writers[writer].write_table(table.slice(begin, end - begin))
+    for each in writers:
+        each.close()
+    return kinds
+
+
+class Memory:
+    """The most that the JVM and all Python workers below this process held, in MB; watched from a thread."""
+
+    def __init__(self) -> None:
+        self.jvm = self.workers = self.worker = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.5):
+            resident: dict[str, list[float]] = {"java": [], "python": []}
+            for name, size in below(os.getpid()):
+                for kind, sizes in resident.items():
+                    if name.startswith(kind):
+                        sizes.append(size)
+            self.jvm = max(self.jvm, *resident["java"], 0)
+            self.worker = max(self.worker, *resident["python"], 0)
+            self.workers = max(self.workers, sum(resident["python"]))
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def below(root: int) -> list[tuple[str, float]]:
+    """(name, resident MB) of all processes that this one started, and those started."""
+    found: dict[int, tuple[int, str, float]] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            status = dict(
+                line.split(":\t", 1) for line in (each / "status").read_text().splitlines() if ":\t" in line
+            )
+            found[int(each.name)] = (
+                int(status["PPid"]),
+                status["Name"],
+                int(status["VmRSS"].split()[0]) / 1000,
+            )
+        except (OSError, KeyError, ValueError):
+            continue  # it has ended, or is a kernel thread
+    mine: set[int] = {root}
+    while more := {pid for pid, (parent, _, _) in found.items() if parent in mine} - mine:
+        mine |= more
+    return [found[pid][1:] for pid in mine - {root}]
+
+
+def session(directory: Path) -> Any:
+    os.environ.update(spark_environment())
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "4g")
+        .config("spark.driver.maxResultSize", "4g")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.shuffle.partitions", 32)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", True)
+        .getOrCreate()
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=8000, help="rows that a statement changes at most")
+    parser.add_argument("--seed", default="20261121")
+    parser.add_argument("--version", type=int, help="of the server; the newest if not given")
+    parser.add_argument("--directory", help="for files; a temporary one if not given")
+    given = parser.parse_args()
+    started = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - started:>8.0f} s  {what}", flush=True)
+
+    with tempfile.TemporaryDirectory(dir=given.directory) as name:
+        directory = Path(name)
+        with Server(pg.installations()[given.version or max(pg.installations())]) as server:
+            database = pg.Database(server)
+            kinds = capture(database, given.seed, given.messages, given.rows, directory / "dump")
+            expected = {table: server_table(database, table) for table in TABLES}
+        size = sum(path.stat().st_size for path in (directory / "dump").iterdir())
+        say(
+            f"{kinds.total():,} messages of PostgreSQL {server.version} in {FILES} files, {size / 1e6:,.0f} MB"
+        )
+        say(", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items())))
+        spark, memory = session(directory), Memory()
+        tagged = pgspark.tag(spark.read.parquet(str(directory / "dump")), "place", payload="data", lsn="lsn")
+        say("first pass done")
+        tagged.write.parquet(str(directory / "tagged"))
+        say(
+            f"tagged; JVM {memory.jvm:,.0f} MB, a Python worker {memory.worker:,.0f}, all {memory.workers:,.0f}"
+        )
+        wal = spark.read.parquet(str(directory / "tagged"))
+        for table, rows in expected.items():
+            same_tables(spark_table(wal, table, rows.schema), rows, table)
+            say(f"{table}: {rows.num_rows:,} rows of {rows.num_columns} columns are the server's")
+        memory.stop()
+        say(f"JVM {memory.jvm:,.0f} MB, a Python worker {memory.worker:,.0f}, all {memory.workers:,.0f}")
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
