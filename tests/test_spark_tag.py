@@ -162,8 +162,12 @@ def test_several_order_columns_of_other_types(spark: Any) -> None:
         pgspark.tag(df.union(df.where("part = '3'").limit(1)), ["at", "part"])
 
 
-def test_nulls_are_errors(spark: Any) -> None:
+@pytest.mark.parametrize("by_hash", [False, True])
+def test_nulls_are_errors(spark: Any, monkeypatch: pytest.MonkeyPatch, by_hash: bool) -> None:
     df = frame(spark, without_sessions())
+    for kind in type(df).__mro__ if by_hash else ():
+        if "repartitionById" in vars(kind):
+            monkeypatch.delattr(kind, "repartitionById")
     with pytest.raises(ValueError, match="column data is null where place = 7"):
         tagged(df.selectExpr("place", "if(place = 7, null, data) data", "lsn"), partitions=3)
     with pytest.raises(ValueError, match="order column place has nulls"):

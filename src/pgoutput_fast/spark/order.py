@@ -166,7 +166,8 @@ def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
             between(middle + 1, high)
         )
 
-    return between(0, len(bounds)).cast(IntegerType())
+    # Nulls are sorted before everything else.
+    return F.when(column.isNull(), F.lit(0)).otherwise(between(0, len(bounds))).cast(IntegerType())
 
 
 def _literal(value: Any, kind: DataType) -> Column:

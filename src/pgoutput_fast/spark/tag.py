@@ -80,17 +80,14 @@ def tag(
     surveyed = survey(df, order)
     if partitions is None and surveyed.in_order:
         rows = source.where_they_are(surveyed)
-        found = source.summaries(rows)
+        places = {piece.number: k for k, piece in enumerate(surveyed.pieces)}
+        found = sorted(source.summaries(rows), key=lambda row: places.get(row[0], -1))
         # What did not come as it had come is cut and sorted.
-        if len(found) == len(surveyed.pieces) and all(
-            piece.number in found and (piece.rows, *piece.texts) == found[piece.number][1:4]
-            for piece in surveyed.pieces
-        ):
-            return source.tagged(rows, [found[piece.number] for piece in surveyed.pieces])
-    rows = source.cut(
-        surveyed, partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    )
-    return source.tagged(rows, sorted(source.summaries(rows).values(), key=lambda row: row[0]))
+        if [row[:4] for row in found] == [(p.number, p.rows, *p.texts) for p in surveyed.pieces]:
+            return source.tagged(rows, found)
+    count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    rows = source.cut(surveyed, count)
+    return source.tagged(rows, sorted(source.summaries(rows), key=lambda row: row[0]))
 
 
 @dataclass(frozen=True)
@@ -128,13 +125,14 @@ class _Source:
             # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
             by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
             placed = by_id(count, F.col("slice")) if by_id is not None else bare.repartition(count, "slice")
-            ordered = placed.sortWithinPartitions("slice", *keys)
+            # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
+            ordered = placed.sortWithinPartitions(*keys)
             return ordered.select(F.col("slice").cast("long").alias("stretch"), *ordered.columns[1:])
 
         return rows
 
-    def summaries(self, rows: Callable[[Column], DataFrame]) -> dict[int, tuple[Any, ...]]:
-        """The first pass: rows with SUMMARIES_SCHEMA, by stretch."""
+    def summaries(self, rows: Callable[[Column], DataFrame]) -> list[tuple[Any, ...]]:
+        """The first pass: rows with SUMMARIES_SCHEMA."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order))
         kind = F.substring(F.col(quoted(self.payload)), 1, 1)
         controls = (
@@ -144,8 +142,9 @@ class _Source:
             )
             .otherwise(F.col(quoted(self.payload)))
         )
-        found = rows(controls).mapInArrow(task, spark_schema(SUMMARIES_SCHEMA)).collect()
-        return {row["stretch"]: tuple(row) for row in found}
+        return [
+            tuple(row) for row in rows(controls).mapInArrow(task, spark_schema(SUMMARIES_SCHEMA)).collect()
+        ]
 
     def tagged(self, rows: Callable[[Column], DataFrame], found: list[tuple[Any, ...]]) -> DataFrame:
         """The second pass, over stretches in the order of the stream."""
