@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pgoutput_fast.encode_messages import encode_stream_stop
 from pgoutput_fast.summary import Message
 
-__all__ = ["Block", "Life", "place"]
+__all__ = ["Block", "Life", "all_of", "hear_first", "place"]
+
+Key = TypeVar("Key")
+
+
+def hear_first(firsts: dict[Key, dict[bytes, Message]], key: Key, message: Message) -> None:
+    """Notes where something was said of a type first: a Relation behind it was understood by it."""
+    known = firsts.setdefault(key, {})
+    before = known.get(message.payload)
+    if before is None or message.seq < before.seq:
+        known[message.payload] = message
+
+
+def all_of(said: dict[Key, Message], firsts: dict[Key, dict[bytes, Message]]) -> list[tuple[Key, Message]]:
+    """What was said last, and of types also first, in order."""
+    found = set(said.items())
+    found |= {(key, message) for key, known in firsts.items() for message in known.values()}
+    return sorted(found, key=lambda each: each[1])
 
 
 class Block:
@@ -15,15 +34,18 @@ class Block:
         self.start = start
         self.origin: Message | None = None
         self.said: dict[tuple[int, int, int], Message] = {}
+        self.firsts: dict[tuple[int, int, int], dict[bytes, Message]] = {}
         self.forgotten: dict[int, Message] = {}
 
     def learn(self, kind: int, oid: int, subxid: int, message: Message) -> None:
-        self.said.pop((kind, oid, subxid), None)
         self.said[kind, oid, subxid] = message
+        if kind == ord("Y"):
+            hear_first(self.firsts, (kind, oid, subxid), message)
 
     def forget(self, subxid: int) -> None:
         for key in [key for key in self.said if key[2] == subxid]:
             del self.said[key]
+            self.firsts.pop(key, None)
 
     def messages(self) -> list[Message]:
         before = list(self.forgotten.values())
@@ -31,7 +53,8 @@ class Block:
             return before
         origin = [] if self.origin is None else [self.origin]
         stop = Message(self.start.seq, 0, encode_stream_stop())
-        return [*before, self.start, *origin, *self.said.values(), stop]
+        said = [message for _, message in all_of(self.said, self.firsts)]
+        return [*before, self.start, *origin, *said, stop]
 
 
 class Life:

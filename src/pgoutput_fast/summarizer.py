@@ -13,7 +13,7 @@ from pgoutput_fast._core.controls import boundary_of, control_messages, is_origi
 from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import fields_of
 from pgoutput_fast.encode_messages import encode_stream_start
-from pgoutput_fast.lives import Block, Life, place
+from pgoutput_fast.lives import Block, Life, all_of, hear_first, place
 from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void
 from pgoutput_fast.xids import XidSet, lowest
 
@@ -38,6 +38,7 @@ class Summarizer:
         self._session_starts = False  # with the next message
         self._first: list[Message] = []
         self._said: dict[tuple[int, int], Message] = {}
+        self._firsts: dict[tuple[int, int], dict[bytes, Message]] = {}
         self._begun = XidSet()
         self._began: list[tuple[int, int, int]] = []  # the same, with `_lsn` where they did
         self._lives: dict[int, Life] = {}
@@ -211,6 +212,8 @@ class Summarizer:
         known = self._said.get((kind, oid))
         if known is None or known.seq < message.seq:
             self._said[kind, oid] = message
+        if kind == ord("Y"):
+            hear_first(self._firsts, (kind, oid), message)
 
     def _take_origin(self, message: Message) -> None:
         if self._context == _OUTSIDE or not is_origin(message.payload):
@@ -376,7 +379,7 @@ class Summarizer:
     def _end(self, xid: int, life: Life, committed: bool) -> None:
         """It began and ended here: only what it said may be left of it."""
         for unit in life.units if committed else ():
-            for (kind, oid, _), message in unit.said.items() if isinstance(unit, Block) else ():
+            for (kind, oid, _), message in all_of(unit.said, unit.firsts) if isinstance(unit, Block) else ():
                 self._hold(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
         del self._lives[xid]
 
@@ -389,7 +392,7 @@ class Summarizer:
             self._failed,
             self._settled,
             tuple(self._first) + (self._errors() if not self._settled else ()),
-            tuple(sorted(self._said.values())),
+            tuple(message for _, message in all_of(self._said, self._firsts)),
             tuple(lowest((begin, end, at if at > self._repeated else 0) for begin, end, at in self._began)),
             tuple(self._body()) + (self._errors() if self._settled else ()),
             self._lsn_before,

@@ -8,7 +8,8 @@ under their own ordinals, without those whose effect the stretch itself takes ba
 the stretch runs over it: there is no second set of rules. Three parts follow one another:
 
 1. until the first message behind which no transaction is open for sure, everything that moves the state, as it came;
-2. what holds for all behind it: the last Relation and Type of each oid, and the xids that began (an xid that begins
+2. what holds for all behind it: the last Relation and Type of each oid (of a Type also where each thing that it said
+   came first: Relations behind it are understood by it), and the xids that began (an xid that begins
    again voids what was open under it), as ranges;
 3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
    the last word of each subtransaction.
