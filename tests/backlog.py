@@ -109,13 +109,12 @@ class Session:
             yield from self.alter()
 
     def alter(self) -> Iterator[str]:
-        choice = self.rng.randrange(3) if self.added else 0
-        if choice < 2:
+        if self.next_column < 6 + self.number // 60 and (not self.added or self.rng.random() < 0.6):
             self.next_column += 1
             self.added.append(f"c{self.next_column}")
             yield f"ALTER TABLE {self.table} ADD COLUMN {self.added[-1]} int"
             yield f"UPDATE {self.table} SET {self.added[-1]} = id WHERE id BETWEEN {self.next_id - 9} AND {self.next_id}"
-        else:
+        elif self.added:
             yield f"ALTER TABLE {self.table} DROP COLUMN {self.added.pop(0)}"
 
 
