@@ -77,10 +77,11 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows through the committed view, and 10 million messages of a server through Spark (half an hour)
+soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 200 times (an hour)
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
+	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py -k killed --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*
