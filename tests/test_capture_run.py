@@ -185,17 +185,18 @@ def test_a_connection_that_is_cut(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        cuts = 0
-        for n in range(40):
-            database.execute(
-                f"INSERT INTO counted SELECT g, 1, repeat('x', 500) FROM generate_series({n * 100}, {n * 100 + 99}) g"
-            )
-            if n % 8 == 7:
-                (row,) = database.execute(
-                    f"SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
-                )
-                cuts += row[0]
-        assert cuts >= 2
+        cuts = n = 0
+        deadline = time.monotonic() + 60
+        while not failed and cuts < 3 and time.monotonic() < deadline:
+            rows = f"SELECT g, 1, repeat('x', 500) FROM generate_series({n * 100}, {n * 100 + 99}) g"
+            database.execute(f"INSERT INTO counted {rows}")
+            n += 1
+            if n % 8 == 0:
+                active = f"FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+                ((cut,),) = database.execute(f"SELECT count(pg_terminate_backend(active_pid)) {active}")
+                cuts += cut
+            time.sleep(0.01)
+        assert cuts == 3 or failed
         lsn = _now(database)
         deadline = time.monotonic() + 60
         while not failed and time.monotonic() < deadline:

@@ -94,9 +94,9 @@ def insert(*cells: Any, oid: int = 1, xid: int | None = None) -> bytes:
     return b"I" + (b"" if xid is None else u32(xid)) + u32(oid) + b"N" + tup(*cells)
 
 
-def message(transactional: int, xid: int | None = None) -> bytes:
+def message(transactional: int, xid: int | None = None, lsn: int = 190) -> bytes:
     head = b"M" + (b"" if xid is None else u32(xid))
-    return head + struct.pack(">bq", transactional, 190) + b"p\0" + u32(3) + b"abc"
+    return head + struct.pack(">bq", transactional, lsn) + b"p\0" + u32(3) + b"abc"
 
 
 def origin(name: bytes = b"o") -> bytes:
@@ -624,11 +624,11 @@ def test_logical_messages() -> None:
             message(0),
             begin(),
             message(1),
-            message(0),
+            message(0, lsn=191),
             commit(),
             start(),
             message(1, xid=9),
-            message(0, xid=9),
+            message(0, xid=9, lsn=192),
             STOP,
         ],
         [4] * 9,
@@ -637,9 +637,9 @@ def test_logical_messages() -> None:
     assert [tuple(row[key] for key in keys) for row in out.messages] == [
         (0, 190, None, None, False, "p", b"abc"),
         (2, 190, 1, 7, True, "p", b"abc"),
-        (3, 190, None, None, False, "p", b"abc"),
+        (3, 191, None, None, False, "p", b"abc"),
         (6, 190, 5, 9, True, "p", b"abc"),
-        (7, 190, None, None, False, "p", b"abc"),
+        (7, 192, None, None, False, "p", b"abc"),
     ]
 
 

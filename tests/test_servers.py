@@ -214,7 +214,9 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from pgoutput_fast.demo.servers import Installation, Server
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+# A shell may have had them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 server = Server(Installation(int(sys.argv[1]), Path(sys.argv[2]), "test"))
 server.start()
 if os.fork() == 0:  # a forked child that ends must not take the server along

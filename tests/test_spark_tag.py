@@ -385,7 +385,8 @@ def test_no_payload_of_a_change_comes_to_the_driver(spark: Any, monkeypatch: pyt
         for _ in range(many):
             payloads += writer.change(spec, "insert", new=["secret" * 100])
         payloads += writer.commit(1, 2, 0)
-        payloads += writer.message(5, "secret", b"secret" * 100, transactional=False) * many
+        for k in range(many):
+            payloads += writer.message(5 + k, "secret", b"secret" * 100, transactional=False)
         payloads += writer.stream_start(8)
         payloads += writer.change(spec, "insert", new=["secret" * 100], xid=8) + writer.stream_stop()
         collected.clear()

@@ -121,7 +121,10 @@ class Capture:
         """Whether it is worth another try."""
         if isinstance(problem, psycopg2.errors.ObjectInUse):
             return True
-        lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError)
+        # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
+        lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
+            isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
+        )
         return lost and self._has_begun
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
