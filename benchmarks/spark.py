@@ -44,7 +44,7 @@ def wide_segments(directory: Path, times: int, scale: float = 1.0) -> tuple[int,
 
 
 def session() -> Any:
-    """A local Spark on two cores, with the settings that Spark comes with."""
+    """A local Spark on two cores, with the settings that Spark comes with, but for sockets that cannot stall."""
     from pyspark.sql import SparkSession
 
     from pgoutput_fast.demo.java import spark_environment
@@ -57,6 +57,8 @@ def session() -> Any:
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        # Over loopback TCP two full buffers can bring both sides to a stop for minutes.
+        .config("spark.python.unix.domain.socket.enabled", True)
         .config("spark.driver.memory", "4g")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

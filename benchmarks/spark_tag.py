@@ -79,6 +79,8 @@ class session:  # noqa: N801
             .config("spark.ui.showConsoleProgress", False)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            # Over loopback TCP two full buffers can bring both sides to a stop for minutes.
+            .config("spark.python.unix.domain.socket.enabled", True)
             .config("spark.driver.memory", "4g")
             .config("spark.local.dir", str(directory / "local"))
             .config("spark.sql.shuffle.partitions", 16)
