@@ -12,7 +12,7 @@ from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
 from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
 from pgoutput_fast.spark.settle import Settled
-from pgoutput_fast.spark.tasks import DecodeChanges
+from pgoutput_fast.spark.tasks import SENT, DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 
@@ -74,7 +74,7 @@ def changes(
         settled.table,
         settled.fingerprint,
     )
-    return rows.mapInArrow(task, _described(settled, time))
+    return rows.select(*SENT).mapInArrow(task, _described(settled, time))
 
 
 def _described(settled: Settled, time: Time) -> StructType:
