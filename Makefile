@@ -70,7 +70,7 @@ sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then th
 	$(BIN)/python ci/fetch_servers.py
 	$(SANITIZED) $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider \
 	    $(UNSANITIZED:%=--ignore=tests/%) --deselect tests/test_assemble.py::test_capsules_that_nobody_takes_leak_nothing \
-	    -k "not (pg14 or pg15 or pg16 or pg17)" $(PYTEST_ARGS)
+	    -k "not (pg14 or pg15 or pg16 or pg17 or killed)" $(PYTEST_ARGS)
 	$(SANITIZED) $(BIN)/python fuzz/mutate.py --seconds $(TIME)
 
 SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-file-name=libubsan.so)" \
