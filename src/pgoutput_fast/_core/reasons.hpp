@@ -58,6 +58,11 @@ enum Reason : uint8_t {
     FATE_UNKNOWN,
     TYPE_CHANGED,
 
+    // Of COPY's binary format. What ends too early, or goes on, is told by whoever has the stream: see errors.py.
+    NO_COPY_SIGNATURE = 58,
+    BAD_COPY_HEADER,
+    ROW_TOO_LONG,
+
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,
     IS_INFINITE = FIRST_UNREPRESENTABLE,

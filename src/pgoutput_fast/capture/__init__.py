@@ -7,6 +7,9 @@ from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.run import Capture, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
+from pgoutput_fast.capture.snapshot import Loaded, Snapshot
+from pgoutput_fast.capture.snapshot_export import SnapshotError
+from pgoutput_fast.capture.snapshot_progress import LoadProgress, progress_bar
 
 __all__ = [
     "PINS",
@@ -14,13 +17,18 @@ __all__ = [
     "CaptureError",
     "Finding",
     "Limits",
+    "LoadProgress",
+    "Loaded",
     "Report",
     "Server",
     "Slot",
+    "Snapshot",
+    "SnapshotError",
     "check",
     "create_slot",
     "drop_slot",
     "find_slot",
     "list_slots",
     "plugin_options",
+    "progress_bar",
 ]
