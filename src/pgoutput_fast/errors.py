@@ -111,8 +111,8 @@ FATE_UNKNOWN = 54
 LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
 # And one that it asks for.
 UNKNOWN_VERSION = 30
-# Of a COPY as a whole.
-COPY_CUT, COPY_GOES_ON = 61, 62
+# Of a COPY as a whole, and of one whose rows are messages.
+COPY_CUT, COPY_GOES_ON, BAD_COPY_ROW = 61, 62, 63
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -177,6 +177,7 @@ _REASONS = {
     60: "the row or value is longer than any the server can send (1 GiB - 1)",
     61: "the COPY ended before its trailer",
     62: "bytes follow the trailer of the COPY",
+    63: "the row of the COPY has not the two columns that were asked for: a position and a payload",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",
