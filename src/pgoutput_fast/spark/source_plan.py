@@ -25,13 +25,16 @@ from pgoutput_fast.spark.settle import SchemaMode, Settled, decoded_schema, mode
 from pgoutput_fast.spark.tasks import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
-__all__ = ["SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
+__all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
 
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "transactions", "schema_mode", "catalog", "time", "partition_bytes",
     *_DECODING,
 )  # fmt: skip
+# Which only a stream has; what they mean is said in `stream_plan`.
+STREAM_OPTIONS = ("starting", "max_segments", "max_bytes", "consumer", "dsn", "slot", "publication")
+_KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
 _PARTITION_BYTES = 1 << 26
 # What Spark takes best.
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 1 << 26
@@ -66,12 +69,15 @@ class SourcePlan:
         return sorted({oid for table in self.tables for oid in table.oids})
 
 
-def plan_source(options: Mapping[str, str], schema: StructType | None = None) -> SourcePlan:
+def plan_source(
+    options: Mapping[str, str], schema: StructType | None = None, known: Catalog | None = None
+) -> SourcePlan:
     """Settles paths, tables and schema from the footers of the segments.
 
     Args:
         options: what the user said.
         schema: to pin, with the metadata columns that are wanted; if given, by `DataFrameReader.schema`.
+        known: the catalog, if it is not to be looked for.
 
     Raises:
         KeyError: if there is no such relation or column; the message names what there is.
@@ -79,10 +85,10 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
             relation that no one schema can hold, or that do not fit the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
     if unknown:
         raise ValueError(
-            f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_OPTIONS)}"
+            f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_KNOWN)}"
         )
     paths = tuple(json.loads(given["paths"])) if "paths" in given else (given.get("path", ""),)
     if not all(paths):
@@ -96,8 +102,9 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
     check_time(time)
+    mode = mode_of(given.get("schema_mode"), schema is not None)
     planner = _Planner(
-        _catalog(paths, given.get("catalog"), mode_of(given.get("schema_mode"), schema is not None)),
+        _catalog(paths, given.get("catalog"), mode) if known is None else known,
         Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding),
         time,
         names,
