@@ -7,15 +7,18 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 
 import pg
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture.retention import Consumers, retain
+from pgoutput_fast.segments import list_segments
 
 _numbers = itertools.count(1)
 
@@ -125,15 +128,27 @@ class Query:
 
     def run(self, schema: str | None = None, **options: str) -> int:
         """Takes what is there; in so many batches."""
+        before = len(self._batches())
+        query = self._writer(schema, options).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        return len(self._batches()) - before
+
+    @contextlib.contextmanager
+    def running(self, **options: str) -> Iterator[Any]:
+        """The query, for the time of the block."""
+        query = self._writer(None, options).trigger(processingTime="0.1 seconds").start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def _writer(self, schema: str | None, options: dict[str, str]) -> Any:
         reader = self.spark.readStream.format("pgoutput").options(**{**self.options, **options})
         if schema is not None:
             reader = reader.schema(schema)
         frame = reader.load(str(self.shop.directory))
         writer = frame.writeStream.option("checkpointLocation", str(self.place / "checkpoint"))
-        before = len(self._batches())
-        query = writer.foreachBatch(self._keep).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
-        return len(self._batches()) - before
+        return writer.foreachBatch(self._keep)
 
     def _keep(self, frame: Any, batch: int) -> None:
         rows = frame.toArrow().to_pylist()
@@ -235,3 +250,167 @@ def test_transactions_that_lie_across_batches(shop: Shop, query: Query) -> None:
     assert _applied(query.rows()) == _table(shop)
     assert len(_table(shop)) == 605
     assert all(row["_commit_lsn"] for row in query.rows())
+
+
+def test_as_sent_from_somewhere(shop: Shop, query: Query) -> None:
+    """What is rolled back comes, too; a query may begin at any message."""
+    shop.begin("orders")
+    shop.capture()
+    with shop.database.session() as one, shop.capturing():
+        cursor = one.cursor()
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO orders SELECT g, repeat('x', 500) FROM generate_series(1000, 1300) g")
+        shop.run("INSERT INTO orders SELECT g, 'a' FROM generate_series(1, 10) g")
+        shop.arrived()
+        cursor.execute("ROLLBACK")
+        shop.run("INSERT INTO orders SELECT g, 'b' FROM generate_series(11, 20) g")
+        shop.arrived()
+    query.run(transactions="as_sent", max_bytes="1")
+    rows = query.rows()
+    assert {row["id"] for row in rows} >= {*range(1, 21), 1000}
+    assert [row["_seq"] for row in rows] == sorted({row["_seq"] for row in rows})
+    middle = next(row["_seq"] for row in rows if row["id"] == 5)
+    for transactions, expected in (("as_sent", set(range(5, 21))), ("committed", set(range(1, 21)))):
+        place = query.place / transactions
+        place.mkdir()
+        other = Query(query.spark, shop, place, **query.options)
+        other.run(transactions=transactions, starting=str(middle))
+        assert {row["id"] for row in other.rows() if row["id"] < 1000} == expected
+        assert all(row["_seq"] >= middle for row in other.rows()) == (transactions == "as_sent")
+
+
+def test_tables_that_change(shop: Shop, query: Query) -> None:
+    shop.begin("orders", "others")
+    shop.run("INSERT INTO orders VALUES (1, 'old')", "INSERT INTO others VALUES (7, 'o')")
+    shop.capture()
+    both = {"table": "public.orders, public.others"}
+    places = {mode: query.place / mode for mode in ("latest", "union", "pinned")}
+    queries = {}
+    for mode, place in places.items():
+        place.mkdir()
+        queries[mode] = Query(query.spark, shop, place, **query.options)
+    pinned = "_seq bigint, _change_type string, _commit_lsn bigint, note string, id bigint, more int"
+    queries["latest"].run(**both)
+    queries["union"].run(schema_mode="union")
+    queries["pinned"].run(pinned)
+    shop.run("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (2, 'new', 3)")
+    shop.capture()
+    # With the schema that the query had, which a running one keeps.
+    before = {**query.options, **both, "catalog": list_segments(shop.directory)[0].catalog.to_json()}
+    with pytest.raises(StreamingQueryException, match=r"public\.orders: a newer version.*Restart it"):
+        Query(query.spark, shop, places["latest"], **before).run()
+    queries["latest"].run(**both)
+    rows = queries["latest"].rows()
+    assert [row["_relation"] for row in rows] == ["public.orders", "public.others", "public.orders"]
+    assert rows[-1]["public.orders"] == {"id": 2, "note": "new", "more": 3}
+    assert rows[1]["public.orders"] is None
+    queries["pinned"].run(pinned)
+    assert [(row["id"], row["note"], row["more"]) for row in queries["pinned"].rows()] == [
+        (1, "old", None),
+        (2, "new", 3),
+    ]
+
+
+def test_what_retention_may_take(shop: Shop, query: Query) -> None:
+    shop.begin("orders")
+    for k in range(3):
+        shop.run(f"INSERT INTO orders VALUES ({k}, 'kept')")
+        shop.capture()
+    query.run(consumer="lake", max_segments="1")
+    # Spark says that a batch is done when it asks for the next.
+    assert 0 < Consumers(shop.directory).positions()["lake"] < list_segments(shop.directory)[2].last_seq
+    assert len(retain(shop.directory, consumed=True)) >= 1
+    assert query.run(consumer="lake") == 0
+    shop.run("INSERT INTO orders VALUES (3, 'kept')")
+    shop.capture()
+    assert query.run(consumer="lake") == 1
+    assert _applied(query.rows()) == _table(shop)
+    # A batch that is to come again, and whose segments somebody removed.
+    query.forget()
+    for segment in list_segments(shop.directory)[:-1]:
+        Path(segment.path).unlink()
+    shop.run("INSERT INTO orders VALUES (4, 'late')")
+    shop.capture()
+    Path(list_segments(shop.directory)[0].path).unlink()
+    with pytest.raises(
+        StreamingQueryException, match=r"lacks messages \d+ to \d+: their segments were removed"
+    ):
+        query.run()
+
+
+def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None:
+    """From an empty directory, before the first change; and again, and beside another capture."""
+    shop.begin("orders")
+    shop.run("CREATE TYPE sized AS (w int, h int)", "ALTER TABLE orders ADD COLUMN size sized")
+    own = {
+        "dsn": shop.dsn,
+        "slot": shop.slot,
+        "publication": shop.publication,
+        "capture": json.dumps({"seconds": 0.2}),
+    }
+    query.run(**own)
+    assert not query.rows()
+    shop.run("INSERT INTO orders VALUES (1, 'first', (3, 4))")
+    assert query.run(**own) == 1
+    assert query.rows()[0]["size"] == {"w": 3, "h": 4}
+    with query.running(**own):
+        for k in range(2, 5):
+            shop.run(f"INSERT INTO orders VALUES ({k}, 'live')")
+            _wait_for(lambda: _applied(query.rows()) == dict(_table(shop)))
+    _wait_for(
+        lambda: not find_slot(shop.database.dsn, shop.slot).active_pid
+    )  # the capture has ended with the query
+    with shop.capturing():
+        shop.run("INSERT INTO orders VALUES (5, 'by another')")
+        assert query.run(**own) == 1
+    drop_slot(shop.database.dsn, shop.slot)
+    with pytest.raises(StreamingQueryException, match=rf"slot {shop.slot} is gone.*load the tables again"):
+        query.run(**own)
+    with pytest.raises(StreamingQueryException, match=r"is gone"), query.running(**own) as running:
+        running.awaitTermination(60)
+    assert _applied(query.rows()) == _table(shop)
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"starting": "now"}, "starting must be earliest, latest or"),
+        ({"max_segments": "0"}, "max_segments must be a number"),
+        ({"slot": "s"}, "option slot .* for which the option dsn is needed"),
+        ({"dsn": "", "slot": "s"}, "needs the option publication"),
+        (
+            {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
+            "option capture must be a JSON",
+        ),
+        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
+    ],
+)
+def test_options_that_are_wrong(shop_once: Shop, spark: Any, options: dict[str, str], message: str) -> None:
+    frame = spark.readStream.format("pgoutput").options(table="public.orders", **options)
+
+    def run() -> None:
+        query = frame.load(str(shop_once.directory)).writeStream.format("noop").start()
+        query.processAllAvailable()
+
+    with pytest.raises(PySparkException, match=message):
+        run()
+    batch = spark.read.format("pgoutput").options(table="public.orders", starting="0")
+    with pytest.raises(PySparkException, match=r"is one of spark\.readStream"):
+        batch.load(str(shop_once.directory)).count()
+
+
+@pytest.fixture(scope="module")
+def shop_once(base: pg.Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    shop = Shop(base, tmp_path_factory.mktemp("shop") / "segments")
+    shop.begin("orders")
+    shop.run("INSERT INTO orders VALUES (1, 'only')")
+    shop.capture()
+    yield shop
+    shop.drop()

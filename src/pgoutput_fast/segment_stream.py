@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
+from bisect import bisect_left
 from collections import OrderedDict
-from dataclasses import dataclass
 from itertools import pairwise
 
-from pgoutput_fast.segment_paths import find_files, shown
+from pgoutput_fast.segment_names import Named, named_segments
+from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Segment, open_segment
 
-__all__ = ["SegmentStream", "SegmentsGoneError", "Stretch"]
+__all__ = ["SegmentStream", "SegmentsGoneError"]
 
-_NAME = re.compile(r"(?:^|/)(\d{20})-(\d{20})\.parquet(?:\?|$)")
 # So many footers are kept: those of a batch, and of what it looks back at.
 _MOST_OPEN = 256
 # A listing is believed for so long, and for so many times what it took.
@@ -24,41 +23,27 @@ class SegmentsGoneError(ValueError):
     """Messages that are wanted are in no segment (any more); the message says which."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A segment as its name tells it.
-
-    Attributes:
-        path: the file, or its URI.
-        first_seq, last_seq: ordinals of its first and last message.
-    """
-
-    path: str
-    first_seq: int
-    last_seq: int
-
-
 class SegmentStream:
-    """Looks at a directory into which a capture writes.
+    """Looks at a directory into which a capture writes. As long as it is not there it is empty.
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
-        may_be_missing: whether it is empty as long as it is not there.
+
+    Raises:
+        ValueError: for a URI that pyarrow does not know.
     """
 
-    def __init__(self, directory: str, *, may_be_missing: bool = False) -> None:
-        self._directory = directory
-        self._may_be_missing = may_be_missing
-        self._listed: list[Stretch] = []
+    def __init__(self, directory: str) -> None:
+        self._store = open_store(directory)
+        self._listed: list[Named] = []
         self._next_listing = 0.0
-        self._open: OrderedDict[str, Segment] = OrderedDict()
+        self._open: OrderedDict[Named, Segment] = OrderedDict()
 
-    def listed(self, *, fresh: bool = False) -> list[Stretch]:
+    def listed(self, *, fresh: bool = False) -> list[Named]:
         """The segments in stream order; as of now if `fresh`, else perhaps of a moment ago.
 
         Raises:
-            FileNotFoundError: if there is no such directory.
-            ValueError: for a file that no capture named, and for messages that are in two segments or in none.
+            ValueError: for a file that no capture named, and for messages that are in two segments.
         """
         begun = time.monotonic()
         if fresh or begun >= self._next_listing:
@@ -67,18 +52,12 @@ class SegmentStream:
             self._next_listing = ended + max(_LISTED_SECONDS, _LISTED_TIMES * (ended - begun))
         return self._listed
 
-    def _look(self) -> list[Stretch]:
-        try:
-            files = find_files(self._directory)
-        except FileNotFoundError:
-            if self._may_be_missing:
-                return []
-            raise
-        found = sorted((_stretch(file) for file in files), key=lambda each: each.first_seq)
+    def _look(self) -> list[Named]:
+        found = named_segments(self._store)
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise ValueError(
-                    f"segments {shown(before.path)} and {shown(after.path)} both have message {after.first_seq}: "
+                    f"{self._store}: {before.name} and {after.name} both have message {after.first_seq}: "
                     "they are not of one capture"
                 )
         return found
@@ -93,7 +72,7 @@ class SegmentStream:
         found = self.listed()
         return found[-1].last_seq + 1 if found else 0
 
-    def between(self, start: int, end: int) -> list[Stretch]:
+    def between(self, start: int, end: int) -> list[Named]:
         """The segments that have the messages from `start` up to, but without, `end`.
 
         Raises:
@@ -106,43 +85,37 @@ class SegmentStream:
         gap = _gap(found, start, end)
         if gap is not None:
             raise SegmentsGoneError(
-                f"{shown(self._directory)} lacks messages {gap[0]} to {gap[1]}: their segments were removed"
+                f"{self._store} lacks messages {gap[0]} to {gap[1]}: their segments were removed"
             )
         return found
 
-    def _overlapping(self, start: int, end: int) -> list[Stretch]:
-        return [each for each in self.listed() if each.last_seq >= start and each.first_seq < end]
+    def _overlapping(self, start: int, end: int) -> list[Named]:
+        found = self.listed()
+        first = bisect_left(found, start, key=lambda each: each.last_seq)
+        return found[first : bisect_left(found, end, key=lambda each: each.first_seq)] if start < end else []
 
-    def footer(self, stretch: Stretch) -> Segment:
+    def footer(self, named: Named) -> Segment:
         """What a segment's footer says; remembered, for a segment is never changed.
 
         Raises:
             ValueError: as `open_segment`, and if its ordinals are not those of its name.
         """
-        segment = self._open.get(stretch.path)
+        segment = self._open.get(named)
         if segment is None:
-            segment = open_segment(stretch.path)
-            if (segment.first_seq, segment.last_seq) != (stretch.first_seq, stretch.last_seq):
+            segment = open_segment(self._store.at(named.name))
+            if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
                 raise ValueError(
-                    f"{shown(stretch.path)} has messages {segment.first_seq} to {segment.last_seq}: it was renamed"
+                    f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "
+                    "it was renamed"
                 )
-            self._open[stretch.path] = segment
+            self._open[named] = segment
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
-        self._open.move_to_end(stretch.path)
+        self._open.move_to_end(named)
         return segment
 
 
-def _stretch(path: str) -> Stretch:
-    match = _NAME.search(path)
-    if match is None:
-        raise ValueError(
-            f"{shown(path)} has no name that a capture gives: a stream reads the directory of one capture"
-        )
-    return Stretch(path, int(match[1]), int(match[2]))
-
-
-def _gap(found: list[Stretch], start: int, end: int) -> tuple[int, int] | None:
+def _gap(found: list[Named], start: int, end: int) -> tuple[int, int] | None:
     """The first messages between `start` and `end` that are in none of these; None if all are there."""
     at = start
     for each in found:

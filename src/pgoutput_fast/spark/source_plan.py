@@ -33,7 +33,16 @@ _OPTIONS = (
     *_DECODING,
 )  # fmt: skip
 # Which only a stream has; what they mean is said in `stream_plan`.
-STREAM_OPTIONS = ("starting", "max_segments", "max_bytes", "consumer", "dsn", "slot", "publication")
+STREAM_OPTIONS = (
+    "starting",
+    "max_segments",
+    "max_bytes",
+    "consumer",
+    "dsn",
+    "slot",
+    "publication",
+    "capture",
+)
 _KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
 _PARTITION_BYTES = 1 << 26
 # What Spark takes best.
@@ -103,8 +112,10 @@ def plan_source(
     time: Any = given.get("time", "string")
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
+    if known is None:
+        known = _catalog(_found(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
-        _catalog(paths, given.get("catalog"), mode) if known is None else known,
+        known,
         Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding),
         time,
         names,
@@ -125,8 +136,21 @@ def plan_source(
     )
 
 
-def _catalog(paths: Sequence[str], text: str | None, mode: SchemaMode) -> Catalog:
-    found = segment_catalog(paths)
+def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
+    """What can be known without being told."""
+    if "dsn" not in given:
+        return segment_catalog(paths)
+    from pgoutput_fast.spark.stream_capture import known_with_server
+
+    return known_with_server(given, _asked(names))
+
+
+def _asked(names: Sequence[str]) -> list[str | int]:
+    """Names, or oids."""
+    return [int(name) if name.isdecimal() else name for name in names]
+
+
+def _catalog(found: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
     if text is None:
         return found
     try:
@@ -143,7 +167,7 @@ class _Planner:
         self._known = known
         self._time = time
         self.options = options
-        self._asked = [int(name) if name.isdecimal() else name for name in names]
+        self._asked = _asked(names)
         self._versions = [known.named(table) for table in self._asked]
         self._names = [versions[-1].qualified_name for versions in self._versions]
         if len(set(self._names)) < len(names):

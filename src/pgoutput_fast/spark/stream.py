@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -16,6 +16,9 @@ from pgoutput_fast.spark.source_plan import TablePlan
 from pgoutput_fast.spark.source_read import RowsReader, SegmentRows
 from pgoutput_fast.spark.stream_plan import StreamPlan, new_versions, planned_again
 from pgoutput_fast.spark.stream_rows import RangeRows
+
+if TYPE_CHECKING:
+    from pgoutput_fast.spark.stream_capture import OwnCapture
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -52,6 +55,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         # How far Spark is, for the versions that do not say it; and how far it may go if it is to take what is there.
         self._at: dict[str, Any] | None = None
         self._until: int | None = None
+        self._capture: OwnCapture | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What tasks need.
@@ -61,6 +65,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint."""
+        self._keep_capturing()
         self._segments.listed(fresh=True)
         begin, end = self._segments.begin(), self._segments.end()
         starting = self._settled.starting
@@ -72,10 +77,13 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._at = {"seq": int(starting)}
         else:
             raise ValueError(f"starting at message {starting}: there are messages {begin} to {end - 1}")
+        # From here on nothing may be removed.
+        self.commit(self._at)
         return self._at
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes."""
+        self._keep_capturing()
         at = self._at if start is None else start
         end = self._segments.end() if self._until is None else self._until
         if at is None:  # a restart on a Spark that does not say where it stands
@@ -103,13 +111,13 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if start >= end or (segments is None and nbytes is None):
             return end
         at, size = start, 0
-        for count, stretch in enumerate(self._segments.between(start, end)):
+        for count, named in enumerate(self._segments.between(start, end)):
             if nbytes is not None:
-                size += sum(group.nbytes for group in self._segments.footer(stretch).row_groups)
+                size += sum(group.nbytes for group in self._segments.footer(named).row_groups)
             full = (segments is not None and count >= segments) or (nbytes is not None and size > nbytes)
             if count and full:
                 break
-            at = stretch.last_seq + 1
+            at = named.last_seq + 1
         return min(at, end)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -125,9 +133,24 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return {"seq": self._segments.end()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now will be taken, and nothing beyond."""
+        """What is there now will be taken, and nothing beyond; of a query that captures, what the server has now."""
+        capture = self._own_capture()
+        if capture is not None:
+            capture.catch_up()
         self._segments.listed(fresh=True)
         self._until = self._segments.end()
+
+    def _own_capture(self) -> OwnCapture | None:
+        if self._capture is None and "dsn" in self._settled.given:
+            from pgoutput_fast.spark.stream_capture import OwnCapture
+
+            self._capture = OwnCapture(self._settled.given)
+        return self._capture
+
+    def _keep_capturing(self) -> None:
+        capture = self._own_capture()
+        if capture is not None and self._until is None:
+            capture.keep()
 
     # ---- batches -------------------------------------------------------------------------------------------------
 
@@ -141,7 +164,14 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _tables(self, start: int, end: int) -> tuple[TablePlan, ...] | None:
         """What the rows are decoded by, if versions came that nobody knew when the query was planned."""
-        catalogs = [segment.catalog for segment in self._ranges.segments(start, end)]
+        segments = self._ranges.segments(start, end)
+        wanted = self._settled.given.get("slot")
+        other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
+        if other is not None:
+            raise ValueError(
+                f"the segments are those of slot {other}, not of {wanted}: take another directory"
+            )
+        catalogs = [segment.catalog for segment in segments]
         found = reduce(Catalog.merged, catalogs)
         new = new_versions(self._settled, found)
         if not new:
@@ -163,7 +193,13 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return self.rows_of(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Up to there Spark will not ask again."""
+        """Up to there Spark will not ask again: retention may take it."""
+        if self._settled.consumer is not None:
+            from pgoutput_fast.capture.retention import Consumers
+
+            Consumers(self._settled.directory).set(self._settled.consumer, end["seq"] - 1)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """The query has ended, and with it a capture of its own."""
+        if self._capture is not None:
+            self._capture.stop()

@@ -1,7 +1,7 @@
 """What a streaming query settles when it is planned, and what becomes of that when a table changes under it.
 
 Options beside those of `source_plan`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for a capture of its own
-`dsn`, `slot`, `publication`.
+`dsn`, `slot`, `publication`, `capture`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     starting = given.get("starting", "earliest")
     if starting not in ("earliest", "latest") and not starting.isdecimal():
         raise ValueError(f"starting must be earliest, latest or the ordinal of a message, not {starting!r}")
+    alone = sorted(
+        name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
+    )
+    if alone:
+        raise ValueError(f"option {alone[0]} says what is captured, for which the option dsn is needed")
     # What rolls back is nothing that a stream could take back.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(

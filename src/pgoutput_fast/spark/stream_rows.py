@@ -65,7 +65,7 @@ class RangeRows:
         Raises:
             SegmentsGoneError: if one of them is gone.
         """
-        return [self._stream.footer(stretch) for stretch in self._stream.between(start, end)]
+        return [self._stream.footer(named) for named in self._stream.between(start, end)]
 
     def _oids(self, tables: tuple[TablePlan, ...] | None) -> list[int]:
         if tables is None:
