@@ -4,7 +4,7 @@ from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
-from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
 from pgoutput_fast.capture.snapshot import Loaded, Snapshot
@@ -14,6 +14,7 @@ from pgoutput_fast.capture.snapshot_progress import LoadProgress, progress_bar
 __all__ = [
     "PINS",
     "Capture",
+    "CaptureBusyError",
     "CaptureError",
     "Finding",
     "Limits",

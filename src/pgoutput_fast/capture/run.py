@@ -18,7 +18,9 @@ from tenacity import (
     Retrying,
     before_sleep_log,
     retry_if_exception,
+    sleep_using_event,
     stop_after_delay,
+    stop_when_event_set,
     wait_random_exponential,
 )
 
@@ -31,7 +33,7 @@ from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.segments import Source, list_segments
 from pgoutput_fast.state import StreamState
 
-__all__ = ["Capture", "CaptureError"]
+__all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -43,6 +45,10 @@ _RETRY_SECONDS = 300.0
 
 class CaptureError(RuntimeError):
     """A capture cannot go on; the message says why and what to do."""
+
+
+class CaptureBusyError(CaptureError):
+    """Another process captures into the directory."""
 
 
 class Capture:
@@ -118,7 +124,8 @@ class Capture:
             for attempt in Retrying(
                 retry=retry_if_exception(self._may_pass),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
-                stop=stop_after_delay(retry_seconds),
+                stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
+                sleep=sleep_using_event(stop),
                 before_sleep=before_sleep_log(_log, logging.WARNING),
                 reraise=True,
             ):
@@ -255,13 +262,13 @@ def _locked(directory: Path) -> Iterator[None]:
     """That nobody else writes into the directory.
 
     Raises:
-        CaptureError: if somebody does.
+        CaptureBusyError: if somebody does.
     """
     with open(directory / ".lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CaptureError(f"another process captures into {directory}") from None
+            raise CaptureBusyError(f"another process captures into {directory}") from None
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
