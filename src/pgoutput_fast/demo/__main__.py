@@ -1,4 +1,5 @@
-"""The main job on embedded defaults: a real PostgreSQL, its raw WAL messages, typed columns on Spark, and a proof.
+"""The main job on embedded defaults: a real PostgreSQL, its tables and then its changes captured while it works, typed
+columns on Spark, and a proof.
 
 python -m pgoutput_fast.demo
 """
@@ -9,8 +10,11 @@ import argparse
 import os
 import sys
 import tempfile
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +25,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import pgoutput_fast as pgo
+from pgoutput_fast.capture import PINS, Capture, Limits, Loaded, LoadProgress, Snapshot, check
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.servers import Server, find_installations
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
+from pgoutput_fast.spark.types import spark_arrow_schema
+from pgoutput_fast.spark.values import to_spark
 
-# What the session that decodes must be told, so that text cells mean the same everywhere.
-PINS = (
-    "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; SET extra_float_digits = 3;"
-    "SET bytea_output = 'hex'; SET client_encoding = 'UTF8'; SET lc_monetary = 'C'"
-)
-PAYLOADS_PER_FILE = 20_000
+# Small, so that a stream of a few seconds is several segments.
+LIMITS = Limits(rows=30_000, seconds=1.0)
+# What the first rows that are shown have no room for.
+HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,64 +73,91 @@ def _preferred(installations: list[Any]) -> Any:
 def _run(directory: Path, installation: Any, orders: int, console: Console, progress: Progress) -> int:
     with Server(installation) as server:
         console.print(f"PostgreSQL {server.version} ({installation.origin}) on port {server.port}")
-        with server.connect() as connection:
-            shop.prepare(connection)
-            task = progress.add_task("the shop is open: orders", total=orders)
-            shop.run(connection, orders, lambda n: progress.advance(task, n))
-        connection.close()
-        payloads, lsns = _take_payloads(server, progress)
-        size = sum(map(len, payloads))
         segments = directory / "segments"
-        catalog = _tag(payloads, lsns, segments, progress)
-        console.print(
-            f"{len(payloads):,} messages, {size / 1e6:.1f} MB, tagged; relation versions: {len(catalog)}"
-        )
-        _decode_here(payloads, size, console)
-        return _decode(segments, server, len(payloads), size, console, progress)
+        connection = server.connect()
+        shop.prepare(connection)
+        loaded = _capture(connection, server.dsn, directory / "tables", segments, orders, console, progress)
+        connection.close()
+        rows = pa.concat_tables([read_segment(each.path) for each in list_segments(segments)])
+        (tagged,) = rows.combine_chunks().to_batches()
+        messages, size = list_segments(segments)[-1].last_seq + 1, tagged.column("payload").nbytes
+        _decode_here(tagged, segment_catalog(segments), messages, size, console)
+        return _decode(segments, loaded, server, messages, size, console, progress)
 
 
-def _take_payloads(server: Server, progress: Progress) -> tuple[list[bytes], list[int]]:
-    task = progress.add_task("taking messages from the slot", total=None)
-    connection = server.connect()
-    payloads: list[bytes] = []
-    lsns: list[int] = []
+def _capture(
+    connection: Any, dsn: str, tables: Path, segments: Path, orders: int, console: Console, progress: Progress
+) -> Loaded:
+    """The tables as they are at one moment, and all that happens to them from then on; the shop stays open."""
+    console.print(str(check(dsn, [shop.PUBLICATION], shop.SLOT)), style="dim", markup=False, highlight=False)
+    work = shop.run(connection, orders)
+    task = progress.add_task("the shop is open: orders", total=orders)
+    placed = 0
+    while placed < orders // 4:
+        step = next(work)
+        placed += step
+        progress.advance(task, step)
+    capture = Capture(dsn, shop.SLOT, [shop.PUBLICATION], segments, limits=LIMITS)
+    with _beside(lambda _: [progress.advance(task, step) for step in work]) as working:
+        loading = progress.add_task("loading its tables: ranges", total=None)
+
+        def show(now: LoadProgress) -> None:
+            progress.update(loading, completed=now.ranges, total=now.all_ranges)
+
+        with Snapshot(dsn, [shop.PUBLICATION], shop.SLOT) as snapshot:
+            loaded = snapshot.load_to(tables, threads=2, progress=show)
+        # While the shop goes on; then what came until it closed. Each time it goes on where it stood.
+        taking = progress.add_task("capturing its changes: segments", total=None)
+        with _beside(lambda stop: capture.run(stop=stop)):
+            while working.is_alive():
+                time.sleep(0.05)
+    capture.run(until_lsn=_wal_lsn(connection))
+    progress.update(taking, total=(count := len(list_segments(segments))), completed=count)
+    rows = sum(each.rows for each in loaded.tables.values())
+    console.print(
+        f"{rows:,} rows of {len(loaded.tables)} tables loaded, and {count} segments captured beside"
+    )
+    return loaded
+
+
+@contextmanager
+def _beside(work: Any) -> Iterator[threading.Thread]:
+    """Runs `work(stop)` on a thread for as long as the block lasts, and until it has ended by itself or seen `stop`."""
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            work(stop)
+        except BaseException as problem:
+            failed.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _wal_lsn(connection: Any) -> int:
     with connection, connection.cursor() as cursor:
-        cursor.execute(PINS)
-        cursor.execute(
-            "SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL,"
-            " 'proto_version', '1', 'publication_names', %s)",
-            (shop.SLOT, shop.PUBLICATION),
-        )
-        for lsn, data in cursor:
-            lsns.append(int(lsn))
-            payloads.append(bytes(data))
-        cursor.execute("SELECT pg_drop_replication_slot(%s)", (shop.SLOT,))
-    connection.close()
-    progress.update(task, total=len(payloads), completed=len(payloads))
-    return payloads, lsns
+        cursor.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")
+        return int(cursor.fetchone()[0])
 
 
-def _tag(payloads: list[bytes], lsns: list[int], segments: Path, progress: Progress) -> pgo.Catalog:
-    """Tags the stream in order and stores it in several files, as a capture would."""
-    segments.mkdir()
-    task = progress.add_task("tagging", total=len(payloads))
-    state = pgo.StreamState()
-    for number, start in enumerate(range(0, len(payloads), PAYLOADS_PER_FILE)):
-        stretch = slice(start, start + PAYLOADS_PER_FILE)
-        tagged, state = pgo.tag(payloads[stretch], state, lsn=lsns[stretch])
-        pq.write_table(pa.Table.from_batches([tagged]), segments / f"{number:06}.parquet")
-        progress.advance(task, len(payloads[stretch]))
-    return state.catalog
-
-
-def _decode_here(payloads: list[bytes], size: int, console: Console) -> None:
+def _decode_here(
+    tagged: pa.RecordBatch, catalog: pgo.Catalog, messages: int, size: int, console: Console
+) -> None:
     """What this process alone does with the same messages, on one core."""
-    array = pa.array(payloads, pa.binary())
     started = time.perf_counter()
-    decoded = pgo.decode(array)
+    decoded = pgo.decode_tagged(tagged, catalog)
     seconds = time.perf_counter() - started
     console.print(
-        f"{decoded!r} in {seconds * 1000:.0f} ms on one core: {len(payloads) / seconds:,.0f} messages/s, "
+        f"{decoded!r} in {seconds * 1000:.0f} ms on one core: {messages / seconds:,.0f} messages/s, "
         f"{size / seconds / 1e6:,.0f} MB/s"
     )
 
@@ -154,7 +187,13 @@ def _session(progress: Progress) -> Any:
 
 
 def _decode(
-    segments: Path, server: Server, messages: int, size: int, console: Console, progress: Progress
+    segments: Path,
+    loaded: Loaded,
+    server: Server,
+    messages: int,
+    size: int,
+    console: Console,
+    progress: Progress,
 ) -> int:
     from pgoutput_fast import spark as pgspark
 
@@ -162,10 +201,10 @@ def _decode(
     try:
         wal = spark.read.parquet(str(segments))
         task = progress.add_task("decoding on Spark: tables", total=len(shop.TABLES))
-        catalog = pgspark.read_catalog(wal)
+        catalog = segment_catalog(segments)
         frames = {}
         for name in shop.TABLES:
-            frames[name] = pgspark.changes(wal, name, catalog=catalog)
+            frames[name] = pgspark.changes(wal, name, catalog=catalog, transactions="committed")
             frames[name].write.format("noop").mode("overwrite").save()  # the first run pays for the workers
             progress.advance(task)
         started = time.perf_counter()
@@ -174,21 +213,20 @@ def _decode(
         seconds = time.perf_counter() - started
         proof = progress.add_task("comparing with the server: tables", total=len(shop.TABLES))
         failures = []
-        table = Table("table", "changes", "rows", "equal to the server's", title="Rebuilt from the changes")
+        columns = "table", "rows loaded", "changes", "rows", "equal to the server's"
+        table = Table(*columns, title="Rebuilt from what was loaded and its changes")
         for name, frame in frames.items():
-            changes = frame.orderBy("_seq").toArrow()
-            problems, rows = _compare(server, name, changes)
+            changes = frame.orderBy("_commit_lsn", "_seq").toArrow()
+            before = pq.read_table(loaded.tables[name].path, partitioning=None)
+            problems, rows = _compare(server, name, before, changes)
             failures += [f"{name}: {problem}" for problem in problems]
-            table.add_row(name, f"{changes.num_rows:,}", f"{rows:,}", "[red]no" if problems else "[green]yes")
+            counts = f"{before.num_rows:,}", f"{changes.num_rows:,}", f"{rows:,}"
+            table.add_row(name, *counts, "[red]no" if problems else "[green]yes")
             progress.advance(proof)
         progress.stop()
         for name, frame in frames.items():
             console.print(f"[bold]{name}")
-            data = [
-                c
-                for c in frame.columns
-                if c not in ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
-            ]
+            data = [column for column in frame.columns if column not in HIDDEN]
             frame.orderBy("_seq").select(*data).show(3, truncate=24)
         console.print(table)
         console.print(
@@ -202,18 +240,20 @@ def _decode(
         spark.stop()
 
 
-def _compare(server: Server, name: str, changes: pa.Table) -> tuple[list[str], int]:
-    """(what differs, how many rows there are) of a table rebuilt from its changes."""
+def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> tuple[list[str], int]:
+    """(what differs, how many rows there are) of a table rebuilt from what was loaded and its changes."""
     key = shop.TABLES[name]
+    loaded = to_spark(before, spark_arrow_schema(before.schema, "string"))
     try:
-        rebuilt = rebuild.rebuild(changes.to_pylist(), key)
+        rebuilt = rebuild.rebuild([*loaded.to_pylist(), *changes.to_pylist()], key)
     except KeyError:
         return ["a change met a row that is not there: changes were lost"], 0
     columns = pa.schema([field for field in changes.schema if not field.name.startswith("_")])
     connection = server.connect()
     try:
         with connection, connection.cursor() as cursor:
-            cursor.execute(PINS)
+            for setting, value in PINS.items():
+                cursor.execute("SELECT set_config(%s, %s, false)", (setting, value))
         own = rebuild.server_rows(connection, name, columns, key)
     finally:
         connection.close()

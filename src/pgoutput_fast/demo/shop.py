@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["PUBLICATION", "SLOT", "TABLES", "prepare", "run"]
@@ -41,26 +41,24 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 def prepare(connection: Any) -> None:
-    """Makes the tables, the publication and the slot."""
+    """Makes the tables and the publication."""
     with connection.cursor() as cursor:
         cursor.execute(SCHEMA)
         cursor.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
         connection.commit()
-        cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
-        connection.commit()
 
 
-def run(connection: Any, orders: int, advance: Callable[[int], None], seed: int = 20_26) -> None:
-    """Runs the shop until `orders` orders were placed; `advance(n)` is called as n more are done.
+def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
+    """Runs the shop until `orders` orders were placed; yields how many more there are after each transaction.
 
-    Inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and an ALTER TABLE with traffic
+    Inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and halfway an ALTER TABLE with traffic
     before and behind it.
     """
     chance = random.Random(seed)
     with connection.cursor() as cursor:
         for step in _steps(cursor, chance, orders):
             connection.commit()
-            advance(step)
+            yield step
 
 
 def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
