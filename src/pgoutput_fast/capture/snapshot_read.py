@@ -144,7 +144,8 @@ class SnapshotReader:
             psycopg2.Error: if the server refuses or is lost.
         """
         relation = table.relation
-        as_text = text_columns(table, self._catalog, self._options)
+        major = self._connection.server_version // 10000
+        as_text = text_columns(table, self._catalog, self._options, major)
         rows = CopyRows(
             relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=on_batch
         )

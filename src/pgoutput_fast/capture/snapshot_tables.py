@@ -62,7 +62,7 @@ class SnapshotTable:
         return sum(part.nbytes for part in self.parts)
 
 
-# Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12.
+# Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts of 11.
 _TABLES = """
 SELECT t.pubname::text, c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text,
        CASE WHEN (to_json(t) ->> 'attnames') IS NULL THEN NULL
@@ -80,7 +80,8 @@ SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod::int8,
        coalesce(to_json(a) ->> 'attgenerated', '') <> '',
        c.relreplident = 'f' OR EXISTS (
            SELECT 1 FROM pg_catalog.pg_index i
-           WHERE i.indrelid = a.attrelid AND a.attnum = ANY(i.indkey)
+           WHERE i.indrelid = a.attrelid
+             AND a.attnum = ANY((i.indkey::int2[])[0:coalesce((to_json(i) ->> 'indnkeyatts')::int, i.indnatts) - 1])
              AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
 FROM pg_catalog.pg_attribute a
@@ -253,19 +254,26 @@ def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, 
             yield column.name
 
 
-def text_columns(table: SnapshotTable, catalog: Catalog, options: Options) -> frozenset[str]:
+# What the server prints otherwise than its binary form is printed here: names in place of oids, what nobody knows, and
+# before 12 floats with more digits than it takes to tell them apart.
+_AS_PRINTED = frozenset({"unknown", "reg"})
+_AS_PRINTED_BEFORE_12 = _AS_PRINTED | {"lseg", "path", "box", "polygon", "line", "circle"}
+
+
+def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
     """Columns that are to be read as text: those that cannot be sent otherwise, or would not be what changes have.
 
-    Without a word on the format a slot sends text: a reg* is a name then, and an unknown type what its own code prints.
+    Changes come as text, unless their slot is told otherwise.
     """
+    kernels = _AS_PRINTED if major >= 12 else _AS_PRINTED_BEFORE_12
     return table.unsendable | {
         column.name
         for column in table.relation.columns
-        if _differs(column_type_of(column, options, catalog.types))
+        if _has(kernels, column_type_of(column, options, catalog.types))
     }
 
 
-def _differs(kind: ColumnType) -> bool:
-    if kind.kernel in ("unknown", "reg"):
-        return True
-    return (kind.child is not None and _differs(kind.child)) or any(_differs(f.type) for f in kind.fields)
+def _has(kernels: frozenset[str], kind: ColumnType) -> bool:
+    """Whether the type, or one within it, is converted by one of those."""
+    within = [*([kind.child] if kind.child is not None else []), *(field.type for field in kind.fields)]
+    return kind.kernel in kernels or any(_has(kernels, each) for each in within)
