@@ -4,6 +4,7 @@ from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
+from pgoutput_fast.capture.retention import Consumers, Retention, retain
 from pgoutput_fast.capture.run import Capture, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
@@ -12,9 +13,11 @@ __all__ = [
     "PINS",
     "Capture",
     "CaptureError",
+    "Consumers",
     "Finding",
     "Limits",
     "Report",
+    "Retention",
     "Server",
     "Slot",
     "check",
@@ -23,4 +26,5 @@ __all__ = [
     "find_slot",
     "list_slots",
     "plugin_options",
+    "retain",
 ]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import psycopg2
 import psycopg2.errors
@@ -21,12 +17,15 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
-from pgoutput_fast.segments import Source, list_segments
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Capture", "CaptureError"]
@@ -39,10 +38,6 @@ _READ_SECONDS = 0.5
 _RETRY_SECONDS = 300.0
 
 
-class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
-
-
 class Capture:
     """Writes what a slot sends into segments.
 
@@ -53,10 +48,12 @@ class Capture:
         dsn: of the database.
         slot: the slot's name; it is created if there is neither one nor a segment.
         publications: their names, as they are.
-        directory: of the segments; it is created.
+        directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
+            `s3://bucket/prefix`.
         two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
+        retention: which segments are removed when one has been written; None for none.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -72,11 +69,12 @@ class Capture:
         two_phase: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Path(directory)
+        self._directory = Sink(directory, retention)
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
@@ -105,8 +103,7 @@ class Capture:
         """
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with _locked(self._directory):
+        with self._directory.owned():
             for attempt in Retrying(
                 retry=retry_if_exception(self._may_pass),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
@@ -119,7 +116,7 @@ class Capture:
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
-        if isinstance(problem, psycopg2.errors.ObjectInUse):
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError):
             return True
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
@@ -129,8 +126,7 @@ class Capture:
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
         """One connection's worth."""
-        segments = list_segments(self._directory)
-        newest = segments[-1] if segments else None
+        newest = self._directory.newest()
         source = self._prepare(newest is not None)
         state: StreamState | None = None
         end_lsn = 0
@@ -203,22 +199,3 @@ def lsn_text(lsn: int) -> str:
     '16/B374D848'
     """
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """That nobody else writes into the directory.
-
-    Raises:
-        CaptureError: if somebody does.
-    """
-    with open(directory / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaptureError(f"another process captures into {directory}") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
-        file.flush()
-        yield
