@@ -104,8 +104,10 @@ def test_by_consumers(tmp_path: Path) -> None:
     consumers = Consumers(tmp_path)
     assert retain(tmp_path, consumed=True) == []  # nobody is done with anything, for there is nobody
     consumers.set("slow", _last(paths[1]))
+    assert retain(tmp_path, consumed=True, dry_run=True) == paths[:1]
+    consumers.set("slow", _last(paths[1]) + 1)
     consumers.set("fast/../er.json", _last(paths[4]))
-    assert consumers.positions() == {"slow": _last(paths[1]), "fast/../er.json": _last(paths[4])}
+    assert consumers.positions() == {"slow": _last(paths[1]) + 1, "fast/../er.json": _last(paths[4])}
     assert retain(tmp_path, consumed=True, older_than=3600) == []
     assert retain(tmp_path, consumed=True) == paths[:2]
     consumers.set("slow", _last(paths[2]) - 1)
@@ -113,7 +115,9 @@ def test_by_consumers(tmp_path: Path) -> None:
     assert retain(tmp_path, consumed=True, older_than=NOTHING) == []
     assert consumers.forget("slow")
     assert not consumers.forget("slow")
+    # Where it is, what it needs of the state is known.
     assert retain(tmp_path, consumed=True) == paths[2:4]
+    consumers.forget("fast/../er.json")
     consumers.set("new", -1)
     stream.cut(stream.commit(5))
     assert retain(tmp_path, consumed=True, older_than=NOTHING) == []

@@ -27,6 +27,10 @@ class Named:
     name: str
     modified: float
 
+    def overlaps(self, first_seq: int, last_seq: int) -> bool:
+        """Whether it has some of these messages."""
+        return self.first_seq <= last_seq and self.last_seq >= first_seq
+
 
 def name_of(first_seq: int, last_seq: int) -> str:
     """The file's name.

@@ -4,6 +4,7 @@ from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
+from pgoutput_fast.capture.retention import Consumers, Retention, retain
 from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
@@ -16,11 +17,13 @@ __all__ = [
     "Capture",
     "CaptureBusyError",
     "CaptureError",
+    "Consumers",
     "Finding",
     "Limits",
     "LoadProgress",
     "Loaded",
     "Report",
+    "Retention",
     "Server",
     "Slot",
     "Snapshot",
@@ -32,4 +35,5 @@ __all__ = [
     "list_slots",
     "plugin_options",
     "progress_bar",
+    "retain",
 ]

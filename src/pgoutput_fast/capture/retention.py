@@ -45,7 +45,7 @@ class Consumers:
         Args:
             name: the consumer's.
             seq: the ordinal of the last message that it is done with: what commits behind it is still needed, wherever
-                its rows lie; -1 if that is everything.
+                its rows lie; -1 for none.
 
         Raises:
             ValueError: for a name that is empty or too long, and for no such position.
@@ -125,8 +125,9 @@ def retain(
     Args:
         directory: of the segments; a path or a URI.
         older_than: only segments that were written longer ago than this (a timedelta, or seconds).
-        consumed: only segments that every consumer (see `Consumers`) is done with. Where there is none, this says
-            nothing: without `older_than` everything stays then.
+        consumed: only segments before the one that has the last message that a consumer (see `Consumers`) is done with:
+            its footer says what is open there. Where there is no consumer, this says nothing: without `older_than`
+            everything stays then.
         dry_run: remove nothing.
 
     Returns:
@@ -147,7 +148,7 @@ def retain(
         before = time.time() - _seconds(older_than)
         most = min(most, next((k for k, each in enumerate(segments) if each.modified >= before), most))
     if consumed and positions:
-        most = min(most, _done_with(segments, min(positions.values())))
+        most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:
         most = 0
     going = segments[: _clean_cut(store, segments, most)]
@@ -157,9 +158,9 @@ def retain(
     return [store.at(each.name) for each in going]
 
 
-def _done_with(segments: list[Named], seq: int) -> int:
-    """How many segments end at this message or before."""
-    return bisect_left([each.last_seq for each in segments], seq + 1)
+def _ending_before(segments: list[Named], seq: int) -> int:
+    """How many segments end before this message."""
+    return bisect_left([each.last_seq for each in segments], seq)
 
 
 def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
@@ -169,7 +170,7 @@ def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
         if begun is None:
             return most
         # The segment in which it begins stays.
-        most = min(most - 1, _done_with(segments, begun - 1))
+        most = min(most - 1, _ending_before(segments, begun))
     return 0
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import psycopg2
@@ -24,13 +20,16 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
-from pgoutput_fast.segments import Source, list_segments
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
@@ -43,14 +42,6 @@ _READ_SECONDS = 0.5
 _RETRY_SECONDS = 300.0
 
 
-class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
-
-
-class CaptureBusyError(CaptureError):
-    """Another process captures into the directory."""
-
-
 class Capture:
     """Writes what a slot sends into segments.
 
@@ -61,12 +52,14 @@ class Capture:
         dsn: of the database.
         slot: the slot's name; it is created if there is neither one nor a segment.
         publications: their names, as they are.
-        directory: of the segments; it is created.
+        directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
+            `s3://bucket/prefix`.
         two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
         through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
             grows old. The same directory may be continued either way.
+        retention: which segments are removed when one has been written; None for none.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -83,6 +76,7 @@ class Capture:
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
         through: Literal["walsender", "sql"] = "walsender",
+        retention: Retention | None = None,
     ) -> None:
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
@@ -90,7 +84,7 @@ class Capture:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Path(directory)
+        self._directory = Sink(directory, retention)
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
@@ -119,8 +113,7 @@ class Capture:
         """
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with _locked(self._directory):
+        with self._directory.owned():
             for attempt in Retrying(
                 retry=retry_if_exception(self._may_pass),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
@@ -134,7 +127,7 @@ class Capture:
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
-        if isinstance(problem, psycopg2.errors.ObjectInUse):
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError):
             return True
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
@@ -144,8 +137,7 @@ class Capture:
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
         """One connection's worth."""
-        segments = list_segments(self._directory)
-        newest = segments[-1] if segments else None
+        newest = self._directory.newest()
         source = self._prepare(newest is not None)
         state: StreamState | None = None
         end_lsn = 0
@@ -255,22 +247,3 @@ def lsn_text(lsn: int) -> str:
     '16/B374D848'
     """
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """That nobody else writes into the directory.
-
-    Raises:
-        CaptureBusyError: if somebody does.
-    """
-    with open(directory / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaptureBusyError(f"another process captures into {directory}") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
-        file.flush()
-        yield
