@@ -53,6 +53,7 @@ cdef extern from *:
 FUNCTIONS = (
     "PQgetCopyData", "PQfreemem", "PQconsumeInput", "PQisBusy", "PQsocket", "PQsendQuery", "PQgetResult",
     "PQresultStatus", "PQresultErrorField", "PQresultErrorMessage", "PQerrorMessage", "PQclear",
+    "PQputCopyEnd", "PQflush",
 )
 
 # What a COPY is in after a look at it.
@@ -71,8 +72,8 @@ cdef class CopyData:
 
     cdef get_copy_data_t _get_copy_data
     cdef freemem_t _freemem
-    cdef on_connection_t _consume_input, _is_busy, _socket
-    cdef send_query_t _send_query
+    cdef on_connection_t _consume_input, _is_busy, _socket, _flush
+    cdef send_query_t _send_query, _put_copy_end
     cdef get_result_t _get_result
     cdef result_status_t _result_status
     cdef error_field_t _error_field
@@ -89,6 +90,8 @@ cdef class CopyData:
         self._is_busy = <on_connection_t> <uintptr_t> functions["PQisBusy"]
         self._socket = <on_connection_t> <uintptr_t> functions["PQsocket"]
         self._send_query = <send_query_t> <uintptr_t> functions["PQsendQuery"]
+        self._flush = <on_connection_t> <uintptr_t> functions["PQflush"]
+        self._put_copy_end = <send_query_t> <uintptr_t> functions["PQputCopyEnd"]
         self._get_result = <get_result_t> <uintptr_t> functions["PQgetResult"]
         self._result_status = <result_status_t> <uintptr_t> functions["PQresultStatus"]
         self._error_field = <error_field_t> <uintptr_t> functions["PQresultErrorField"]
@@ -170,6 +173,11 @@ cdef class CopyData:
     def send(self, uintptr_t connection, bytes query):
         """Sends a query; whether that went well."""
         return bool(self._send_query(<void*> connection, query))
+
+    def end(self, uintptr_t connection):
+        """Says that nothing more will be written; whether that went well."""
+        cdef void* c = <void*> connection
+        return self._put_copy_end(c, NULL) == 1 and self._flush(c) == 0
 
     def result(self, uintptr_t connection, int64_t milliseconds):
         """What came of a query, or of a COPY that has ended.

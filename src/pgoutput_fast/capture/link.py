@@ -25,6 +25,7 @@ from pgoutput_fast._core.copydata import (
 
 __all__ = ["CopyLink"]
 
+_MOST_BYTES = 1 << 22
 _LOOK_SECONDS = 0.2  # so often somebody who waits is asked whether to go on
 _GOOD = (COMMAND_OK, TUPLES_OK)
 
@@ -91,6 +92,20 @@ class CopyLink:
         assert self._state == ENDED
         self._drain()
         return None
+
+    def end(self, seconds: float) -> bool:
+        """Ends a COPY in both directions, and drops what still comes. Whether the server has answered in that time.
+
+        Raises:
+            psycopg2.Error: if the connection is lost, or ends with an error.
+        """
+        if not self._native.end(self._address()):
+            raise self._lost()
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+                return True
+        return False
 
     def _drain(self) -> None:
         """Takes the results that come at the end, so that the connection can be used again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -20,6 +21,8 @@ __all__ = ["Received", "Walsender"]
 _STATUS_SECONDS = 5.0  # wal_sender_timeout is a minute, but may have been set to less
 # A server sends each message by itself. So long a batch is filled before it is handed on.
 _FILL_SECONDS = 0.05
+# In the middle of a large transaction a server answers late.
+_END_SECONDS = 2.0
 
 
 @dataclass
@@ -82,6 +85,10 @@ class Walsender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            # So that the last acknowledgement is heard, and the slot let go of, before this returns.
+            with contextlib.suppress(psycopg2.Error):
+                self._link.end(_END_SECONDS)
         self._connection.close()
 
     @property
