@@ -77,7 +77,7 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         " FROM generate_series(1, 200) i"
     )
     yield 0
-    placed, batch = 0, 500
+    placed, batch = 0, min(500, max(orders // 8, 1))
     while placed < orders:
         count = min(batch, orders - placed)
         first = placed + 1
