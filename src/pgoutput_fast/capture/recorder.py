@@ -75,7 +75,7 @@ class Recorder:
         self._inside = False
         self._end_lsn = end_lsn
         self._given = self._stored = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
     def __enter__(self) -> Recorder:
@@ -145,6 +145,18 @@ class Recorder:
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
 
+    def settle(self) -> None:
+        """Has all that was given made durable, and waits for it.
+
+        Raises:
+            Exception: what the thread failed with.
+        """
+        while not self.offer(Received(), 1.0):
+            pass
+        with self._lock:
+            self._lock.wait_for(lambda: self._error is not None or self._stored == self._given)
+        self.check()
+
     # ---- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -159,7 +171,7 @@ class Recorder:
                 if received is None:
                     self._cut()
                     return
-                if received.payloads:
+                if len(received.payloads):
                     self._take(received)
                 else:
                     self._cut()
@@ -171,12 +183,16 @@ class Recorder:
         except BaseException as problem:
             self._error = problem
         finally:
-            # Whoever waits for room must not wait for ever.
+            # Whoever waits must not wait for ever.
+            with self._lock:
+                self._lock.notify_all()
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._waiting.get_nowait()
 
     def _take(self, received: Received) -> None:
+        if received.starts_session:
+            self._state = _new_session(self._state)
         tagged, state = pgo.tag(received.payloads, self._state, lsn=received.lsns)
         self._state = state
         if not self._tagged:
@@ -203,6 +219,7 @@ class Recorder:
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
+            self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
 
 

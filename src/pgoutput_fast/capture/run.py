@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import psycopg2
 import psycopg2.errors
@@ -22,9 +23,10 @@ from tenacity import (
 )
 
 from pgoutput_fast.capture.plugin import plugin_options
+from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.session import read_server, session
-from pgoutput_fast.capture.slots import create_slot, read_slots
+from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.segments import Source, list_segments
 from pgoutput_fast.state import StreamState
@@ -57,6 +59,8 @@ class Capture:
         two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
+        through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
+            grows old. The same directory may be continued either way.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -72,7 +76,11 @@ class Capture:
         two_phase: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
+        through: Literal["walsender", "sql"] = "walsender",
     ) -> None:
+        if through not in ("walsender", "sql"):
+            raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
+        self._through = through
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
@@ -142,6 +150,9 @@ class Capture:
                 )
             state, end_lsn = newest.state, newest.end_lsn or 0
         _log.info("capturing from slot %s into %s, behind %s", self._slot, self._directory, lsn_text(end_lsn))
+        if self._through == "sql":
+            self._pull(source, state, end_lsn, until_lsn, stop)
+            return
         with (
             Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
             Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
@@ -150,14 +161,14 @@ class Capture:
             while not stop.is_set():
                 wait = min(_READ_SECONDS, self._limits.seconds)
                 received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
-                while received.payloads and not recorder.offer(received, 0.2):
+                while len(received.payloads) and not recorder.offer(received, 0.2):
                     sender.status()
                 recorder.check()
                 durable = recorder.durable_lsn
-                if not received.payloads and recorder.idle:
+                if not len(received.payloads) and recorder.idle:
                     # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
                     durable = max(durable, sender.wal_end)
-                elif not received.payloads and until_lsn is not None and sender.wal_end >= until_lsn:
+                elif not len(received.payloads) and until_lsn is not None and sender.wal_end >= until_lsn:
                     recorder.flush()
                 sender.acknowledge(durable)
                 if until_lsn is not None and durable >= until_lsn:
@@ -166,24 +177,58 @@ class Capture:
             recorder.finish()
             sender.acknowledge(recorder.durable_lsn)
 
-    def _prepare(self, has_segments: bool) -> Source:
-        """What is captured; the slot is created if this is the beginning."""
-        with session(self._dsn) as cursor:
-            server = read_server(cursor)
-            found = next(iter(read_slots(cursor, self._slot)), None)
-        if found is None and has_segments:
+    def _pull(
+        self,
+        source: Source,
+        state: StreamState | None,
+        end_lsn: int,
+        until_lsn: int | None,
+        stop: threading.Event,
+    ) -> None:
+        """The same through SQL."""
+        with (
+            Pull(self._dsn, self._slot, source.options) as pull,
+            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+        ):
+            self._has_begun = True
+            pull_into(
+                pull,
+                recorder,
+                self._limits,
+                start_lsn=end_lsn,
+                until_lsn=until_lsn,
+                stop=stop,
+                expect_usable=self._expect_usable,
+            )
+            recorder.finish()
+
+    def _expect_usable(self, found: Slot | None) -> Slot:
+        """The slot, which has segments already.
+
+        Raises:
+            CaptureError: if it has lost what they would go on with.
+        """
+        if found is None:
             raise CaptureError(
                 f"slot {self._slot} is gone, but {self._directory} has segments of it: what was changed since is lost. "
                 "Make a new slot, load the tables again, and capture into another directory"
             )
-        if found is None:
-            found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
-            _log.info("created slot %s", self._slot)
         if found.invalidated is not None:
             raise CaptureError(
                 f"slot {self._slot} was invalidated ({found.invalidated}): what was changed since is lost. "
                 "Drop it, make a new one, load the tables again, and capture into another directory"
             )
+        return found
+
+    def _prepare(self, has_segments: bool) -> Source:
+        """What is captured; the slot is created if this is the beginning."""
+        with session(self._dsn) as cursor:
+            server = read_server(cursor)
+            found = next(iter(read_slots(cursor, self._slot)), None)
+        if found is None and not has_segments:
+            found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
+            _log.info("created slot %s", self._slot)
+        found = self._expect_usable(found)
         if (found.plugin, found.database) != ("pgoutput", server.database):
             raise CaptureError(
                 f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
