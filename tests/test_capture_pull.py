@@ -79,16 +79,16 @@ def test_rows_from_chunks_cut_anywhere() -> None:
     [
         (b"\\x42", 58, 0, 0),
         (b"PGCOPY\n\xff\r\n\n" + bytes(8), 58, 0, 0),
-        (HEADER[:11] + struct.pack(">II", 1 << 16, 0), 59, 11, 0),
-        (HEADER[:11] + struct.pack(">Ii", 0, -1), 59, 15, 0),
-        (HEADER + struct.pack(">H", 3), 63, 19, 0),
-        (HEADER + struct.pack(">H", 0xFFFE), 63, 19, 0),
-        (HEADER + _row(1, b"C") + struct.pack(">HI", 2, 4), 63, 40, 1),
+        (HEADER[:11] + struct.pack(">II", 1 << 16, 0), 58, 11, 0),
+        (HEADER[:11] + struct.pack(">Ii", 0, -1), 58, 15, 0),
+        (HEADER + struct.pack(">H", 3), 59, 19, 0),
+        (HEADER + struct.pack(">H", 0xFFFE), 59, 19, 0),
+        (HEADER + _row(1, b"C") + struct.pack(">HI", 2, 4), 59, 40, 1),
         (HEADER + struct.pack(">HIQ", 2, 8, 1 << 63), 14, 25, 0),
-        (HEADER + struct.pack(">HIQi", 2, 8, 1, -1), 63, 33, 0),
+        (HEADER + struct.pack(">HIQi", 2, 8, 1, -1), 59, 33, 0),
         (HEADER + struct.pack(">HIQi", 2, 8, 1, 1 << 30), 5, 33, 0),
-        (HEADER + END + b"x", 62, 21, 0),
-        (HEADER + _row(1, b"C") + END + HEADER, 62, 40, 1),
+        (HEADER + END + b"x", 61, 21, 0),
+        (HEADER + _row(1, b"C") + END + HEADER, 61, 40, 1),
     ],
 )
 def test_what_is_no_such_copy_is_refused_where_it_is_wrong(
@@ -113,7 +113,7 @@ def test_a_copy_that_ends_too_early() -> None:
         rows.feed(pa.py_buffer(stream[:size]))
         with pytest.raises(Malformed) as caught:
             rows.finish()
-        assert (caught.value.reason, caught.value.offset) == (61, size)
+        assert (caught.value.reason, caught.value.offset) == (60, size)
 
 
 # ---- from servers ------------------------------------------------------------------------------------------------

@@ -109,10 +109,11 @@ class SpillError(RuntimeError):
 FATE_UNKNOWN = 54
 # Of a message that is looked at without its neighbours.
 LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
+# 58 to 61 are of _core/pull.pyx and copy_rows.pyx: what is around messages or rows that come by COPY.
 # And one that it asks for.
 UNKNOWN_VERSION = 30
-# Of a COPY as a whole, and of one whose rows are messages.
-COPY_CUT, COPY_GOES_ON, BAD_COPY_ROW = 61, 62, 63
+# Of a COPY as a whole.
+COPY_CUT, COPY_GOES_ON = 60, 61
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -172,12 +173,11 @@ _REASONS = {
     "already, which has one meaning: go on with a new Decoder",
     56: "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
     57: "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
-    58: "this is not COPY's binary format: the session must say COPY ... TO STDOUT (FORMAT binary)",
-    59: "the header of the COPY has a length or flags that the format does not allow",
-    60: "the row or value is longer than any the server can send (1 GiB - 1)",
-    61: "the COPY ended before its trailer",
-    62: "bytes follow the trailer of the COPY",
-    63: "the row of the COPY has not the two columns that were asked for: a position and a payload",
+    58: "this is no COPY stream in binary format, or one with options that are not known",
+    59: "the row of the COPY stream has not the two columns that were asked for: a position and a payload",
+    60: "the COPY stream ends too early",
+    61: "bytes are left over behind the COPY stream's end",
+    62: "the row or value is longer than any the server can send (1 GiB - 1)",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memmove, memset
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.column cimport Buffer, Column
-from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, NO_COPY_SIGNATURE, OK, Reason
+from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Window
@@ -267,7 +267,7 @@ cdef class CopyRows:
             return n
         n = min(size, <int64_t> len(SIGNATURE))
         if memcmp(p, <const char*> SIGNATURE, <size_t> n) != 0:
-            self._raise(NO_COPY_SIGNATURE, 0, -1, -1, 0)
+            self._raise(BAD_COPY_HEADER, 0, -1, -1, 0)
         if size < HEADER_BYTES:
             return 0
         self.skipped = <int32_t> load32(p + 15)

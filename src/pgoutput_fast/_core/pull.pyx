@@ -17,13 +17,12 @@ cdef int64_t ROW = 18              # how many fields, a length, the position, a 
 cdef int64_t MOST_PAYLOAD = 0x3fffffff
 cdef int64_t MOST_BINARY = 0x7fffffff
 
-# What is wrong with a COPY and not with a message: codes of errors.py.
+# What is wrong with a COPY and not with a message: codes of errors.py that no other stage gives.
 cdef enum:
-    NO_COPY_SIGNATURE = 58
-    BAD_COPY_HEADER = 59
-    COPY_CUT = 61
-    COPY_GOES_ON = 62
-    BAD_COPY_ROW = 63
+    BAD_COPY_HEADER = 58
+    BAD_COPY_ROW = 59
+    COPY_CUT = 60
+    COPY_LEFT_OVER = 61
 
 # Where in the stream a reader is.
 cdef enum:
@@ -56,7 +55,7 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
         if place.stage == AT_HEADER:
             n = min(left, SIGNATURE_SIZE)
             if n and memcmp(p, SIGNATURE, <size_t> n) != 0:
-                stop(place, NO_COPY_SIGNATURE, 0)
+                stop(place, BAD_COPY_HEADER, 0)
                 return
             if left < HEADER:
                 place.needed = HEADER
@@ -112,7 +111,7 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
             place.payload_bytes += n
         else:
             if left:
-                stop(place, COPY_GOES_ON, place.at)
+                stop(place, COPY_LEFT_OVER, place.at)
             return
 
 

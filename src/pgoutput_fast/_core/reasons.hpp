@@ -59,9 +59,8 @@ enum Reason : uint8_t {
     TYPE_CHANGED,
 
     // Of COPY's binary format. What ends too early, or goes on, is told by whoever has the stream: see errors.py.
-    NO_COPY_SIGNATURE = 58,
-    BAD_COPY_HEADER,
-    ROW_TOO_LONG,
+    BAD_COPY_HEADER = 58,
+    ROW_TOO_LONG = 62,
 
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,

@@ -48,7 +48,6 @@ cdef extern from "reasons.hpp" namespace "pgo" nogil:
         OTHER_PREPARE "pgo::OTHER_PREPARE"
         FATE_UNKNOWN "pgo::FATE_UNKNOWN"
         TYPE_CHANGED "pgo::TYPE_CHANGED"
-        NO_COPY_SIGNATURE "pgo::NO_COPY_SIGNATURE"
         BAD_COPY_HEADER "pgo::BAD_COPY_HEADER"
         ROW_TOO_LONG "pgo::ROW_TOO_LONG"
         IS_INFINITE "pgo::IS_INFINITE"

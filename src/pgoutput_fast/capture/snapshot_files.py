@@ -18,6 +18,7 @@ from pgoutput_fast.capture.snapshot_export import Export, SnapshotError
 from pgoutput_fast.capture.snapshot_ranges import ReadRange
 from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
+from pgoutput_fast.plain_values import to_types
 
 __all__ = ["TableFiles", "TableLoaded", "table_directory"]
 
@@ -170,11 +171,12 @@ class RangeFile:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
-        self._writer = pq.ParquetWriter(self._hidden, schema, compression="zstd")
+        self._schema = plain_schema(schema)
+        self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows."""
-        self._writer.write_batch(batch)
+        self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
 
     def close(self) -> None:
         """It is whole: fsynced, and under its name."""
@@ -187,6 +189,25 @@ class RangeFile:
         """It is not."""
         self._writer.close()
         self._hidden.unlink(missing_ok=True)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema in types that Parquet and every reader of it have: times and intervals are strings.
+
+    >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
+    [DataType(string), ListType(list<item: string>)]
+    """
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    return kind
 
 
 def _durably(path: Path, write: Any) -> None:

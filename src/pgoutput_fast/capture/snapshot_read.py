@@ -12,6 +12,7 @@ import psycopg2.errors
 import pyarrow as pa
 
 from pgoutput_fast._core.copy_rows import CopyRows
+from pgoutput_fast.capture.link import CopyLink
 from pgoutput_fast.capture.session import connect
 from pgoutput_fast.capture.snapshot_export import SnapshotError
 from pgoutput_fast.capture.snapshot_ranges import ReadRange
@@ -21,6 +22,10 @@ from pgoutput_fast.names import quote_identifier
 from pgoutput_fast.options import Options
 
 __all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_snapshot"]
+
+# So much is taken from the connection before it is decoded; so long others than the first row are waited for.
+_MOST_BYTES = 1 << 20
+_WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
 
 
 class TableLostError(SnapshotError):
@@ -117,6 +122,7 @@ class SnapshotReader:
         self._snapshot = snapshot
         self._catalog = catalog
         self._options = options
+        self._cancelled = False
         self._connection = connect(dsn)
         with self._connection.cursor() as cursor:
             # A policy would leave out rows without a word; so it is an error.
@@ -128,6 +134,7 @@ class SnapshotReader:
 
     def cancel(self) -> None:
         """Ends what it is reading, from another thread."""
+        self._cancelled = True
         self._connection.cancel()
 
     def read(
@@ -161,7 +168,7 @@ class SnapshotReader:
                 found = cursor.fetchone()
                 if found == (each.part.oid, each.part.filenode):
                     query = copy_query(table, each, as_text, None if wanted is None else list(wanted))
-                    cursor.copy_expert(query, rows, 1 << 16)
+                    self._copy(query, rows)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
@@ -175,6 +182,17 @@ class SnapshotReader:
         for batch in rows.take_batches():
             on_batch(batch)
         return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
+
+    def _copy(self, query: str, rows: CopyRows) -> None:
+        link = CopyLink(self._connection)
+        if not link.begin(query, lambda: not self._cancelled):
+            raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+        while (messages := link.take(_MOST_BYTES, _WAIT_SECONDS, _FILL_SECONDS)) is not None:
+            if self._cancelled:
+                raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+            if len(messages):
+                # Messages are rows, one behind the other: their bytes are the stream.
+                rows.write(messages.buffers()[2])
 
 
 def _was(what: str, table: SnapshotTable, each: ReadRange) -> str:
