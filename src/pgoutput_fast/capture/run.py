@@ -25,6 +25,7 @@ from pgoutput_fast.capture.session import read_server, session
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
+from pgoutput_fast.options import Options
 from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
@@ -54,6 +55,8 @@ class Capture:
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
         retention: which segments are removed when one has been written; None for none.
+        typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
+            `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -70,11 +73,12 @@ class Capture:
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
         retention: Retention | None = None,
+        typed: bool | Options = False,
     ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Sink(directory, retention)
+        self._directory = Sink(directory, retention, _typed_options(typed))
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
@@ -199,3 +203,9 @@ def lsn_text(lsn: int) -> str:
     '16/B374D848'
     """
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def _typed_options(typed: bool | Options) -> Options | None:
+    if isinstance(typed, Options):
+        return typed
+    return Options(on_error="quarantine") if typed else None
