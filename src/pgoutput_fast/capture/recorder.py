@@ -223,7 +223,7 @@ class Recorder:
             self._end_lsn, self._inside = end, inside
             self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
-        self._directory.follow()
+        self._directory.follow(rows, self._state)
 
 
 def _new_session(state: StreamState | None) -> StreamState:

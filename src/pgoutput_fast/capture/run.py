@@ -29,6 +29,7 @@ from pgoutput_fast.capture.session import read_server, session
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
+from pgoutput_fast.options import Options
 from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
@@ -60,6 +61,8 @@ class Capture:
         through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
             grows old. The same directory may be continued either way.
         retention: which segments are removed when one has been written; None for none.
+        typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
+            `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -77,6 +80,7 @@ class Capture:
         limits: Limits | None = None,
         through: Literal["walsender", "sql"] = "walsender",
         retention: Retention | None = None,
+        typed: bool | Options = False,
     ) -> None:
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
@@ -84,7 +88,7 @@ class Capture:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Sink(directory, retention)
+        self._directory = Sink(directory, retention, _typed_options(typed))
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
@@ -247,3 +251,9 @@ def lsn_text(lsn: int) -> str:
     '16/B374D848'
     """
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def _typed_options(typed: bool | Options) -> Options | None:
+    if isinstance(typed, Options):
+        return typed
+    return Options(on_error="quarantine") if typed else None

@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
-from pgoutput_fast.capture.retention import Retention, retain
+from pgoutput_fast.capture.retention import Retention, retain, retain_typed
+from pgoutput_fast.capture.typed import TypedFiles
+from pgoutput_fast.errors import SpillError
+from pgoutput_fast.options import Options
 from pgoutput_fast.segment_names import named_segments
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
@@ -25,28 +28,39 @@ class Sink:
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
         retention: what is kept when a segment has been written; None for everything.
+        typed: how typed files are decoded; None for none of them.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        retention: Retention | None = None,
+        typed: Options | None = None,
+    ) -> None:
         self._directory = directory
         self._store = open_store(directory)
         self._retention = retention
+        self._typed = None if typed is None else TypedFiles(self._store, typed)
         self._owner: Owner | None = None
         self._last_seq: int | None = None
+        self._before: int | None = None
 
     def __str__(self) -> str:
         return str(self._store)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """The right to write, for the time of the block. The directory is created.
+        """The right to write, for the time of the block. The directory is created; typed files that lack are made.
 
         Raises:
-            CaptureError: if another process has it.
+            CaptureError: if another process has it, or typed files cannot be made.
         """
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
+            if self._typed is not None:
+                with self._explained(_TYPED):
+                    self._typed.catch_up()
             yield
 
     def newest(self) -> Segment | None:
@@ -63,8 +77,7 @@ class Sink:
         """
         assert self._owner is not None
         self._owner.claim()
-        if self._newest_seq() != self._last_seq:
-            raise MovedOnError(f"another capture wrote into {self} meanwhile")
+        self._expect_newest()
 
     def write(self, rows: pa.Table, state: StreamState, source: Source, end_lsn: int) -> None:
         """Makes rows durable as a segment.
@@ -76,28 +89,44 @@ class Sink:
         """
         assert self._owner is not None
         self._owner.check()
-        if self._newest_seq() != self._last_seq:
-            raise MovedOnError(f"another capture wrote into {self} meanwhile")
+        self._expect_newest()
         write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
         self._owner.check()
-        self._last_seq = self._newest_seq()
+        self._before, self._last_seq = self._last_seq, named_segments(self._store)[-1].last_seq
 
-    def _newest_seq(self) -> int | None:
-        names = named_segments(self._store)
-        return names[-1].last_seq if names else None
-
-    def follow(self) -> None:
-        """What is to be done behind a segment that is durable.
+    def follow(self, rows: pa.Table, state: StreamState) -> None:
+        """What is to be done behind the segment that `write` made durable.
 
         Raises:
             CaptureError: if it cannot be done; the segments are good.
         """
+        if self._typed is not None:
+            with self._explained(_TYPED):
+                name = named_segments(self._store)[-1].name
+                self._typed.follow(name, rows, state, self._before)
         kept = self._retention
-        if kept is None or (kept.older_than is None and not kept.consumed):
+        if kept is None:
             return
+        with self._explained("those that are not needed any more cannot be removed: {}"):
+            if kept.older_than is not None or kept.consumed:
+                retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
+            if kept.typed_older_than is not None:
+                retain_typed(self._directory, older_than=kept.typed_older_than)
+
+    def _expect_newest(self) -> None:
+        names = named_segments(self._store)
+        if (names[-1].last_seq if names else None) != self._last_seq:
+            raise MovedOnError(f"another capture wrote into {self} meanwhile")
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
         try:
-            retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
-        except (OSError, ValueError) as problem:
-            raise CaptureError(
-                f"the segments in {self} are good, but those that are not needed any more cannot be removed: {problem}"
-            ) from problem
+            yield
+        except (OSError, ValueError, SpillError, pa.ArrowException) as problem:
+            raise CaptureError(f"the segments in {self} are good, but {what.format(problem)}") from problem
+
+
+_TYPED = (
+    "typed files cannot be made of them: {}. Once that is mended, start the capture again, and they are made; without "
+    "typed= it goes on, and they can be made later"
+)
