@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -90,22 +91,27 @@ class Recorder:
         if kind is None:
             self.check()
 
-    def _end(self) -> None:
+    def _end(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         while self._thread.is_alive():
             try:
                 self._waiting.put(None, timeout=0.1)
                 break
             except queue.Full:
-                continue
-        self._thread.join()
+                meanwhile()
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            meanwhile()
 
-    def finish(self) -> None:
+    def finish(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Makes all that was given durable; nothing can be given behind it.
+
+        Args:
+            meanwhile: called now and then until it is.
 
         Raises:
             Exception: what the thread failed with.
         """
-        self._end()
+        self._end(meanwhile)
         self.check()
 
     @property

@@ -174,7 +174,7 @@ class Capture:
                 if until_lsn is not None and durable >= until_lsn:
                     break
             # What came until now; a server that hears of it later would send it again, and that is left out then.
-            recorder.finish()
+            recorder.finish(sender.status)
             sender.acknowledge(recorder.durable_lsn)
 
     def _pull(
