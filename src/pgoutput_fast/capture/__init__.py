@@ -2,6 +2,7 @@
 
 from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
+from pgoutput_fast.capture.metrics import Metrics
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.run import Capture, CaptureError
@@ -14,6 +15,7 @@ __all__ = [
     "CaptureError",
     "Finding",
     "Limits",
+    "Metrics",
     "Report",
     "Server",
     "Slot",

@@ -21,7 +21,7 @@ from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.state import StreamState
 
-__all__ = ["Limits", "Recorder"]
+__all__ = ["Limits", "Progress", "Recorder"]
 
 # Behind these a restart need not see the transaction again; none is open behind them, or between its stream blocks.
 _ENDS = list(b"CcKrPp")
@@ -50,6 +50,28 @@ class Limits:
             raise ValueError("a segment's limits must be positive")
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a recorder is.
+
+    Attributes:
+        messages, nbytes: given to it, and the bytes of their payloads.
+        segments: written.
+        stored: messages in them.
+        durable_lsn: what committed up to there is in segments.
+        open_transactions: that have begun, were streamed or prepared, and have not ended behind the newest segment.
+        committed_at: when the last transaction in segments ended, in microseconds since 1970 by the server's clock.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+    segments: int = 0
+    stored: int = 0
+    durable_lsn: int = 0
+    open_transactions: int = 0
+    committed_at: int | None = None
+
+
 class Recorder:
     """Writes segments. A context manager: at its end all that it was given is durable, if there was no error.
 
@@ -75,7 +97,9 @@ class Recorder:
         self._begun = 0.0
         self._inside = False
         self._end_lsn = end_lsn
-        self._given = self._stored = 0
+        self._given = self._given_bytes = self._stored = self._segments = 0
+        self._open = _open_transactions(self._state)
+        self._committed_at: int | None = None
         self._lock = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
@@ -121,6 +145,15 @@ class Recorder:
             return self._end_lsn
 
     @property
+    def progress(self) -> Progress:
+        """What was given, and what of it is durable."""
+        with self._lock:
+            return Progress(
+                self._given, self._given_bytes, self._segments, self._stored, self._end_lsn, self._open,
+                self._committed_at,
+            )  # fmt: skip
+
+    @property
     def idle(self) -> bool:
         """Whether all that was given is durable, and no transaction is in the middle of being sent."""
         with self._lock:
@@ -144,6 +177,7 @@ class Recorder:
             return False
         with self._lock:
             self._given += len(received.payloads)
+            self._given_bytes += received.nbytes
         return True
 
     def flush(self) -> None:
@@ -220,11 +254,14 @@ class Recorder:
             return
         assert self._state is not None
         rows = pa.Table.from_batches(self._tagged)
-        end, inside = _ended(rows, self._end_lsn, self._inside)
+        end, inside, at = _ended(rows, self._end_lsn, self._inside)
         write_segment(self._directory, rows, self._state, source=self._source, end_lsn=end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
+            self._segments += 1
+            self._open = _open_transactions(self._state)
+            self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
 
@@ -236,15 +273,27 @@ def _new_session(state: StreamState | None) -> StreamState:
     return decoder.state
 
 
-def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool]:
-    """(the position up to which everything that committed is in the rows or before, whether a transaction is open)."""
+def _open_transactions(state: StreamState) -> int:
+    values = state.values
+    if values is None:
+        return 0
+    streamed = {each["txn"] for each in values["streamed"]}
+    current = values["current"]
+    return len(streamed | ({current["txn"]} if current else set())) + len(values["prepared"])
+
+
+def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int | None]:
+    """(the position up to which everything that committed is in the rows or before, whether a transaction is open, when
+    the last one ended)."""
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
     if len(boundaries):
         inside = int(kinds[boundaries[-1]]) in _OPENS
     ends = np.flatnonzero(np.isin(kinds, _ENDS))
+    at: int | None = None
     if len(ends):
         (last,) = rows.slice(ends[-1], 1).combine_chunks().to_batches()
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
-    return end_lsn, inside
+        at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
+    return end_lsn, inside, at

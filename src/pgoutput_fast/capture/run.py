@@ -22,6 +22,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
@@ -61,6 +62,9 @@ class Capture:
         limits: when a segment is cut.
         through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
             grows old. The same directory may be continued either way.
+        log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
+        metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
+        metrics_address: `host:port` where Prometheus can scrape them.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -77,6 +81,9 @@ class Capture:
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
         through: Literal["walsender", "sql"] = "walsender",
+        log_seconds: float | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
+        metrics_address: str | None = None,
     ) -> None:
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
@@ -89,6 +96,15 @@ class Capture:
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
         self._has_begun = False
+        self._meter = Meter(dsn, slot)
+        self._log_seconds = log_seconds
+        self._metrics_file = Path(metrics_file) if metrics_file is not None else None
+        self._metrics_address = metrics_address
+
+    @property
+    def metrics(self) -> Metrics:
+        """How it stands, from any thread. The server is asked for its part."""
+        return self._meter.read()
 
     def run(
         self,
@@ -114,7 +130,15 @@ class Capture:
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
         self._directory.mkdir(parents=True, exist_ok=True)
-        with _locked(self._directory):
+        with (
+            _locked(self._directory),
+            reporting(
+                self._meter,
+                log_seconds=self._log_seconds,
+                file=self._metrics_file,
+                address=self._metrics_address,
+            ),
+        ):
             for attempt in Retrying(
                 retry=retry_if_exception(self._may_pass),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
@@ -153,9 +177,11 @@ class Capture:
         if self._through == "sql":
             self._pull(source, state, end_lsn, until_lsn, stop)
             return
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
-            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
         ):
             self._has_begun = True
             while not stop.is_set():
@@ -186,9 +212,11 @@ class Capture:
         stop: threading.Event,
     ) -> None:
         """The same through SQL."""
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Pull(self._dsn, self._slot, source.options) as pull,
-            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
         ):
             self._has_begun = True
             pull_into(
