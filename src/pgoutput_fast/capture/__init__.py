@@ -2,6 +2,7 @@
 
 from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
+from pgoutput_fast.capture.metrics import Metrics
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
@@ -22,6 +23,7 @@ __all__ = [
     "Limits",
     "LoadProgress",
     "Loaded",
+    "Metrics",
     "Report",
     "Retention",
     "Server",

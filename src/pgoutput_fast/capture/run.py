@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import psycopg2
@@ -21,6 +22,7 @@ from tenacity import (
 )
 
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
+from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
@@ -63,6 +65,9 @@ class Capture:
         retention: which segments are removed when one has been written; None for none.
         typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
             `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
+        log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
+        metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
+        metrics_address: `host:port` where Prometheus can scrape them.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -81,6 +86,9 @@ class Capture:
         through: Literal["walsender", "sql"] = "walsender",
         retention: Retention | None = None,
         typed: bool | Options = False,
+        log_seconds: float | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
+        metrics_address: str | None = None,
     ) -> None:
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
@@ -93,6 +101,15 @@ class Capture:
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
         self._has_begun = False
+        self._meter = Meter(dsn, slot)
+        self._log_seconds = log_seconds
+        self._metrics_file = Path(metrics_file) if metrics_file is not None else None
+        self._metrics_address = metrics_address
+
+    @property
+    def metrics(self) -> Metrics:
+        """How it stands, from any thread. The server is asked for its part."""
+        return self._meter.read()
 
     def run(
         self,
@@ -117,7 +134,15 @@ class Capture:
         """
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
-        with self._directory.owned():
+        with (
+            self._directory.owned(),
+            reporting(
+                self._meter,
+                log_seconds=self._log_seconds,
+                file=self._metrics_file,
+                address=self._metrics_address,
+            ),
+        ):
             for attempt in Retrying(
                 retry=retry_if_exception(self._may_pass),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
@@ -156,9 +181,11 @@ class Capture:
         if self._through == "sql":
             self._pull(source, state, end_lsn, until_lsn, stop)
             return
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
-            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
         ):
             self._has_begun = True
             while not stop.is_set():
@@ -177,7 +204,7 @@ class Capture:
                 if until_lsn is not None and durable >= until_lsn:
                     break
             # What came until now; a server that hears of it later would send it again, and that is left out then.
-            recorder.finish()
+            recorder.finish(sender.status)
             sender.acknowledge(recorder.durable_lsn)
 
     def _pull(
@@ -189,9 +216,11 @@ class Capture:
         stop: threading.Event,
     ) -> None:
         """The same through SQL."""
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Pull(self._dsn, self._slot, source.options) as pull,
-            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
         ):
             self._has_begun = True
             pull_into(

@@ -18,11 +18,15 @@ from pgoutput_fast.framing import unframe
 
 __all__ = ["Received", "Walsender"]
 
-_STATUS_SECONDS = 5.0  # wal_sender_timeout is a minute, but may have been set to less
+_STATUS_SECONDS = 5.0
+# wal_sender_timeout is a minute, but may have been set to less: so many statuses are sent in that time.
+_STATUSES = 4
 # A server sends each message by itself. So long a batch is filled before it is handed on.
 _FILL_SECONDS = 0.05
 # In the middle of a large transaction a server answers late.
 _END_SECONDS = 2.0
+
+_TIMEOUT = "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Walsender:
         slot: its name.
         options: the plugin's, as `plugin_options` gives them.
         start_lsn: transactions whose commit ends there or before are not sent; 0 for what was acknowledged.
-        status_seconds: so often the server hears how far this is.
+        status_seconds: so often the server hears how far this is; oftener if its wal_sender_timeout demands it.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because somebody else uses the slot.
@@ -67,6 +71,8 @@ class Walsender:
         self._connection = connect(dsn, replication=True)
         try:
             self._cursor: Any = self._connection.cursor()
+            self._cursor.execute(_TIMEOUT)
+            timeout = self._cursor.fetchone()[0] / 1000
             self._cursor.start_replication(
                 slot_name=slot, decode=False, options=options, start_lsn=start_lsn, status_interval=60
             )
@@ -76,7 +82,7 @@ class Walsender:
         self._link = CopyLink(self._connection)
         self._acknowledged = 0
         self._wal_end = 0
-        self._status_seconds = status_seconds
+        self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
 
     def __enter__(self) -> Walsender:
