@@ -133,3 +133,12 @@ class Writers:
                     connection.commit()
                     made += count
                 self._stop.wait(0.002)
+
+
+# A capture in a process of its own, to be killed: dsn, slot, directory.
+PROCESS = """
+import sys
+from pgoutput_fast.capture import Capture, Limits
+dsn, slot, directory = sys.argv[1:]
+Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=3000)).run()
+"""

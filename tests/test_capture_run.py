@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pg
-from capturing import Writers, expect_exactly_once, now, slot, streaming_dsn
+from capturing import PROCESS, Writers, expect_exactly_once, now, slot, streaming_dsn
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.segments import list_segments
 
@@ -149,19 +149,11 @@ def test_a_connection_that_is_cut(
     expect_exactly_once(database, tmp_path)
 
 
-_PROCESS = """
-import sys
-from pgoutput_fast.capture import Capture, Limits
-dsn, slot, directory = sys.argv[1:]
-Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=3000)).run()
-"""
-
-
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=200."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     dice = random.Random(database.version)
-    arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, str(tmp_path)]
+    arguments = [sys.executable, "-c", PROCESS, streaming_dsn(database), slot, str(tmp_path)]
     with Writers(database):
         for _ in range(kills):
             before = len(list(tmp_path.glob("*.parquet")))
