@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pg
@@ -31,7 +34,7 @@ from pgoutput_fast.segments import (
     read_segment,
     write_segment,
 )
-from test_capture_run import _PROCESS, _expect_exactly_once, _now, _streaming, _Writers, slot
+from test_capture_run import _PROCESS, _committed, _expect_exactly_once, _now, _streaming, _Writers, slot
 
 __all__ = ["slot"]
 
@@ -237,9 +240,17 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    capture = Capture(_streaming(database), slot, ["captured"], prefix)
+    capture = Capture(_streaming(database), slot, ["captured"], prefix, typed=True)
     capture.run(until_lsn=_now(database))
     _expect_exactly_once(database, prefix)
+    # Typed files of all segments, those of before among them.
+    store = open_store(prefix)
+    files = [each.name for each in store.entries("typed/public.counted", recursive=True)]
+    typed = pa.concat_tables(pq.read_table(io.BytesIO(store.read(name))) for name in files)
+    expected = _committed(prefix).table("public.counted")
+    assert typed.sort_by([("_seq", "ascending"), ("_change_type", "ascending")]).equals(
+        expected.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
+    )
     assert len(list_segments(prefix)) > 2
     found, newest = find_slot(database.dsn, slot), newest_segment(prefix)
     assert found is not None

@@ -336,10 +336,17 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     expected = _plainly(_committed(tmp_path).changes)
     capture.run(until_lsn=_now(database))
     _same(_typed(tmp_path), expected)
-    # Segments go when the next ones come; typed files have a time of their own.
+    # Segments go when the next ones come; typed files have a time of their own. What a killed process left goes, too.
+    left = [
+        tmp_path / f".{'0' * 20}-{'0' * 20}.parquet.{'0f' * 8}",
+        tmp_path / "typed" / f".x.parquet.{'ab' * 8}",
+    ]
+    for path in left:
+        path.write_bytes(b"unfinished")
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 100")
     capture.run(until_lsn=_now(database))
     assert len(list_segments(tmp_path)) <= 2
+    assert not any(path.exists() for path in left)
     rows = pa.concat_tables(
         [table.select(["_change_type", "id", "n"]) for table in _typed(tmp_path).values()]
     ).to_pylist()
