@@ -117,6 +117,8 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
         elif dice.random() < 0.4:
             made = TypedFiles(store, options)
             made.catch_up()
+        # What is void does not wait for ever.
+        assert made._held.waiting.keys() <= set(state.open_txns)
     decoder = pgo.Decoder(pgo.Options(transactions="committed", on_error="quarantine"), catalog=ENRICHED)
     changes: list[Any] = []
     rejects = 0
