@@ -322,3 +322,26 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
         assert read_segment(list_segments(tmp_path)[0].path).num_rows
     if kind == "prepared":
         database.execute(f"SELECT pg_drop_replication_slot('{name}')")
+
+
+def test_a_capture_that_cannot_remove_goes_on(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path, retention=Retention(consumed=True))
+    ends: list[int] = []
+    for n in range(3):
+        database.execute(f"INSERT INTO counted VALUES ({n}, 1)")
+        capture.run(until_lsn=now(database))
+        ends.append(list_segments(tmp_path)[-1].last_seq)
+    assert len(list_segments(tmp_path)) == 3
+    Consumers(tmp_path).set("lake", ends[1])
+    (tmp_path / "_consumers" / "other.json").write_text("{")
+    database.execute("INSERT INTO counted VALUES (3, 1)")
+    capture.run(until_lsn=now(database))
+    assert len(list_segments(tmp_path)) == 4
+    assert "not needed any more cannot be removed" in caplog.text
+    assert "other.json says no position" in caplog.text
+    Consumers(tmp_path).set("other", ends[2])
+    database.execute("INSERT INTO counted VALUES (4, 1)")
+    capture.run(until_lsn=now(database))
+    assert [segment.last_seq for segment in list_segments(tmp_path)][:2] == ends[1:]

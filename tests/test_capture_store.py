@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import signal
 import subprocess
@@ -15,11 +16,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pg
 import pgoutput_fast as pgo
-from capturing import PROCESS, Writers, expect_exactly_once, now, slot, streaming_dsn
+from capturing import PROCESS, Writers, committed, expect_exactly_once, now, slot, streaming_dsn
 from pgoutput_fast import segment_stores
 from pgoutput_fast.capture import Capture, CaptureError, Consumers, Limits, find_slot, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -179,34 +182,35 @@ def test_killed_while_it_uploads(prefix: str) -> None:
     assert newest.rows == 4
 
 
-def test_two_that_write_at_the_same_time(
-    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_write_at_the_same_time(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between one's look and the end of its upload another one's appears, of the same name or of other ordinals."""
     send, store = segment_stores._Remote._send, open_store(prefix)
     first, state = pgo.tag(_wal(0))
     write_segment(prefix, first, state, source=SOURCE)
     for theirs in (_wal(1), _wal(1)[:2]):
-        other = write_segment(tmp_path, *pgo.tag(theirs, state), source=SOURCE)
-        assert isinstance(other, Path)
+        name = f"{4:020}-{3 + len(theirs):020}.parquet"
+        write_segment(
+            prefix.replace("?", f"/aside/{name}?"),
+            *pgo.tag(theirs, state),
+            source=SOURCE,
+            end_lsn=len(theirs),
+        )
+        other = store.read(f"aside/{name}")
 
-        def late(self: Any, content: Any, inside: str, other: Path = other) -> None:
+        def late(self: Any, content: Any, inside: str, name: str = name, other: bytes = other) -> None:
             send(self, content, inside)
             with monkeypatch.context() as patch:
                 patch.setattr(segment_stores._Remote, "_send", send)
-                store.put(other.name, other.read_bytes())
+                store.put(name, other)
 
         tagged, after = pgo.tag(_wal(1), state)
         with monkeypatch.context() as patch:
             patch.setattr(segment_stores._Remote, "_send", late)
-            with pytest.raises(
-                OSError, match=r"another process wrote messages of 4 to 7|not the \d+ that were sent"
-            ):
-                write_segment(prefix, tagged, after, source=SOURCE)
-        assert open_segment(store.at(other.name)).last_seq == 3 + len(theirs)
+            with pytest.raises(FileExistsError, match="another process wrote messages of 4 to 7"):
+                write_segment(prefix, tagged, after, source=SOURCE, end_lsn=4)
+        assert store.read(name) == other
         for name in _names(prefix)[1:]:
             store.remove(name)
-        other.unlink()
 
 
 # ---- with servers ------------------------------------------------------------------------------------------------
@@ -237,9 +241,17 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    capture = Capture(streaming_dsn(database), slot, ["captured"], prefix)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], prefix, typed=True)
     capture.run(until_lsn=now(database))
     expect_exactly_once(database, prefix)
+    # Typed files of all segments, those of before among them.
+    store = open_store(prefix)
+    files = [each.name for each in store.entries("typed/public.counted", recursive=True)]
+    typed = pa.concat_tables(pq.read_table(io.BytesIO(store.read(name))) for name in files)
+    expected = committed(prefix).table("public.counted")
+    assert typed.sort_by([("_seq", "ascending"), ("_change_type", "ascending")]).equals(
+        expected.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
+    )
     assert len(list_segments(prefix)) > 2
     found, newest = find_slot(database.dsn, slot), newest_segment(prefix)
     assert found is not None

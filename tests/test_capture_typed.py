@@ -117,6 +117,8 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
         elif dice.random() < 0.4:
             made = TypedFiles(store, options)
             made.catch_up()
+        # What is void does not wait for ever.
+        assert made._held.waiting.keys() <= set(state.open_txns)
     decoder = pgo.Decoder(pgo.Options(transactions="committed", on_error="quarantine"), catalog=ENRICHED)
     changes: list[Any] = []
     rejects = 0
@@ -336,10 +338,17 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     expected = _plainly(committed(tmp_path).changes)
     capture.run(until_lsn=now(database))
     _same(_typed(tmp_path), expected)
-    # Segments go when the next ones come; typed files have a time of their own.
+    # Segments go when the next ones come; typed files have a time of their own. What a killed process left goes, too.
+    left = [
+        tmp_path / f".{'0' * 20}-{'0' * 20}.parquet.{'0f' * 8}",
+        tmp_path / "typed" / f".x.parquet.{'ab' * 8}",
+    ]
+    for path in left:
+        path.write_bytes(b"unfinished")
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 100")
     capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) <= 2
+    assert not any(path.exists() for path in left)
     rows = pa.concat_tables(
         [table.select(["_change_type", "id", "n"]) for table in _typed(tmp_path).values()]
     ).to_pylist()

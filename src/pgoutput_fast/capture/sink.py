@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,14 +14,21 @@ from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.capture.typed import TypedFiles
+from pgoutput_fast.capture.typed_progress import TYPED
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.options import Options
-from pgoutput_fast.segment_names import named_segments
+from pgoutput_fast.segment_names import named_segments, ordinals_of
+from pgoutput_fast.segment_paths import shown
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Sink"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# As `Store.write` calls a file that is not finished.
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Sink:
@@ -44,13 +53,15 @@ class Sink:
         self._owner: Owner | None = None
         self._last_seq: int | None = None
         self._before: int | None = None
+        self._name = ""
 
     def __str__(self) -> str:
         return str(self._store)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """The right to write, for the time of the block. The directory is created; typed files that lack are made.
+        """The right to write, for the time of the block. The directory is created, what a killed process left
+        unfinished is removed, and typed files that lack are made.
 
         Raises:
             CaptureError: if another process has it, or typed files cannot be made.
@@ -58,6 +69,7 @@ class Sink:
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
+            self._sweep()
             if self._typed is not None:
                 with self._explained(_TYPED):
                     self._typed.catch_up()
@@ -88,30 +100,44 @@ class Sink:
             OSError, ValueError: as `write_segment`; in a store also where another process wrote at the same time.
         """
         assert self._owner is not None
-        self._owner.check()
-        self._expect_newest()
-        write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
-        self._owner.check()
-        self._before, self._last_seq = self._last_seq, named_segments(self._store)[-1].last_seq
+        if not self._store.local:
+            self._owner.check()
+            self._expect_newest()
+        path = write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
+        if not self._store.local:
+            self._owner.check()
+        self._name = shown(path).rpartition("/")[2]
+        self._before, self._last_seq = self._last_seq, ordinals_of(self._name)[1]
 
     def follow(self, rows: pa.Table, state: StreamState) -> None:
         """What is to be done behind the segment that `write` made durable.
 
         Raises:
-            CaptureError: if it cannot be done; the segments are good.
+            CaptureError: if typed files cannot be made; the segments are good.
         """
         if self._typed is not None:
             with self._explained(_TYPED):
-                name = named_segments(self._store)[-1].name
-                self._typed.follow(name, rows, state, self._before)
-        kept = self._retention
-        if kept is None:
-            return
-        with self._explained("those that are not needed any more cannot be removed: {}"):
-            if kept.older_than is not None or kept.consumed:
-                retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
-            if kept.typed_older_than is not None:
-                retain_typed(self._directory, older_than=kept.typed_older_than)
+                self._typed.follow(self._name, rows, state, self._before)
+        if self._retention is not None:
+            try:
+                self._retain(self._retention)
+            except (OSError, ValueError) as problem:
+                # It is tried again; that segments pile up is better than that nothing is captured.
+                _log.warning(
+                    "segments in %s that are not needed any more cannot be removed: %s", self, problem
+                )
+
+    def _retain(self, kept: Retention) -> None:
+        if kept.older_than is not None or kept.consumed:
+            retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
+        if kept.typed_older_than is not None:
+            retain_typed(self._directory, older_than=kept.typed_older_than)
+
+    def _sweep(self) -> None:
+        """What a killed process never finished; nobody else writes there."""
+        for entry in [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]:
+            if _UNFINISHED.fullmatch(entry.name.rpartition("/")[2]):
+                self._store.remove(entry.name)
 
     def _expect_newest(self) -> None:
         names = named_segments(self._store)

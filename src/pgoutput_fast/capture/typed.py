@@ -32,6 +32,7 @@ _CHANGES = list(b"IUDT")
 # About so many rows or bytes are decoded at a time.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 25
+_BEHIND = 1 << 62  # every message
 
 
 class TypedFiles:
@@ -138,28 +139,25 @@ class TypedFiles:
 
     def _committed(self, changes: pa.Table, fates: Fates) -> Iterator[pa.Table]:
         """The changes of transactions that commit in the segment, in the order of the commits, in pieces."""
-        columns = (fates.at_seq, fates.txns, fates.commit_lsn, fates.commit_timestamp, fates.committed)
-        together: list[int] = []
-        waiting = np.zeros(2, np.int64)
-        for at_seq, txn, lsn, timestamp, committed in sorted(
-            zip(*(each.tolist() for each in columns), strict=True)
-        ):
-            if not committed:
-                continue
+        chosen = fates.committed & np.isin(fates.txns, list(self._held.waiting))
+        columns = (fates.at_seq, fates.txns, fates.commit_lsn, fates.commit_timestamp)
+        begin, waiting = 0, np.zeros(2, np.int64)
+        for due in sorted(zip(*(each[chosen].tolist() for each in columns), strict=True)):
+            at_seq, txn, lsn, timestamp = due
             waiting += self._held.size([txn])
             if waiting[0] <= _PIECE_ROWS and waiting[1] <= _PIECE_BYTES:
-                together.append(txn)
                 continue
-            yield from self._several(changes, fates, together)
+            yield from self._several(changes, fates, begin, at_seq)
             self._keep(changes, fates, [txn])
             yield from self._one(Due(txn, at_seq, lsn, timestamp))
-            together, waiting = [], np.zeros(2, np.int64)
-        yield from self._several(changes, fates, together)
+            begin, waiting = at_seq + 1, np.zeros(2, np.int64)
+        yield from self._several(changes, fates, begin, _BEHIND)
 
-    def _several(self, changes: pa.Table, fates: Fates, txns: list[int]) -> Iterator[pa.Table]:
-        """Transactions of which little waits."""
+    def _several(self, changes: pa.Table, fates: Fates, begin: int, end: int) -> Iterator[pa.Table]:
+        """Transactions whose ends lie between two messages, and of which little waits."""
+        txns = fates.txns[fates.committed & (fates.at_seq >= begin) & (fates.at_seq < end)]
         here = changes.filter(pa.array(np.isin(values_of(changes, "txn", -1), txns)))
-        waiting = [txn for txn in txns if txn in self._held.waiting]
+        waiting = sorted(self._held.waiting.keys() & set(txns.tolist()))
         aborts = self._held.aborts(waiting)
         aborts += [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
         whole = pa.concat_tables([*self._held.take(waiting), here])
