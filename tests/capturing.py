@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,41 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import create_slot, drop_slot
+from pgoutput_fast.capture import Capture, create_slot, drop_slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 
-__all__ = ["Writers", "committed", "expect_exactly_once", "now", "slot", "streaming_dsn"]
+__all__ = [
+    "Running",
+    "Writers",
+    "committed",
+    "expect_exactly_once",
+    "now",
+    "prepare",
+    "slot",
+    "streaming_dsn",
+    "wait_until",
+]
 
 
 def streaming_dsn(database: pg.Database) -> str:
     return database.dsn + (" options='-c logical_decoding_work_mem=64kB'" if database.version >= 14 else "")
 
 
-@pytest.fixture
-def slot(database: pg.Database) -> Iterator[str]:
-    """A slot over two tables that are empty."""
-    name = f"{database.name}_k"
+def prepare(database: pg.Database, name: str) -> None:
+    """Two tables that are empty, their publication, and a slot over it."""
     database.execute(
         "CREATE TABLE counted (id int PRIMARY KEY, n int NOT NULL, filler text)",
         "CREATE TABLE noted (id int PRIMARY KEY, v text)",
         "CREATE PUBLICATION captured FOR TABLE counted, noted",
     )
     create_slot(database.dsn, name)
+
+
+@pytest.fixture
+def slot(database: pg.Database) -> Iterator[str]:
+    """A slot over two tables that are empty."""
+    name = f"{database.name}_k"
+    prepare(database, name)
     yield name
     with contextlib.suppress(psycopg2.Error):
         database.execute(
@@ -80,11 +95,54 @@ def expect_exactly_once(database: pg.Database, directory: Path) -> None:
     assert last == expected
 
 
-class Writers:
-    """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks."""
+class Running:
+    """A capture on a thread. `failed` is what it ended with, if that was an error."""
 
-    def __init__(self, database: pg.Database) -> None:
+    def __init__(self, capture: Capture) -> None:
+        self.failed: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(capture,))
+
+    def _run(self, capture: Capture) -> None:
+        try:
+            capture.run(stop=self._stop)
+        except BaseException as problem:
+            self.failed = problem
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it in the middle of a block."""
+        self._stop.set()
+        self.join()
+
+    def join(self, seconds: float = 60) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the capture does not end"
+
+
+def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
+    """Looks until it is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+class Writers:
+    """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks.
+
+    With `tolerant` they outlive the server, and go on when it is back.
+    """
+
+    def __init__(self, database: pg.Database, *, tolerant: bool = False) -> None:
         self._database = database
+        self._tolerant = tolerant
         self._stop = threading.Event()
         self._failed: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, args=(k,)) for k in range(2)]
@@ -101,16 +159,30 @@ class Writers:
         assert not self._failed
 
     def _run(self, which: int) -> None:
-        try:
-            with self._database.session() as connection:
-                connection.autocommit = False
-                self._work(connection, random.Random(which), which * 1_000_000)
-        except BaseException as problem:
-            self._failed.append(problem)
+        dice = random.Random(which)
+        while not self._stop.is_set():
+            try:
+                with self._database.session() as connection:
+                    connection.autocommit = False
+                    self._work(connection, dice, which * 1_000_000)
+            except (psycopg2.OperationalError, psycopg2.InterfaceError) as problem:
+                if not self._tolerant:
+                    self._failed.append(problem)
+                    return
+                time.sleep(0.05)
+            except BaseException as problem:
+                self._failed.append(problem)
+                return
 
     def _work(self, connection: Any, dice: random.Random, base: int) -> None:
-        made = 0
         with connection.cursor() as cursor:
+            # Whether the last commit before a crash was one, only the table knows.
+            cursor.execute(
+                "SELECT coalesce(max(id) + 1 - %s, 0) FROM counted WHERE id BETWEEN %s AND %s",
+                (base, base, base + 999_999),
+            )
+            (made,) = cursor.fetchone()
+            connection.commit()
             while not self._stop.is_set():
                 count = dice.choice([1, 5, 40, 600])
                 cursor.execute(

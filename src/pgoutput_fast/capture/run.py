@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -43,6 +45,9 @@ _BATCH_BYTES = 1 << 22
 _READ_SECONDS = 0.5
 # So long a server that is away is waited for.
 _RETRY_SECONDS = 300.0
+# A connection that lasted so long was good: when it is lost, that is a new outage.
+_GOOD_SECONDS = 5.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Capture:
@@ -101,6 +106,7 @@ class Capture:
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
         self._has_begun = False
+        self._connected_at: float | None = None
         self._meter = Meter(dsn, slot)
         self._log_seconds = log_seconds
         self._metrics_file = Path(metrics_file) if metrics_file is not None else None
@@ -143,16 +149,39 @@ class Capture:
                 address=self._metrics_address,
             ),
         ):
-            for attempt in Retrying(
-                retry=retry_if_exception(self._may_pass),
-                wait=wait_random_exponential(multiplier=0.2, max=10),
-                stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
-                sleep=sleep_using_event(stop),
-                before_sleep=before_sleep_log(_log, logging.WARNING),
-                reraise=True,
-            ):
-                with attempt:
-                    self._session(until_lsn, stop)
+            lost: BaseException | None = None
+            while True:
+                # Each outage has its time, and its pauses begin short.
+                for attempt in Retrying(
+                    retry=retry_if_exception(self._may_pass),
+                    wait=wait_random_exponential(multiplier=0.2, max=10),
+                    stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
+                    sleep=sleep_using_event(stop),
+                    before_sleep=before_sleep_log(_log, logging.WARNING),
+                    reraise=True,
+                ):
+                    with attempt:
+                        lost = self._outlive(until_lsn, stop)
+                if lost is None:
+                    return
+                _log.warning("the connection is lost and made again: %s", str(lost).strip())
+
+    def _outlive(self, until_lsn: int | None, stop: threading.Event) -> BaseException | None:
+        """One connection's worth. What a connection that was good for some time was lost by; else it is raised."""
+        self._connected_at = None
+        try:
+            self._session(until_lsn, stop)
+        except Exception as problem:
+            if isinstance(problem, OSError) and problem.errno in _NO_ROOM:
+                problem.add_note(
+                    f"{self._directory} has no room for another segment. Nothing is lost: the server keeps what is not "
+                    "durable, and its WAL grows meanwhile. Make room, and run the capture again"
+                )
+            at = self._connected_at
+            if at is None or time.monotonic() - at < _GOOD_SECONDS or not self._may_pass(problem):
+                raise
+            return problem
+        return None
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
@@ -187,7 +216,7 @@ class Capture:
             self._meter.session(lambda: recorder.progress),
             recorder,
         ):
-            self._has_begun = True
+            self._begin()
             while not stop.is_set():
                 wait = min(_READ_SECONDS, self._limits.seconds)
                 received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
@@ -222,7 +251,7 @@ class Capture:
             self._meter.session(lambda: recorder.progress),
             recorder,
         ):
-            self._has_begun = True
+            self._begin()
             pull_into(
                 pull,
                 recorder,
@@ -233,6 +262,10 @@ class Capture:
                 expect_usable=self._expect_usable,
             )
             recorder.finish()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._connected_at = time.monotonic()
 
     def _expect_usable(self, found: Slot | None) -> Slot:
         """The slot, which has segments already.
