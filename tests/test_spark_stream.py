@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -134,9 +137,9 @@ class Query:
         return len(self._batches()) - before
 
     @contextlib.contextmanager
-    def running(self, **options: str) -> Iterator[Any]:
+    def running(self, schema: str | None = None, **options: str) -> Iterator[Any]:
         """The query, for the time of the block."""
-        query = self._writer(None, options).trigger(processingTime="0.1 seconds").start()
+        query = self._writer(schema, options).trigger(processingTime="0.1 seconds").start()
         try:
             yield query
         finally:
@@ -290,25 +293,26 @@ def test_tables_that_change(shop: Shop, query: Query) -> None:
         place.mkdir()
         queries[mode] = Query(query.spark, shop, place, **query.options)
     pinned = "_seq bigint, _change_type string, _commit_lsn bigint, note string, id bigint, more int"
-    queries["latest"].run(**both)
-    queries["union"].run(schema_mode="union")
-    queries["pinned"].run(pinned)
-    shop.run("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (2, 'new', 3)")
-    shop.capture()
-    # With the schema that the query had, which a running one keeps.
-    before = {**query.options, **both, "catalog": list_segments(shop.directory)[0].catalog.to_json()}
-    with pytest.raises(StreamingQueryException, match=r"public\.orders: a newer version.*Restart it"):
-        Query(query.spark, shop, places["latest"], **before).run()
+    newer = r"public\.orders: .* newer version of the relation .*Restart"
+    with contextlib.ExitStack() as stack:
+        latest = stack.enter_context(queries["latest"].running(**both))
+        union = stack.enter_context(queries["union"].running(schema_mode="union"))
+        stack.enter_context(queries["pinned"].running(pinned))
+        _wait_for(lambda: [len(each.rows()) for each in queries.values()] == [2, 1, 1])
+        shop.run("ALTER TABLE orders ALTER COLUMN note SET NOT NULL", "UPDATE orders SET note = 'set'")
+        shop.run("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (2, 'new', 3)")
+        shop.capture()
+        for query in (latest, union):
+            with pytest.raises(StreamingQueryException, match=newer):
+                query.awaitTermination(60)
+        _wait_for(lambda: len(queries["pinned"].rows()) == 3)
+    rows = [(row["id"], row["note"], row["more"]) for row in queries["pinned"].rows()]
+    assert rows == [(1, "old", None), (1, "set", None), (2, "new", 3)]
     queries["latest"].run(**both)
     rows = queries["latest"].rows()
-    assert [row["_relation"] for row in rows] == ["public.orders", "public.others", "public.orders"]
+    assert [row["_relation"] for row in rows] == ["public.orders", "public.others", *["public.orders"] * 2]
     assert rows[-1]["public.orders"] == {"id": 2, "note": "new", "more": 3}
     assert rows[1]["public.orders"] is None
-    queries["pinned"].run(pinned)
-    assert [(row["id"], row["note"], row["more"]) for row in queries["pinned"].rows()] == [
-        (1, "old", None),
-        (2, "new", 3),
-    ]
 
 
 def test_what_retention_may_take(shop: Shop, query: Query) -> None:
@@ -369,6 +373,67 @@ def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None
     with pytest.raises(StreamingQueryException, match=r"is gone"), query.running(**own) as running:
         running.awaitTermination(60)
     assert _applied(query.rows()) == _table(shop)
+
+
+def _busy(shop: Shop, done: Callable[[], bool]) -> int:
+    """Changes `orders`, with transactions that are streamed and rolled back between; gives how many times it did."""
+    rows = "INSERT INTO orders SELECT {0} * g, repeat('x', 400) FROM generate_series({1}, {2}) g"
+    n, deadline = 0, time.monotonic() + 90
+    while not done() and time.monotonic() < deadline:
+        n += 1
+        first, last = n * 500, n * 500 + n % 3 * 200
+        shop.run(
+            rows.format(1, first, last), f"UPDATE orders SET note = note || 'y' WHERE id % 500 = {n % 7}"
+        )
+        with shop.database.session() as connection:
+            connection.autocommit = False
+            connection.cursor().execute(rows.format(-1, first, last + 200))
+            connection.rollback()
+        time.sleep(0.2)
+    return n
+
+
+_DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate())
+options, directory, place = json.loads(sys.argv[1]), *sys.argv[2:]
+frame = spark.readStream.format("pgoutput").options(**options).load(directory)
+writer = frame.writeStream.format("parquet").option("checkpointLocation", place + "/checkpoint")
+query = writer.trigger(processingTime="0.1 seconds").start(place + "/out")
+if query.awaitTermination(120):
+    raise SystemExit("it ended")
+"""
+
+
+def test_a_driver_that_is_killed(shop: Shop, spark: Any, tmp_path: Path) -> None:
+    """Its capture ends, too; and the next one goes on, in the same sink."""
+    shop.begin("orders")
+    own = {"dsn": shop.dsn, "slot": shop.slot, "publication": shop.publication, "table": "public.orders"}
+    own["capture"] = json.dumps({"seconds": 0.1})
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-c", _DRIVER, json.dumps(own), str(shop.directory), str(tmp_path)]
+    driver = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        n = _busy(
+            shop, lambda: driver.poll() is not None or len(list(out.glob("_spark_metadata/[0-9]*"))) >= 3
+        )
+    finally:
+        driver.kill()
+        _, said = driver.communicate()
+    assert driver.returncode == -signal.SIGKILL, said
+    shop.run("DELETE FROM orders WHERE id % 7 = 0")
+    _wait_for(lambda: not find_slot(shop.database.dsn, shop.slot).active_pid)
+    frame = spark.readStream.format("pgoutput").options(**own).load(str(shop.directory))
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start(str(out)).awaitTermination(120)
+    rows = spark.read.parquet(str(out)).toArrow().to_pylist()
+    assert _applied(rows) == _table(shop)
+    assert sum(row["_change_type"] == "insert" for row in rows) == sum(
+        k % 3 * 200 + 1 for k in range(1, n + 1)
+    )
 
 
 def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

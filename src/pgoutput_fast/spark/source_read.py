@@ -18,7 +18,7 @@ from pgoutput_fast.segment_paths import open_file
 from pgoutput_fast.segments import RowGroup, Segment
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
 
-__all__ = ["Bounds", "RowsReader", "SegmentRows", "fates_of", "may_have", "ranges"]
+__all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "fates_of", "may_have", "ranges"]
 
 # Tagged columns -> the smallest and largest value that is wanted.
 Bounds = Mapping[str, tuple[int, int]]
@@ -33,13 +33,24 @@ class SegmentRows(InputPartition):
         row_groups: which.
         outcomes: what became of their transactions, if only committed ones are wanted.
         bounds: which of their rows, if not all.
-        tables: what they are decoded by, if not as it was planned.
     """
 
     path: str
     row_groups: tuple[int, ...]
     outcomes: pa.RecordBatch | None = None
     bounds: Bounds = field(default_factory=dict)
+
+
+@dataclass
+class ManyRows(InputPartition):
+    """Row groups of several segments, which are small.
+
+    Attributes:
+        pieces: these.
+        tables: what they are decoded by, if not as it was planned.
+    """
+
+    pieces: tuple[SegmentRows, ...]
     tables: tuple[TablePlan, ...] | None = None
 
 
@@ -55,15 +66,17 @@ class RowsReader:
         self._plan = plan
         self._target = arrow_schema(schema)
 
-    def rows_of(self, partition: SegmentRows) -> Iterator[pa.RecordBatch]:
-        """Record batches of a partition; one row group is in memory at a time."""
+    def rows_of(
+        self, partition: SegmentRows, tables: tuple[TablePlan, ...] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of a partition; one row group is in memory at a time. `tables` if not as it was planned."""
         if not partition.row_groups:
             return
         with pq.ParquetFile(open_file(partition.path)) as file:
             for k in partition.row_groups:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
                 rows = _chosen(rows, partition)
-                for table in self._plan.tables if partition.tables is None else partition.tables:
+                for table in self._plan.tables if tables is None else tables:
                     for batch in _of(table, rows).to_batches():
                         yield from map(self._finished(table), table.decode(iter([batch])))
 
@@ -158,6 +171,6 @@ def fates_of(segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBat
     known = [found for k in row_groups if (found := segment.row_groups[k].txns) is not None]
     if len(known) < len(row_groups):
         return outcomes
-    txns = outcomes.column("txn").fill_null(-1).to_numpy()
     first, last = min(each[0] for each in known), max(each[1] for each in known)
+    txns = outcomes.column("txn").fill_null(-1).to_numpy()
     return outcomes.filter(pa.array((txns >= first) & (txns <= last)))

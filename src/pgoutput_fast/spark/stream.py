@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.segment_stream import SegmentStream
+from pgoutput_fast.segments import Segment
 from pgoutput_fast.spark.source_plan import TablePlan
-from pgoutput_fast.spark.source_read import RowsReader, SegmentRows
+from pgoutput_fast.spark.source_read import ManyRows, RowsReader
 from pgoutput_fast.spark.stream_plan import StreamPlan, new_versions, planned_again
 from pgoutput_fast.spark.stream_rows import RangeRows
 
@@ -159,12 +160,11 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._at = end
         if start["seq"] >= end["seq"]:
             return []
-        tables = self._tables(start["seq"], end["seq"])
-        return self._ranges.partitions(start["seq"], end["seq"], tables)
+        segments = self._ranges.segments(start["seq"], end["seq"])
+        return self._ranges.partitions(segments, start["seq"], end["seq"], self._tables(segments))
 
-    def _tables(self, start: int, end: int) -> tuple[TablePlan, ...] | None:
+    def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
         """What the rows are decoded by, if versions came that nobody knew when the query was planned."""
-        segments = self._ranges.segments(start, end)
         wanted = self._settled.given.get("slot")
         other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
         if other is not None:
@@ -176,21 +176,27 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         new = new_versions(self._settled, found)
         if not new:
             return None
+        came = f"{', '.join(new)}: a newer version of the relation came than the query was planned with"
         if self._settled.mode == "latest":
             raise ValueError(
-                f"{', '.join(new)}: a newer version of the relation came than the query was planned with "
-                f"(catalog {self._plan.tables[0].decode.fingerprint}). Restart it to go on with the new schema, "
-                "or pin one with schema(...)"
+                f"{came} (catalog {self._plan.tables[0].decode.fingerprint}). Restart it to go on with the new "
+                "schema, or pin one with schema(...)"
             )
         known = tuple(relation.version for relation in found.relations)
         if self._again is None or self._again[0] != known:
-            self._again = known, planned_again(self._settled, found)
+            try:
+                self._again = known, planned_again(self._settled, found)
+            except ValueError as problem:
+                raise ValueError(
+                    f"{came}, and does not fit: {problem}. Restart it with a schema that has room for it"
+                ) from None
         return self._again[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Record batches of a partition; one row group is in memory at a time."""
-        assert isinstance(partition, SegmentRows)
-        return self.rows_of(partition)
+        assert isinstance(partition, ManyRows)
+        for piece in partition.pieces:
+            yield from self.rows_of(piece, partition.tables)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Up to there Spark will not ask again: retention may take it."""

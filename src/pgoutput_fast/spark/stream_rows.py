@@ -13,12 +13,14 @@ from pgoutput_fast.schema import OUTCOMES_SCHEMA
 from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
 from pgoutput_fast.segments import Segment, one_batch, outcomes_of
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source_read import Bounds, SegmentRows, fates_of, may_have, ranges
+from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
 
 __all__ = ["RangeRows"]
 
 # So many segments' outcomes are kept, for the next batch asks for those of the last segment again.
 _MOST_OUTCOMES = 4
+# What is smaller in the file than this is not worth a task, unless a batch has fewer of them than that.
+_TASK_BYTES, _TASKS = 1 << 20, 64
 
 
 class RangeRows:
@@ -38,11 +40,12 @@ class RangeRows:
         self._outcomes: OrderedDict[str, pa.RecordBatch] = OrderedDict()
 
     def partitions(
-        self, start: int, end: int, tables: tuple[TablePlan, ...] | None = None
-    ) -> list[SegmentRows]:
+        self, inside: Sequence[Segment], start: int, end: int, tables: tuple[TablePlan, ...] | None = None
+    ) -> list[ManyRows]:
         """The rows between two positions.
 
         Args:
+            inside: what `segments` gives for them.
             start: ordinal of the first message.
             end: ordinal behind the last one.
             tables: what rows are decoded by, if not as it was planned.
@@ -50,14 +53,17 @@ class RangeRows:
         Raises:
             SegmentsGoneError: if messages that are needed are in no segment any more.
         """
-        inside = self.segments(start, end)
+        read = self._plan.tables if tables is None else tables
+        oids = sorted({oid for table in read for oid in table.oids})
         if self._plan.committed:
-            return self._committed(inside, start, end, tables)
-        return [
-            SegmentRows(str(segment.path), taken, None, _bounds(segment, start, end), tables)
-            for segment in inside
-            for taken in ranges(segment, self._oids(tables), self._plan.partition_bytes)
-        ]
+            found = self._committed(inside, start, end, oids)
+        else:
+            found = [
+                (segment, SegmentRows(str(segment.path), taken, None, _bounds(segment, start, end)))
+                for segment in inside
+                for taken in ranges(segment, oids, self._plan.partition_bytes)
+            ]
+        return _together(found, tables, self._plan.partition_bytes)
 
     def segments(self, start: int, end: int) -> list[Segment]:
         """The segments between two positions.
@@ -67,18 +73,9 @@ class RangeRows:
         """
         return [self._stream.footer(named) for named in self._stream.between(start, end)]
 
-    def _oids(self, tables: tuple[TablePlan, ...] | None) -> list[int]:
-        if tables is None:
-            return self._plan.oids
-        return sorted({oid for table in tables for oid in table.oids})
-
     def _committed(
-        self,
-        inside: Sequence[Segment],
-        start: int,
-        end: int,
-        tables: tuple[TablePlan, ...] | None,
-    ) -> list[SegmentRows]:
+        self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
+    ) -> list[tuple[Segment, SegmentRows]]:
         if not inside:
             return []
         told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
@@ -86,17 +83,17 @@ class RangeRows:
         aborts = [_aborts(told)]
         txns = np.sort(commits.column("txn").to_numpy())
         # Those whose first rows lie before the range: they were streamed or prepared, or a segment was cut inside.
-        older = txns[txns < inside[0].first_seq].tolist()
-        before = self._before(older, inside[0].first_seq)
-        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older)]
-        fates = one_batch([commits, *aborts], OUTCOMES_SCHEMA)
+        older = txns[txns < inside[0].first_seq]
+        before = self._before(older.tolist(), inside[0].first_seq)
+        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older.tolist())]
+        fates = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
+        of_older = fates.filter(pc.is_in(fates.column("txn"), pa.array(older)))
         found = []
-        for segment in [*before, *inside]:
-            wanted = older if segment.last_seq < inside[0].first_seq else txns.tolist()
-            theirs = fates.filter(pc.is_in(fates.column("txn"), pa.array(wanted, pa.int64())))
-            for taken in ranges(segment, self._oids(tables), self._plan.partition_bytes, wanted):
-                few = fates_of(segment, taken, theirs)
-                found.append(SegmentRows(str(segment.path), taken, few, tables=tables))
+        for segments, known, wanted in ((before, of_older, older.tolist()), (inside, fates, txns.tolist())):
+            for segment in segments:
+                for taken in ranges(segment, oids, self._plan.partition_bytes, wanted):
+                    few = fates_of(segment, taken, known)
+                    found.append((segment, SegmentRows(str(segment.path), taken, few)))
         return found
 
     def _before(self, txns: Sequence[int], end: int) -> list[Segment]:
@@ -119,6 +116,23 @@ class RangeRows:
                 self._outcomes.popitem(last=False)
         self._outcomes.move_to_end(path)
         return self._outcomes[path]
+
+
+def _together(
+    found: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
+) -> list[ManyRows]:
+    """Puts small ones together, for a task costs something: a live capture's segments have some kilobytes each."""
+    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in found]
+    enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
+    together: list[list[SegmentRows]] = []
+    taken = enough
+    for (_, rows), size in zip(found, sizes, strict=True):
+        if taken + size > enough:
+            together.append([])
+            taken = 0
+        together[-1].append(rows)
+        taken += size
+    return [ManyRows(tuple(each), tables) for each in together]
 
 
 def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
