@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,38 @@ def test_slots_that_are_gone_or_not_ours(database: pg.Database, slot: str, tmp_p
     drop_slot(database.dsn, slot)
     with pytest.raises(CaptureError, match=r"slot \w+ is gone, but .* has segments of it"):
         Capture(database.dsn, slot, ["captured"], tmp_path).run()
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+@pytest.mark.parametrize("how", ["made anew", "read by somebody"])
+@pytest.mark.parametrize("first", ["a segment", "nothing yet"])
+def test_slots_that_somebody_else_moved(
+    database: pg.Database, slot: str, tmp_path: Path, through: Any, how: str, first: str
+) -> None:
+    """What committed meanwhile is in nobody's segments: that must be said, not passed over."""
+    if database.version < 11:
+        pytest.skip("such slots cannot be told apart on PostgreSQL 10")
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path, through=through)
+    if first == "a segment":
+        database.execute("INSERT INTO counted VALUES (1, 1)")
+    capture.run(until_lsn=now(database))
+    capture.run(until_lsn=now(database))  # which is nothing to be alarmed by
+    if how == "made anew":
+        drop_slot(database.dsn, slot)
+        database.execute("INSERT INTO counted VALUES (2, 1)")
+        create_slot(database.dsn, slot)
+    else:
+        options = "'proto_version', '1', 'publication_names', 'captured'"
+        database.execute(
+            "INSERT INTO counted VALUES (2, 1)",
+            f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{slot}', NULL, NULL, {options})",
+        )
+    with pytest.raises(CaptureError, match=r"somebody else read from it, or dropped it and made it anew"):
+        capture.run(until_lsn=now(database))
+    if first == "a segment":
+        (tmp_path / "_acknowledged.json").write_text("{")
+        with pytest.raises(CaptureError, match=r"_acknowledged.json says no position"):
+            capture.run()
 
 
 def test_a_connection_that_is_cut(

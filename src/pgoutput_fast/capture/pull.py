@@ -174,6 +174,7 @@ def pull_into(
     until_lsn: int | None,
     stop: threading.Event,
     expect_usable: Callable[[Slot | None], object],
+    let_go: Callable[[int], int],
 ) -> None:
     """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
 
@@ -185,6 +186,7 @@ def pull_into(
         until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
         stop: ends as soon as it is set.
         expect_usable: raises if a slot can be pulled from no more.
+        let_go: up to where the slot may be advanced when there is nothing up to a position.
 
     Raises:
         psycopg2.Error: if the server refuses, or the connection is lost.
@@ -210,7 +212,7 @@ def pull_into(
         complete = most is None or count < most
         if complete:
             # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-            durable = max(durable, upto)
+            durable = max(durable, let_go(upto))
         # Many logical messages outside of transactions: the next peek goes past them.
         most = limits.rows if complete or durable > before else None
         pull.advance(durable)

@@ -23,6 +23,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.acknowledged import FILE
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
@@ -34,7 +35,7 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.options import Options
-from pgoutput_fast.segments import Source
+from pgoutput_fast.segments import Segment, Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
@@ -196,7 +197,8 @@ class Capture:
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
         """One connection's worth."""
         newest = self._directory.newest()
-        source = self._prepare(newest is not None)
+        noted = self._directory.acknowledged
+        source = self._prepare(newest, noted.lsn)
         state: StreamState | None = None
         end_lsn = 0
         if newest is not None:
@@ -224,9 +226,10 @@ class Capture:
                     sender.status()
                 recorder.check()
                 durable = recorder.durable_lsn
-                if not len(received.payloads) and recorder.idle:
+                if not len(received.payloads) and recorder.idle and sender.wal_end > durable:
                     # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-                    durable = max(durable, sender.wal_end)
+                    is_last = until_lsn is not None and sender.wal_end >= until_lsn
+                    durable = max(durable, noted.let_go(sender.wal_end, now=is_last))
                 elif not len(received.payloads) and until_lsn is not None and sender.wal_end >= until_lsn:
                     recorder.flush()
                 sender.acknowledge(durable)
@@ -260,6 +263,7 @@ class Capture:
                 until_lsn=until_lsn,
                 stop=stop,
                 expect_usable=self._expect_usable,
+                let_go=lambda lsn: self._directory.acknowledged.let_go(lsn, now=True),
             )
             recorder.finish()
 
@@ -285,18 +289,28 @@ class Capture:
             )
         return found
 
-    def _prepare(self, has_segments: bool) -> Source:
+    def _prepare(self, newest: Segment | None, noted_lsn: int | None) -> Source:
         """What is captured; the slot is created if this is the beginning."""
+        has_begun = newest is not None or noted_lsn is not None
         with session(self._dsn) as cursor:
             server = read_server(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
-        if found is None and not has_segments:
+        if found is None and not has_begun:
             found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
             _log.info("created slot %s", self._slot)
         found = self._expect_usable(found)
         if (found.plugin, found.database) != ("pgoutput", server.database):
             raise CaptureError(
                 f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
+            )
+        known = max((newest.end_lsn if newest is not None else None) or 0, noted_lsn or 0)
+        # Before 11 a slot is let go of by reading from it, which may go a record further than was asked for.
+        if has_begun and server.major >= 11 and (found.confirmed_flush_lsn or 0) > known:
+            raise CaptureError(
+                f"slot {self._slot} stands at {lsn_text(found.confirmed_flush_lsn or 0)}, but this capture let go of it "
+                f"only up to {lsn_text(known)}: somebody else read from it, or dropped it and made it anew. What "
+                "committed in between may be lost: load the tables again, and capture into another directory. (If "
+                f"{self._directory} was moved without its {FILE}, bring that file along)"
             )
         options = plugin_options(
             server.version, self._publications, two_phase=found.two_phase, overrides=self._overrides

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from pgoutput_fast.capture.acknowledged import Acknowledged
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
@@ -51,6 +52,7 @@ class Sink:
         self._retention = retention
         self._typed = None if typed is None else TypedFiles(self._store, typed)
         self._owner: Owner | None = None
+        self._acknowledged: Acknowledged | None = None
         self._last_seq: int | None = None
         self._before: int | None = None
         self._name = ""
@@ -75,9 +77,24 @@ class Sink:
                     self._typed.catch_up()
             yield
 
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """What was let go of beyond the segments.
+
+        Raises:
+            CaptureError: if the note of it is damaged.
+        """
+        if self._acknowledged is None:
+            try:
+                self._acknowledged = Acknowledged(self._store)
+            except ValueError as problem:
+                raise CaptureError(f"{problem}. Bring it back, or capture into another directory") from None
+        return self._acknowledged
+
     def newest(self) -> Segment | None:
         """The segment behind which a capture goes on; None if there is none."""
         newest = newest_segment(self._directory)
+        self._acknowledged = None  # another capture may have gone on in a store meanwhile
         self._last_seq = None if newest is None else newest.last_seq
         return newest
 
