@@ -23,7 +23,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from pgoutput_fast.capture.acknowledged import FILE
+from pgoutput_fast.capture.acknowledged import FILE, Acknowledged
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
@@ -198,7 +198,7 @@ class Capture:
         """One connection's worth."""
         newest = self._directory.newest()
         noted = self._directory.acknowledged
-        source = self._prepare(newest, noted.lsn)
+        source = self._prepare(newest, noted)
         state: StreamState | None = None
         end_lsn = 0
         if newest is not None:
@@ -289,9 +289,9 @@ class Capture:
             )
         return found
 
-    def _prepare(self, newest: Segment | None, noted_lsn: int | None) -> Source:
+    def _prepare(self, newest: Segment | None, noted: Acknowledged) -> Source:
         """What is captured; the slot is created if this is the beginning."""
-        has_begun = newest is not None or noted_lsn is not None
+        has_begun = newest is not None or noted.lsn is not None
         with session(self._dsn) as cursor:
             server = read_server(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
@@ -303,11 +303,14 @@ class Capture:
             raise CaptureError(
                 f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
             )
-        known = max((newest.end_lsn if newest is not None else None) or 0, noted_lsn or 0)
+        stands = found.confirmed_flush_lsn or 0
+        known = max((newest.end_lsn if newest is not None else None) or 0, noted.lsn or 0)
+        if not has_begun:
+            noted.let_go(stands, now=True)
         # Before 11 a slot is let go of by reading from it, which may go a record further than was asked for.
-        if has_begun and server.major >= 11 and (found.confirmed_flush_lsn or 0) > known:
+        elif server.major >= 11 and stands > known:
             raise CaptureError(
-                f"slot {self._slot} stands at {lsn_text(found.confirmed_flush_lsn or 0)}, but this capture let go of it "
+                f"slot {self._slot} stands at {lsn_text(stands)}, but this capture let go of it "
                 f"only up to {lsn_text(known)}: somebody else read from it, or dropped it and made it anew. What "
                 "committed in between may be lost: load the tables again, and capture into another directory. (If "
                 f"{self._directory} was moved without its {FILE}, bring that file along)"
