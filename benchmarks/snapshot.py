@@ -22,7 +22,8 @@ from pgoutput_fast.demo.servers import Server, find_installations
 TABLE = """
 CREATE TABLE orders (
     id int8 PRIMARY KEY, customer int4, product int4, quantity int2, price float8, discount float4, total numeric,
-    paid bool, created timestamp, updated timestamptz, day date, code text, name text, note text, raw bytea, weight float8)
+    paid bool, created timestamp, updated timestamptz, day date, code text, name text, note text, raw bytea,
+    weight float8)
 """
 ROWS = """
 INSERT INTO orders SELECT g, g %% 7919, g %% 104729, g %% 97, (g %% 100000) / 7.0, CASE WHEN g %% 10 < 3 THEN 0.25 END,
