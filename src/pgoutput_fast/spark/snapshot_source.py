@@ -3,7 +3,7 @@
 Options: `dsn`, `table`; `publication` (names with commas, for the columns and rows that they publish); `slot` (created
 if it does not exist: what changes after the snapshot is what it sends), `snapshot_seconds` (so long it is held, 3600);
 or `snapshot` and `consistent_lsn` of one that somebody else holds (`Snapshot.spark_options()`); `columns`, `time`,
-`partition_bytes`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `metadata_prefix` as in `Options`.
+`partition_bytes`; and `unrepresentable`, `numeric`, `uuid`, `metadata_prefix` as in `Options`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["SnapshotPlan", "SnapshotSourceReader", "make_snapshot_reader", "plan_snapshot"]
 
-_DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "metadata_prefix")
+# No on_error: there is nowhere to keep rejects.
+_DECODING = ("unrepresentable", "numeric", "uuid", "metadata_prefix")
 _OPTIONS = (
     "mode", "dsn", "table", "publication", "slot", "snapshot", "consistent_lsn", "snapshot_seconds", "columns", "time",
     "partition_bytes", *_DECODING,
