@@ -21,7 +21,7 @@ from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
 from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import describe_tables
 from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.options import Options
 
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
@@ -116,6 +116,7 @@ class Snapshot:
         if isinstance(tables, str) or isinstance(publications, str):
             raise ValueError("tables and publications must be lists of names")
         self._dsn = dsn
+        self._publications = tuple(publications)
         self.options = options if options is not None else Options()
         self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover)
         try:
@@ -194,6 +195,19 @@ class Snapshot:
         relation = self.tables[self._known(table)].relation
         schema: pa.Schema = CopyRows(relation, self.options, self.catalog.types, 0).schema
         return schema
+
+    def spark_options(self) -> dict[str, str]:
+        """For `spark.read.format("pgoutput")`, beside `table`: reads this snapshot while it lives, on the executors.
+
+        They hold the connection string, with its password if there is one.
+        """
+        return {
+            "mode": "snapshot",
+            "dsn": self._dsn,
+            "publication": ",".join(map(quote_identifier, self._publications)),
+            "snapshot": self.name,
+            "consistent_lsn": str(self.consistent_lsn),
+        }
 
     def _connect(self) -> SnapshotReader:
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)

@@ -75,6 +75,14 @@ WHERE t.pubname = ANY(%s)
 ORDER BY n.nspname, c.relname, t.pubname
 """
 
+# The same of tables that are named, as if a publication had them with all that it can.
+_NAMED = """
+SELECT '', c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, NULL, NULL
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND c.relkind IN ('r', 'p')
+"""
+
 _COLUMNS = """
 SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod::int8,
        coalesce(to_json(a) ->> 'attgenerated', '') <> '',
@@ -134,7 +142,13 @@ SELECT DISTINCT w.root::int8 FROM within w JOIN pg_catalog.pg_type t ON t.oid = 
 
 
 def describe_tables(
-    cursor: Any, publications: Sequence[str], major: int, consistent_lsn: int, *, user_types: bool
+    cursor: Any,
+    publications: Sequence[str],
+    major: int,
+    consistent_lsn: int,
+    *,
+    user_types: bool,
+    named: Sequence[tuple[str, str]] = (),
 ) -> tuple[tuple[SnapshotTable, ...], Catalog]:
     """What the publications publish, as it is in the cursor's transaction; and a catalog of it.
 
@@ -144,22 +158,14 @@ def describe_tables(
         major: of the server's version.
         consistent_lsn: the snapshot's.
         user_types: whether the catalog has what the server says of types that are not built in.
+        named: (schema, name) of tables, in place of those of publications.
 
     Raises:
         ValueError: for a publication that is not there, and for column lists that the server could not reconcile.
         psycopg2.Error: if the server cannot be asked.
     """
-    if isinstance(publications, str) or not publications:
-        raise ValueError("publications must be a list of names")
-    cursor.execute(
-        "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY(%s)", (list(publications),)
-    )
-    missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
-    if missing:
-        raise ValueError(f"there is no publication {', '.join(missing)}")
-    cursor.execute(_TABLES, (list(publications),))
     published: dict[int, list[Any]] = {}
-    for row in cursor.fetchall():
+    for row in _published(cursor, publications, named):
         published.setdefault(row[1], []).append(row)
     parts = _parts_of(cursor, list(published))
     # What is published as its root's, and by another publication by itself, comes as the root's.
@@ -188,6 +194,23 @@ def describe_tables(
     if not user_types:
         return tables, Catalog(relations)
     return tables, Catalog(relations, read_types(cursor.connection))
+
+
+def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[str, str]]) -> list[Any]:
+    """Rows of `_TABLES`."""
+    if named:
+        cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
+        return list(cursor.fetchall())
+    if isinstance(publications, str) or not publications:
+        raise ValueError("publications must be a list of names")
+    cursor.execute(
+        "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY(%s)", (list(publications),)
+    )
+    missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
+    if missing:
+        raise ValueError(f"there is no publication {', '.join(missing)}")
+    cursor.execute(_TABLES, (list(publications),))
+    return list(cursor.fetchall())
 
 
 def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, TablePart | None]]]:
@@ -250,7 +273,9 @@ def _table(
 def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, major: int) -> Iterator[str]:
     """Columns that a publication sends; before 18 generated ones never are, whatever the view says of them."""
     for column, generated in columns:
-        if (listed is None or column.name in listed) and not (generated and major < 18):
+        in_list = listed is None or column.name in listed
+        may_be_sent = not generated or (listed is not None and major >= 18)
+        if in_list and may_be_sent:
             yield column.name
 
 
