@@ -83,6 +83,7 @@ soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Sp
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
 	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
 	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/test_capture_faults.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

@@ -343,6 +343,8 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
         tmp_path / f".{'0' * 20}-{'0' * 20}.parquet.{'0f' * 8}",
         tmp_path / "typed" / f".x.parquet.{'ab' * 8}",
     ]
+    left.append(tmp_path / "typed" / "_spill" / "pgoutput-fast-0.arrow")
+    left[-1].parent.mkdir(exist_ok=True)
     for path in left:
         path.write_bytes(b"unfinished")
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 100")

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -28,6 +29,8 @@ __all__ = ["Sink"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
+# Where rows of open transactions wait, beside the typed files that they will be in.
+_SPILL = f"{TYPED}/_spill"
 # As `Store.write` calls a file that is not finished.
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 
@@ -50,7 +53,11 @@ class Sink:
         self._directory = directory
         self._store = open_store(directory)
         self._retention = retention
-        self._typed = None if typed is None else TypedFiles(self._store, typed)
+        self._typed = None
+        if typed is not None:
+            if typed.spill_directory is None and self._store.local:
+                typed = replace(typed, spill_directory=self._store.at(_SPILL))
+            self._typed = TypedFiles(self._store, typed)
         self._owner: Owner | None = None
         self._acknowledged: Acknowledged | None = None
         self._last_seq: int | None = None
@@ -155,6 +162,8 @@ class Sink:
         for entry in [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]:
             if _UNFINISHED.fullmatch(entry.name.rpartition("/")[2]):
                 self._store.remove(entry.name)
+        for entry in self._store.entries(_SPILL):
+            self._store.remove(entry.name)
 
     def _expect_newest(self) -> None:
         names = named_segments(self._store)
