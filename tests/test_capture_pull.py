@@ -25,6 +25,7 @@ from pgoutput_fast.capture import (
     Capture,
     CaptureError,
     Limits,
+    check,
     create_slot,
     drop_slot,
     find_slot,
@@ -343,6 +344,10 @@ def test_where_no_replication_connection_is_allowed(without_walsenders: pg.Datab
     database = without_walsenders
     dsn = database.dsn.replace("user=postgres", "user=puller")
     create_slot(dsn, "pulled")
+    assert [each.subject for each in check(dsn, ["captured"]).findings if each.level == "error"] == [
+        "max_wal_senders"
+    ]
+    assert check(dsn, ["captured"], "pulled", through="sql").ok
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 100) g")
     with pytest.raises(psycopg2.OperationalError, match="max_wal_senders"):
         Capture(dsn, "pulled", ["captured"], tmp_path).run()
