@@ -62,7 +62,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_resume.py test_oracle_sessions.py test_soak.py
+    test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
@@ -77,7 +77,7 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 200 times (an hour)
+soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 400 times and more (an hour)
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)

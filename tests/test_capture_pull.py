@@ -25,6 +25,7 @@ from pgoutput_fast.capture import (
     Capture,
     CaptureError,
     Limits,
+    check,
     create_slot,
     drop_slot,
     find_slot,
@@ -114,6 +115,75 @@ def test_a_copy_that_ends_too_early() -> None:
         with pytest.raises(Malformed) as caught:
             rows.finish()
         assert (caught.value.reason, caught.value.offset) == (60, size)
+
+
+def _read_slowly(stream: bytes) -> tuple[list[tuple[int, bytes]], int | None]:
+    """The rows, and why they end before the stream does."""
+    rows: list[tuple[int, bytes]] = []
+    signature, rest = HEADER[:11], stream[19:]
+    if not signature.startswith(stream[:11]) or (stream[11:13].strip(b"\0") and len(stream) >= 19):
+        return rows, 58
+    if len(stream) < 19:
+        return rows, 60
+    (extension,) = struct.unpack(">i", stream[15:19])
+    if extension < 0:
+        return rows, 58
+    if len(rest) < extension:
+        return rows, 60
+    rest = rest[extension:]
+    while rest[:2] != END:
+        count = int.from_bytes(rest[:2])
+        if len(rest) >= 2 and count != 2:
+            return rows, 59
+        if len(rest) >= 6 and int.from_bytes(rest[2:6]) != 8:
+            return rows, 59
+        if len(rest) >= 14 and rest[6] > 127:
+            return rows, 14
+        if len(rest) < 18:
+            return rows, 60
+        size = int.from_bytes(rest[14:18], signed=True)
+        if size < 0 or size > 0x3FFFFFFF:
+            return rows, 59 if size < 0 else 5
+        if len(rest) < 18 + size:
+            return rows, 60
+        rows.append((int.from_bytes(rest[6:14]), rest[18 : 18 + size]))
+        rest = rest[18 + size :]
+    return rows, 61 if len(rest) > 2 else None
+
+
+def test_damaged_streams_end_where_a_slow_reader_ends() -> None:
+    """Longer with PGOUTPUT_FAST_MUTATIONS=100000."""
+    rng = random.Random(11)
+    for _ in range(int(os.environ.get("PGOUTPUT_FAST_MUTATIONS", "3000"))):
+        extension = rng.randbytes(rng.choice([0, 0, 9]))
+        stream = bytearray(HEADER[:15] + struct.pack(">I", len(extension)) + extension)
+        for _ in range(rng.randrange(5)):
+            stream += _row(rng.randrange(1 << 63), rng.randbytes(rng.choice([0, 1, 40])))
+        stream += END
+        for _ in range(rng.randrange(3)):
+            at = rng.randrange(len(stream))
+            match rng.randrange(3):
+                case 0:
+                    stream[at] = rng.choice([0, 1, 2, 8, 127, 128, 255])
+                case 1:
+                    del stream[at : at + rng.randrange(30)]
+                    stream += b"\0" * (not stream)
+                case _:
+                    stream[at:at] = rng.randbytes(rng.randrange(1, 9))
+        cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.randrange(5)))
+        rows, expected = _read_slowly(bytes(stream))
+        reader, found, reason = CopiedRows(), [], None
+        try:
+            for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+                payloads, lsns = reader.feed(pa.py_buffer(bytes(stream[a:b])))
+                found += zip(lsns.to_pylist(), payloads.to_pylist(), strict=True)
+            reader.finish()
+        except Malformed as problem:
+            reason = problem.reason
+        assert reason == expected
+        # Rows of the chunk that was wrong are not given.
+        assert found == rows[: len(found)]
+        assert reason is not None or len(found) == len(rows)
 
 
 # ---- from servers ------------------------------------------------------------------------------------------------
@@ -343,6 +413,10 @@ def test_where_no_replication_connection_is_allowed(without_walsenders: pg.Datab
     database = without_walsenders
     dsn = database.dsn.replace("user=postgres", "user=puller")
     create_slot(dsn, "pulled")
+    assert [each.subject for each in check(dsn, ["captured"]).findings if each.level == "error"] == [
+        "max_wal_senders"
+    ]
+    assert check(dsn, ["captured"], "pulled", through="sql").ok
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 100) g")
     with pytest.raises(psycopg2.OperationalError, match="max_wal_senders"):
         Capture(dsn, "pulled", ["captured"], tmp_path).run()

@@ -194,12 +194,17 @@ def pull_into(
         Exception: what the recorder failed with, or `expect_usable` raised.
     """
     most: int | None = limits.rows
+    reached = -1
     pull.advance(start_lsn)
     while not stop.is_set():
         expect_usable(pull.slot())
         upto = pull.position()
         if until_lsn is not None:
             upto = min(upto, until_lsn)
+        pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
+        if upto <= reached:
+            stop.wait(pause)
+            continue
         before, count = recorder.durable_lsn, 0
         for received in pull.peek(upto, most, lambda: not stop.is_set()):
             count += len(received.payloads)
@@ -219,7 +224,8 @@ def pull_into(
         if until_lsn is not None and durable >= until_lsn:
             return
         if complete:
-            stop.wait(limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS))
+            reached = durable
+            stop.wait(pause)
 
 
 def _malformed(problem: Malformed) -> DecodeError:
