@@ -112,6 +112,9 @@ FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.oid JOIN pg_catalog.pg_name
 ORDER BY n.nspname, c.relname
 """
 
+# Types of lower oids are the same everywhere: no Type message tells of them.
+_FIRST_NAMED = 10_000
+
 # What Type messages say: a domain bears its base type's name.
 _TYPE_NAMES = """
 WITH RECURSIVE base (root, oid) AS (
@@ -175,8 +178,7 @@ def describe_tables(
     oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
     cursor.execute(_UNSENDABLE, (oids,))
     unsendable = {oid for (oid,) in cursor.fetchall()}
-    first_named = 10_000 if major >= 12 else 16_384
-    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= first_named],))
+    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= _FIRST_NAMED],))
     type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
     tables = tuple(
         _table(
