@@ -314,6 +314,27 @@ def test_tables_that_are_lost_in_the_middle(
             database.execute("ALTER SCHEMA s_before RENAME TO s")
 
 
+def test_a_table_that_is_dropped_after_a_part_of_it_was_read(
+    database: pg.Database, schema: str, tmp_path: Any
+) -> None:
+    if database.version < 14:
+        pytest.skip("a table is read in one range before 14")
+    database.execute(
+        "CREATE TABLE s.t (id int PRIMARY KEY, v text)",
+        "INSERT INTO s.t SELECT g, repeat('x', 500) FROM generate_series(1, 1000) g",
+        "CREATE TABLE s.other (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE s.t, s.other",
+    )
+
+    def drop(now: LoadProgress) -> None:
+        database.execute("DROP TABLE IF EXISTS s.t")
+
+    with Snapshot(database.dsn, ["p"], range_bytes=1 << 16) as snapshot:
+        loaded = snapshot.load_to(tmp_path, progress=drop)
+    assert (set(loaded.tables), set(loaded.lost)) == ({"s.other"}, {"s.t"})
+    assert [path.name for path in tmp_path.iterdir()] == ["s.other"]
+
+
 def test_a_partition_that_is_lost(database: pg.Database, schema: str) -> None:
     if database.version < 13:
         pytest.skip("publications have publish_via_partition_root since 13")
