@@ -82,6 +82,7 @@ soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Sp
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
 	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

@@ -114,6 +114,7 @@ ROWS = (
     "INSERT INTO s.parent VALUES (1, 'of the parent')",
     "INSERT INTO s.child VALUES (2, 'of the child', 3)",
     "INSERT INTO s.unlogged VALUES (1)",
+    "INSERT INTO s.no_columns DEFAULT VALUES",
 )
 SINCE_11 = (
     "CREATE TABLE s.with_more (a int, b int, c text, PRIMARY KEY (a) INCLUDE (b))",
@@ -134,7 +135,7 @@ def test_tables_are_those_that_are_streamed(database: pg.Database, schema: str) 
         with Snapshot(database.dsn, [slot.name]) as snapshot:
             read = same_as_changes(snapshot, slot.peek())
             assert "s.unlogged" not in snapshot.tables
-    assert len(read) == 10 + len(more) // 2
+    assert len(read) == 11 + len(more) // 2
     assert read["s.altered"].schema.names[-4:] == ["a", "id", "b", "c"]
 
 
