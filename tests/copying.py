@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +24,49 @@ def copied(rows: Iterable[Row], *, flags: int = 0, extension: bytes = b"", trail
 def copied_row(row: Row) -> bytes:
     cells = [struct.pack(">i", -1) if cell is None else struct.pack(">i", len(cell)) + cell for cell in row]
     return struct.pack(">H", len(row)) + b"".join(cells)
+
+
+def parsed(stream: bytes, columns: int) -> list[list[bytes | None]] | None:
+    """The rows of a whole stream, read slowly by what PostgreSQL's manual says; None if it is none.
+
+    Flags of the lower half may be ignored, an extension is passed over (here one of at most 1 MiB).
+    """
+    source = io.BytesIO(stream)
+
+    def integer(code: str) -> int:
+        size = struct.calcsize(code)
+        piece = source.read(size)
+        if len(piece) < size:
+            raise EOFError
+        return int(struct.unpack(code, piece)[0])
+
+    def piece(size: int) -> bytes:
+        found = source.read(size)
+        if len(found) < size:
+            raise EOFError
+        return found
+
+    try:
+        if piece(11) != SIGNATURE or integer(">I") >> 16:
+            return None
+        extension = integer(">i")
+        if not 0 <= extension <= 1 << 20:
+            return None
+        piece(extension)
+        rows: list[list[bytes | None]] = []
+        while (count := integer(">h")) != -1:
+            if count != columns:
+                return None
+            row: list[bytes | None] = []
+            for _ in range(columns):
+                size = integer(">i")
+                if size < -1:
+                    return None
+                row.append(None if size == -1 else piece(size))
+            rows.append(row)
+    except EOFError:
+        return None
+    return None if source.read(1) else rows
 
 
 def inserted(relation: pgo.Relation, rows: Iterable[Row], text: frozenset[str] = frozenset()) -> list[bytes]:

@@ -114,6 +114,7 @@ ROWS = (
     "INSERT INTO s.parent VALUES (1, 'of the parent')",
     "INSERT INTO s.child VALUES (2, 'of the child', 3)",
     "INSERT INTO s.unlogged VALUES (1)",
+    "INSERT INTO s.no_columns DEFAULT VALUES",
 )
 SINCE_11 = (
     "CREATE TABLE s.with_more (a int, b int, c text, PRIMARY KEY (a) INCLUDE (b))",
@@ -134,7 +135,7 @@ def test_tables_are_those_that_are_streamed(database: pg.Database, schema: str) 
         with Snapshot(database.dsn, [slot.name]) as snapshot:
             read = same_as_changes(snapshot, slot.peek())
             assert "s.unlogged" not in snapshot.tables
-    assert len(read) == 10 + len(more) // 2
+    assert len(read) == 11 + len(more) // 2
     assert read["s.altered"].schema.names[-4:] == ["a", "id", "b", "c"]
 
 
@@ -312,6 +313,27 @@ def test_tables_that_are_lost_in_the_middle(
         database.execute("DROP TABLE public.other")
         if "SCHEMA" in statement:
             database.execute("ALTER SCHEMA s_before RENAME TO s")
+
+
+def test_a_table_that_is_dropped_after_a_part_of_it_was_read(
+    database: pg.Database, schema: str, tmp_path: Any
+) -> None:
+    if database.version < 14:
+        pytest.skip("a table is read in one range before 14")
+    database.execute(
+        "CREATE TABLE s.t (id int PRIMARY KEY, v text)",
+        "INSERT INTO s.t SELECT g, repeat('x', 500) FROM generate_series(1, 1000) g",
+        "CREATE TABLE s.other (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE s.t, s.other",
+    )
+
+    def drop(now: LoadProgress) -> None:
+        database.execute("DROP TABLE IF EXISTS s.t")
+
+    with Snapshot(database.dsn, ["p"], range_bytes=1 << 16) as snapshot:
+        loaded = snapshot.load_to(tmp_path, progress=drop)
+    assert (set(loaded.tables), set(loaded.lost)) == ({"s.other"}, {"s.t"})
+    assert [path.name for path in tmp_path.iterdir()] == ["s.other"]
 
 
 def test_a_partition_that_is_lost(database: pg.Database, schema: str) -> None:

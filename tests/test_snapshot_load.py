@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pyarrow as pa
@@ -294,47 +289,6 @@ def test_what_is_durable_is_not_read_again(database: pg.Database, slot: str, tmp
             assert (tmp_path / "l.a" / path.name).stat().st_mtime_ns == changed
     assert sorted(pq.read_table(loaded.tables["l.a"].path)["id"].to_pylist()) == list(range(1, 1501))
     assert not list(tmp_path.glob(".*"))
-
-
-_PROCESS = """
-import sys, time
-from pgoutput_fast.capture import Snapshot
-dsn, slot, directory = sys.argv[1:]
-with Snapshot(dsn, ["p"], slot, range_bytes=1 << 17) as snapshot:
-    snapshot.load_to(directory, progress=lambda now: (print(now.ranges, flush=True), time.sleep(0.05)))
-"""
-
-
-def test_a_load_that_is_killed_starts_over(database: pg.Database, slot: str, tmp_path: Path) -> None:
-    _fill(database)
-    arguments = [sys.executable, "-c", _PROCESS, database.dsn, slot, str(tmp_path)]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=os.environ)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    for path in tmp_path.iterdir():
-        # What is there under its name is whole.
-        if not path.name.startswith("."):
-            about: dict[str, Any] = json.loads((path / "_snapshot.json").read_text())
-            assert sum(rows for rows, _, _ in about["ranges"].values()) == pq.read_table(path).num_rows
-    with pytest.raises(SnapshotError, match="drop_slot it and start over"):
-        Snapshot(database.dsn, ["p"], slot)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        with contextlib.suppress(psycopg2.Error):  # the server has not noticed yet
-            drop_slot(database.dsn, slot)
-            break
-        time.sleep(0.1)
-    with Snapshot(database.dsn, ["p"], slot) as snapshot:
-        if any(not path.name.startswith(".") for path in tmp_path.iterdir()):
-            with pytest.raises(SnapshotError, match="holds another snapshot"):
-                snapshot.load_to(tmp_path)
-        else:
-            snapshot.load_to(tmp_path)
-            assert pq.read_table(tmp_path / "l.a").num_rows == 1500
-        loaded = snapshot.load_to(tmp_path / "anew")
-    assert pq.read_table(loaded.tables["l.a"].path).num_rows == 1500
 
 
 def test_the_connection_that_holds_the_snapshot_is_cut(

@@ -54,7 +54,9 @@ class SnapshotHolder:
 def export_snapshot(
     dsn: str, slot: str | None = None, *, two_phase: bool = False, failover: bool = False
 ) -> SnapshotHolder:
-    """Creates a slot and exports the snapshot at which it begins. Waits for transactions that are open now to end.
+    """Creates a slot and exports the snapshot at which it begins.
+
+    Waits for transactions that are open now, or prepared, to end.
 
     Args:
         dsn: of the database.

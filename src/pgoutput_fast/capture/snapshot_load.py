@@ -82,16 +82,19 @@ def run_readers(
     ]
     for thread in started:
         thread.start()
-    cancelled = False
-    for thread in started:
-        while thread.is_alive():
-            thread.join(0.2)
-            if stop.is_set() and not cancelled:
-                # What the server still sends would be read to its end.
-                cancelled = True
-                for reader in readers:
+    try:
+        for thread in started:
+            while thread.is_alive() and not stop.is_set():
+                thread.join(0.2)
+    finally:
+        # Whoever is not done is not wanted any more: what the server still sends would be read to its end.
+        stop.set()
+        for thread in started:
+            while thread.is_alive():
+                for reader in list(readers):
                     with contextlib.suppress(psycopg2.Error):
                         reader.cancel()
+                thread.join(0.2)
     if failed:
         raise failed[0]
 
