@@ -22,6 +22,7 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
+from capturing import Writers, committed, expect_exactly_once, now, slot, streaming_dsn
 from pgoutput_fast import segment_stores
 from pgoutput_fast.capture import Capture, CaptureError, Consumers, Limits, find_slot, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -34,7 +35,7 @@ from pgoutput_fast.segments import (
     read_segment,
     write_segment,
 )
-from test_capture_run import _PROCESS, _committed, _expect_exactly_once, _now, _streaming, _Writers, slot
+from test_capture_run import _PROCESS
 
 __all__ = ["slot"]
 
@@ -225,8 +226,8 @@ def one_server(request: pytest.FixtureRequest) -> None:
 def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str) -> None:
     """It goes on from the newest segment in the store; what committed is there once."""
     dice = random.Random(database.version)
-    arguments = [sys.executable, "-c", _PROCESS, _streaming(database), slot, prefix]
-    with _Writers(database):
+    arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, prefix]
+    with Writers(database):
         for _ in range(2):
             before = len(_names(prefix))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
@@ -241,14 +242,14 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    capture = Capture(_streaming(database), slot, ["captured"], prefix, typed=True)
-    capture.run(until_lsn=_now(database))
-    _expect_exactly_once(database, prefix)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], prefix, typed=True)
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, prefix)
     # Typed files of all segments, those of before among them.
     store = open_store(prefix)
     files = [each.name for each in store.entries("typed/public.counted", recursive=True)]
     typed = pa.concat_tables(pq.read_table(io.BytesIO(store.read(name))) for name in files)
-    expected = _committed(prefix).table("public.counted")
+    expected = committed(prefix).table("public.counted")
     assert typed.sort_by([("_seq", "ascending"), ("_change_type", "ascending")]).equals(
         expected.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
     )
@@ -293,8 +294,8 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
     assert "7 on h since now" in str(problem)
     assert list_segments(prefix) == []
     # Its changes were not acknowledged.
-    Capture(database.dsn, slot, ["captured"], prefix).run(until_lsn=_now(database))
-    _expect_exactly_once(database, prefix)
+    Capture(database.dsn, slot, ["captured"], prefix).run(until_lsn=now(database))
+    expect_exactly_once(database, prefix)
     # A segment that another one finished after the slot had been taken from it: it is gone on from there.
     copied = Capture(database.dsn, slot, ["captured"], prefix, limits=Limits(seconds=0.2))
     thread = threading.Thread(target=copied.run, kwargs={"until_lsn": None, "stop": stop})
@@ -316,4 +317,4 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
         stop.set()
         thread.join()
     assert len({each.first_seq for each in list_segments(prefix)}) == 3
-    _expect_exactly_once(database, prefix)
+    expect_exactly_once(database, prefix)

@@ -20,6 +20,7 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
+from capturing import Writers, committed, now, slot, streaming_dsn
 from oracle import plain_records
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, retain, typed
 from pgoutput_fast.capture.retention import retain_typed
@@ -30,7 +31,6 @@ from pgoutput_fast.plain_values import to_types
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
 from streams import ENRICHED, RandomChoices, Stream, make_stream
-from test_capture_run import _committed, _now, _streaming, _Writers, slot
 
 __all__ = ["slot"]
 
@@ -307,17 +307,17 @@ def test_a_large_transaction_is_given_bit_by_bit(tmp_path: Path, monkeypatch: py
 def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Exactly what the segments say was committed; a failure is said, harms no segment, and is made good later."""
     limits = Limits(rows=200)
-    dsn = _streaming(database)
+    dsn = streaming_dsn(database)
     database.execute("INSERT INTO counted SELECT g, 1, repeat('x', 500) FROM generate_series(1, 700) g")
     capture = Capture(dsn, slot, ["captured"], tmp_path, limits=limits, typed=True)
-    capture.run(until_lsn=_now(database))
-    _same(_typed(tmp_path), _plainly(_committed(tmp_path).changes))
+    capture.run(until_lsn=now(database))
+    _same(_typed(tmp_path), _plainly(committed(tmp_path).changes))
     database.execute(
         "ALTER TABLE counted ADD more numeric(5,1)", "UPDATE counted SET n = n + 1, more = id % 7"
     )
-    capture.run(until_lsn=_now(database))
+    capture.run(until_lsn=now(database))
     assert len(_typed(tmp_path)) == 2
-    _same(_typed(tmp_path), _plainly(_committed(tmp_path).changes))
+    _same(_typed(tmp_path), _plainly(committed(tmp_path).changes))
     # Something stands in the way.
     shutil.move(tmp_path / "typed" / "public.counted", tmp_path / "aside")
     (tmp_path / "typed" / "public.counted").write_text("")
@@ -326,17 +326,17 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     with pytest.raises(
         CaptureError, match=r"segments in .* are good, but typed files cannot be made of them"
     ):
-        capture.run(until_lsn=_now(database))
+        capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) > segments
     with pytest.raises(CaptureError, match="Once that is mended, start the capture again"):
-        capture.run(until_lsn=_now(database))
-    Capture(dsn, slot, ["captured"], tmp_path, limits=limits).run(until_lsn=_now(database))
+        capture.run(until_lsn=now(database))
+    Capture(dsn, slot, ["captured"], tmp_path, limits=limits).run(until_lsn=now(database))
     (tmp_path / "typed" / "public.counted").unlink()
     shutil.move(tmp_path / "aside", tmp_path / "typed" / "public.counted")
     kept = Retention(older_than=0, typed_older_than=3600)
     capture = Capture(dsn, slot, ["captured"], tmp_path, limits=limits, typed=True, retention=kept)
-    expected = _plainly(_committed(tmp_path).changes)
-    capture.run(until_lsn=_now(database))
+    expected = _plainly(committed(tmp_path).changes)
+    capture.run(until_lsn=now(database))
     _same(_typed(tmp_path), expected)
     # Segments go when the next ones come; typed files have a time of their own. What a killed process left goes, too.
     left = [
@@ -348,7 +348,7 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     for path in left:
         path.write_bytes(b"unfinished")
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 100")
-    capture.run(until_lsn=_now(database))
+    capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) <= 2
     assert not any(path.exists() for path in left)
     rows = pa.concat_tables(
@@ -372,8 +372,8 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
     if kills == 2 and database.version not in (10, 18):
         pytest.skip("not on every server in the short form")
     dice = random.Random(database.version)
-    arguments = [sys.executable, "-c", _PROCESS, _streaming(database), slot, str(tmp_path)]
-    with _Writers(database):
+    arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, str(tmp_path)]
+    with Writers(database):
         for _ in range(kills):
             before = len(list(tmp_path.rglob("0*.parquet")))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
@@ -388,9 +388,9 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    capture = Capture(_streaming(database), slot, ["captured"], tmp_path, typed=True)
-    capture.run(until_lsn=_now(database))
-    _same(_typed(tmp_path), _plainly(_committed(tmp_path).changes))
+    capture = Capture(streaming_dsn(database), slot, ["captured"], tmp_path, typed=True)
+    capture.run(until_lsn=now(database))
+    _same(_typed(tmp_path), _plainly(committed(tmp_path).changes))
     rows = pa.concat_tables(_typed(tmp_path).values()).to_pylist()
     seen = Counter(row["id"] for row in rows if row["_change_type"] in ("insert", "update_postimage"))
     assert seen == dict(database.execute("SELECT id, n FROM counted"))

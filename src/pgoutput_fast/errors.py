@@ -101,6 +101,7 @@ class SpillError(RuntimeError):
 FATE_UNKNOWN = 54
 # Of a message that is looked at without its neighbours.
 LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
+# 58 to 61 are of _core/pull.pyx: what is around messages that come by COPY.
 # And one that it asks for.
 UNKNOWN_VERSION = 30
 
@@ -162,6 +163,10 @@ _REASONS = {
     "already, which has one meaning: go on with a new Decoder",
     56: "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
     57: "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
+    58: "this is no COPY stream in binary format, or one with options that are not known",
+    59: "the row of the COPY stream has not the two columns that were asked for: a position and a payload",
+    60: "the COPY stream ends too early",
+    61: "bytes are left over behind the COPY stream's end",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

@@ -2,6 +2,7 @@
 
 from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding
+from pgoutput_fast.capture.metrics import Metrics
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
@@ -16,6 +17,7 @@ __all__ = [
     "Consumers",
     "Finding",
     "Limits",
+    "Metrics",
     "Report",
     "Retention",
     "Server",
