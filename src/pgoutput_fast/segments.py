@@ -48,7 +48,7 @@ _PREFIX = "pgoutput_fast."
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
 _MOST_BYTES = (1 << 31) - 1
-_RELATION = TAGGED_SCHEMA.get_field_index("relation")
+_RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,14 @@ class RowGroup:
         nbytes: its size in the file.
         relations: smallest and largest relation oid in it; None if no row of it concerns a relation.
         bare: how many of its rows concern no relation: boundaries, messages, types and origins.
+        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or it is not known.
     """
 
     rows: int
     nbytes: int
     relations: tuple[int, int] | None
     bare: int
+    txns: tuple[int, int] | None = None
 
     def may_hold(self, relations: Collection[int]) -> bool:
         """Whether a row of one of these relations can be here."""
@@ -338,14 +340,21 @@ def segment_outcomes(paths: Paths) -> pa.RecordBatch:
         DecodeError: if a boundary message is malformed.
         ValueError: as `list_segments`.
     """
-    found = []
-    for segment in list_segments(paths):
-        groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
-        rows = read_segment(segment.path, row_groups=groups)
-        ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
-        found.append(decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes)
-    batches = pa.Table.from_batches(found, OUTCOMES_SCHEMA).combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], OUTCOMES_SCHEMA)
+    return one_batch([outcomes_of(segment) for segment in list_segments(paths)], OUTCOMES_SCHEMA)
+
+
+def outcomes_of(segment: Segment) -> pa.RecordBatch:
+    """The fates that the control rows of one segment tell."""
+    groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
+    rows = read_segment(segment.path, row_groups=groups)
+    ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
+    return decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes
+
+
+def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All of them in one."""
+    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
 
 
 # ---- what is where -----------------------------------------------------------------------------------------------
@@ -448,7 +457,9 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
         raise ValueError("its column relation has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
     nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
-    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count)
+    of_txns = group.column(_TXN).statistics
+    txns = (of_txns.min, of_txns.max) if of_txns is not None and of_txns.has_min_max else None
+    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns)
 
 
 def _place(path: str | os.PathLike[str]) -> Path | str:

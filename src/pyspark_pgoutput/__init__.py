@@ -32,8 +32,17 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: Any) -> Any:
         from pgoutput_fast.spark.source import make_reader
-        from pgoutput_fast.spark.source_plan import plan_source
+        from pgoutput_fast.spark.source_plan import STREAM_OPTIONS, plan_source
 
+        only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
+        if only_streams:
+            raise ValueError(f"option {', '.join(only_streams)} is one of spark.readStream")
         # Nobody asked for a schema: the user gave one.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
         return make_reader(plan, schema)
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802
+        from pgoutput_fast.spark.stream import StreamReader
+        from pgoutput_fast.spark.stream_plan import plan_stream
+
+        return StreamReader(plan_stream(self.options, schema, self._plan), schema)

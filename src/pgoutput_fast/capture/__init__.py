@@ -6,13 +6,14 @@ from pgoutput_fast.capture.metrics import Metrics
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
-from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
 
 __all__ = [
     "PINS",
     "Capture",
+    "CaptureBusyError",
     "CaptureError",
     "Consumers",
     "Finding",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["CaptureError", "MovedOnError"]
+__all__ = ["CaptureBusyError", "CaptureError", "MovedOnError"]
 
 
 class CaptureError(RuntimeError):
     """A capture cannot go on; the message says why and what to do."""
+
+
+class CaptureBusyError(CaptureError):
+    """Another process captures into the directory."""
 
 
 class MovedOnError(CaptureError):

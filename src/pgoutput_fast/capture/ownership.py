@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
 from pgoutput_fast.segment_stores import Store
 
 __all__ = ["Owner", "owned"]
@@ -35,7 +35,7 @@ class Owner(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """CaptureError if somebody else has claimed the directory since."""
+        """CaptureBusyError if somebody else has claimed the directory since."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def owned(store: Store) -> Iterator[Owner]:
     """The right to write into a directory, for the time of the block.
 
     Raises:
-        CaptureError: if another process of this machine has it.
+        CaptureBusyError: if another process of this machine has it.
     """
     if not store.local:
         yield _Marked(store)
@@ -52,7 +52,7 @@ def owned(store: Store) -> Iterator[Owner]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CaptureError(f"another process captures into {store}") from None
+            raise CaptureBusyError(f"another process captures into {store}") from None
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()} since {_now()}\n")
@@ -83,7 +83,7 @@ class _Marked(Owner):
         except FileNotFoundError:
             raise CaptureError(f"{self._store}/{MARK} is gone: start the capture again") from None
         if mark["token"] != self._token:
-            raise CaptureError(
+            raise CaptureBusyError(
                 f"another process captures into {self._store}: {mark['pid']} on {mark['host']} since {mark['since']}. "
                 "This one stops"
             )

@@ -17,11 +17,13 @@ from tenacity import (
     Retrying,
     before_sleep_log,
     retry_if_exception,
+    sleep_using_event,
     stop_after_delay,
+    stop_when_event_set,
     wait_random_exponential,
 )
 
-from pgoutput_fast.capture.errors import CaptureError, MovedOnError
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
@@ -35,7 +37,7 @@ from pgoutput_fast.options import Options
 from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
-__all__ = ["Capture", "CaptureError"]
+__all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -153,7 +155,8 @@ class Capture:
                 for attempt in Retrying(
                     retry=retry_if_exception(self._may_pass),
                     wait=wait_random_exponential(multiplier=0.2, max=10),
-                    stop=stop_after_delay(retry_seconds),
+                    stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
+                    sleep=sleep_using_event(stop),
                     before_sleep=before_sleep_log(_log, logging.WARNING),
                     reraise=True,
                 ):
