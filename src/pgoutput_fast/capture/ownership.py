@@ -35,7 +35,7 @@ class Owner(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """CaptureError if somebody else has claimed the directory since."""
+        """CaptureBusyError if somebody else has claimed the directory since."""
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class _Marked(Owner):
         except FileNotFoundError:
             raise CaptureError(f"{self._store}/{MARK} is gone: start the capture again") from None
         if mark["token"] != self._token:
-            raise CaptureError(
+            raise CaptureBusyError(
                 f"another process captures into {self._store}: {mark['pid']} on {mark['host']} since {mark['since']}. "
                 "This one stops"
             )

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -159,11 +159,11 @@ class Sink:
 
     def _sweep(self) -> None:
         """What a killed process never finished; nobody else writes there."""
-        for entry in [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]:
-            if _UNFINISHED.fullmatch(entry.name.rpartition("/")[2]):
+        found = [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]
+        unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
+        for entry in [*unfinished, *self._store.entries(_SPILL)]:
+            with suppress(OSError):
                 self._store.remove(entry.name)
-        for entry in self._store.entries(_SPILL):
-            self._store.remove(entry.name)
 
     def _expect_newest(self) -> None:
         names = named_segments(self._store)
