@@ -271,6 +271,17 @@ def test_after_an_error_nothing_is_taken() -> None:
         reader.finish()
 
 
+def test_after_an_error_of_who_gets_the_batches_nothing_is_taken() -> None:
+    def refuse(batch: pa.RecordBatch) -> None:
+        raise OSError("full")
+
+    reader = CopyRows(SIMPLE, pgo.Options(batch_rows=2), TYPES, COMMIT_LSN, on_batch=refuse, window_bytes=1)
+    with pytest.raises(OSError, match="full"):
+        reader.write(WHOLE)
+    with pytest.raises(ValueError, match="nothing more of it is taken"):
+        reader.write(b"")
+
+
 def test_a_column_named_like_a_metadata_column() -> None:
     with pytest.raises(ValueError, match="metadata_prefix"):
         CopyRows(relation_of(pgo.Column("_seq", 23)), pgo.Options(), TYPES, 0)
