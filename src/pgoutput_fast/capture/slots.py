@@ -101,20 +101,24 @@ def _slot(
     )  # fmt: skip
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """That a slot can be called so.
+
+    Raises:
+        ValueError: if not.
+    """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
         )
 
 
-def check_slot(name: str, major: int, *, two_phase: bool, failover: bool) -> None:
+def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
     """That a server of that version can have such a slot.
 
     Raises:
         ValueError: if not.
     """
-    _check_name(name)
     if two_phase and major < 15:
         # 14 has such slots, but its pgoutput does not send what they decode.
         raise ValueError(
@@ -137,10 +141,10 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
         ValueError: for a name that no slot can have, and for what the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what it lacks.
     """
-    _check_name(name)
+    check_name(name)
     with session(dsn) as cursor:
         major = read_server(cursor).major
-        check_slot(name, major, two_phase=two_phase, failover=failover)
+        check_slot(major, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, False]
         if major >= 14:
             arguments.append(two_phase)

@@ -11,7 +11,7 @@ import psycopg2
 import psycopg2.errors
 
 from pgoutput_fast.capture.session import Server, connect, read_server, session
-from pgoutput_fast.capture.slots import check_slot
+from pgoutput_fast.capture.slots import check_name, check_slot
 
 __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 
@@ -68,10 +68,11 @@ def export_snapshot(
         ValueError: for a name that no slot can have, and for what the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what it lacks.
     """
+    name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    check_name(name)
     with session(dsn) as cursor:
         server = read_server(cursor)
-    name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
-    check_slot(name, server.major, two_phase=two_phase, failover=failover)
+    check_slot(server.major, two_phase=two_phase, failover=failover)
     connection = connect(dsn, replication=True)
     try:
         with connection.cursor() as cursor:
