@@ -25,9 +25,8 @@ from oracle import plain_records
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, retain, typed
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.typed import TypedFiles
-from pgoutput_fast.capture.typed_output import plain_schema
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.plain_values import to_types
+from pgoutput_fast.plain_values import plain_schema, to_types
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
 from streams import ENRICHED, RandomChoices, Stream, make_stream
