@@ -350,9 +350,9 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) <= 2
     assert not any(path.exists() for path in left)
-    rows = pa.concat_tables(
-        [table.select(["_change_type", "id", "n"]) for table in _typed(tmp_path).values()]
-    ).to_pylist()
+    columns = ["_commit_lsn", "_seq", "_change_type", "id", "n"]
+    rows = pa.concat_tables(table.select(columns) for table in _typed(tmp_path).values())
+    rows = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).to_pylist()
     last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
     assert last == dict(database.execute("SELECT id, n FROM counted"))
 
