@@ -478,11 +478,10 @@ def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> Non
     exec(compile(example, "streaming.md", "exec"), values)
     try:
         shop.run("INSERT INTO orders VALUES (1, 'first')")
-        log = Path(names["target"], "_spark_metadata")
-        _wait_for(lambda: any(".parquet" in path.read_text() for path in log.glob("[0-9]*")))
+        _wait_for(lambda: Path(names["target"], "_spark_metadata", "0").exists())
+        _wait_for(lambda: _applied(spark.read.parquet(names["target"]).toArrow().to_pylist()) == {1: "first"})
     finally:
         values["query"].stop()
-    assert _applied(spark.read.parquet(names["target"]).toArrow().to_pylist()) == {1: "first"}
     _wait_for(lambda: not find_slot(shop.database.dsn, shop.slot).active_pid)
     (command,) = re.findall(r"    (python -m pgoutput_fast\.capture .*)", page)
     arguments = [
