@@ -62,7 +62,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_resume.py test_oracle_sessions.py test_soak.py
+    test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py test_snapshot_killed.py
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
@@ -70,18 +70,21 @@ sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then th
 	$(BIN)/python ci/fetch_servers.py
 	$(SANITIZED) $(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider \
 	    $(UNSANITIZED:%=--ignore=tests/%) --deselect tests/test_assemble.py::test_capsules_that_nobody_takes_leak_nothing \
-	    -k "not (pg14 or pg15 or pg16 or pg17)" $(PYTEST_ARGS)
+	    -k "not (pg14 or pg15 or pg16 or pg17 or killed)" $(PYTEST_ARGS)
 	$(SANITIZED) $(BIN)/python fuzz/mutate.py --seconds $(TIME)
 
 SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 200 times (an hour)
+soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 400 times and more (an hour)
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
-	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
+	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/test_capture_faults.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

@@ -15,11 +15,11 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
+from capturing import committed, now, slot, streaming_dsn
 from pgoutput_fast.capture import Capture, Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, read_segment, segment_catalog, write_segment
-from test_capture_run import _committed, _now, _streaming, slot
 
 __all__ = ["slot"]
 
@@ -61,7 +61,7 @@ class _Stream:
 
 
 def _ids(directory: Path) -> list[int]:
-    found: list[int] = _committed(directory).table("public.orders").column("id").to_pylist()
+    found: list[int] = committed(directory).table("public.orders").column("id").to_pylist()
     return found
 
 
@@ -104,8 +104,10 @@ def test_by_consumers(tmp_path: Path) -> None:
     consumers = Consumers(tmp_path)
     assert retain(tmp_path, consumed=True) == []  # nobody is done with anything, for there is nobody
     consumers.set("slow", _last(paths[1]))
+    assert retain(tmp_path, consumed=True, dry_run=True) == paths[:1]
+    consumers.set("slow", _last(paths[1]) + 1)
     consumers.set("fast/../er.json", _last(paths[4]))
-    assert consumers.positions() == {"slow": _last(paths[1]), "fast/../er.json": _last(paths[4])}
+    assert consumers.positions() == {"slow": _last(paths[1]) + 1, "fast/../er.json": _last(paths[4])}
     assert retain(tmp_path, consumed=True, older_than=3600) == []
     assert retain(tmp_path, consumed=True) == paths[:2]
     consumers.set("slow", _last(paths[2]) - 1)
@@ -113,7 +115,9 @@ def test_by_consumers(tmp_path: Path) -> None:
     assert retain(tmp_path, consumed=True, older_than=NOTHING) == []
     assert consumers.forget("slow")
     assert not consumers.forget("slow")
+    # Where it is, what it needs of the state is known.
     assert retain(tmp_path, consumed=True) == paths[2:4]
+    consumers.forget("fast/../er.json")
     consumers.set("new", -1)
     stream.cut(stream.commit(5))
     assert retain(tmp_path, consumed=True, older_than=NOTHING) == []
@@ -238,7 +242,7 @@ def _capturing(capture: Capture) -> Iterator[Callable[[Callable[[], bool]], None
 
 def _rows_by_commit(directory: Path) -> list[int]:
     """How many rows each transaction has that the segments say was committed."""
-    changes = _committed(directory).table("public.counted")
+    changes = committed(directory).table("public.counted")
     sizes = changes.group_by("_commit_lsn").aggregate([("id", "count")]).sort_by("_commit_lsn")
     found: list[int] = sizes.column("id_count").to_pylist()
     return found
@@ -260,7 +264,7 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
     limits = Limits(seconds=0.05, rows=300)
     name = slot if kind == "streamed" else f"{slot}_p"
     capture = Capture(
-        _streaming(database), name, ["captured"], tmp_path, limits=limits, two_phase=kind == "prepared"
+        streaming_dsn(database), name, ["captured"], tmp_path, limits=limits, two_phase=kind == "prepared"
     )
     with database.session() as connection, connection.cursor() as cursor:
         with _capturing(capture) as wait:
@@ -302,19 +306,42 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
                 retain(tmp_path, older_than=NOTHING)
                 cursor.execute(f"COMMIT PREPARED '{name}'")
                 wait(lambda: 300 in _rows_by_commit(tmp_path))
-        capture.run(until_lsn=_now(database))
+        capture.run(until_lsn=now(database))
         assert (600 if kind == "streamed" else 300) in _rows_by_commit(tmp_path)
         for statement in fill[11:14]:
             database.execute(statement)
-            capture.run(until_lsn=_now(database))
+            capture.run(until_lsn=now(database))
         assert retain(tmp_path, older_than=NOTHING)
         assert set(_rows_by_commit(tmp_path)) == {2}
         assert segment_catalog(tmp_path).named("public.counted")
         # The slot goes on from what is left.
         database.execute(fill[14])
-        capture.run(until_lsn=_now(database))
-        changes = _committed(tmp_path).table("public.counted")
+        capture.run(until_lsn=now(database))
+        changes = committed(tmp_path).table("public.counted")
         assert changes.column("id").to_pylist()[-2:] == [-12, -11]
         assert read_segment(list_segments(tmp_path)[0].path).num_rows
     if kind == "prepared":
         database.execute(f"SELECT pg_drop_replication_slot('{name}')")
+
+
+def test_a_capture_that_cannot_remove_goes_on(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path, retention=Retention(consumed=True))
+    ends: list[int] = []
+    for n in range(3):
+        database.execute(f"INSERT INTO counted VALUES ({n}, 1)")
+        capture.run(until_lsn=now(database))
+        ends.append(list_segments(tmp_path)[-1].last_seq)
+    assert len(list_segments(tmp_path)) == 3
+    Consumers(tmp_path).set("lake", ends[1])
+    (tmp_path / "_consumers" / "other.json").write_text("{")
+    database.execute("INSERT INTO counted VALUES (3, 1)")
+    capture.run(until_lsn=now(database))
+    assert len(list_segments(tmp_path)) == 4
+    assert "not needed any more cannot be removed" in caplog.text
+    assert "other.json says no position" in caplog.text
+    Consumers(tmp_path).set("other", ends[2])
+    database.execute("INSERT INTO counted VALUES (4, 1)")
+    capture.run(until_lsn=now(database))
+    assert [segment.last_seq for segment in list_segments(tmp_path)][:2] == ends[1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -10,84 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psycopg2
-import pyarrow as pa
 import pytest
 
 import pg
-import pgoutput_fast as pgo
+from capturing import Writers, expect_exactly_once, now, slot, streaming_dsn
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
-from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+from pgoutput_fast.segments import list_segments
 
-
-# Streams what is more than a few rows (14 and later), in the session that decodes.
-def _streaming(database: pg.Database) -> str:
-    return database.dsn + (" options='-c logical_decoding_work_mem=64kB'" if database.version >= 14 else "")
-
-
-@pytest.fixture
-def slot(database: pg.Database) -> Iterator[str]:
-    """A slot over two tables that are empty."""
-    name = f"{database.name}_k"
-    database.execute(
-        "CREATE TABLE counted (id int PRIMARY KEY, n int NOT NULL, filler text)",
-        "CREATE TABLE noted (id int PRIMARY KEY, v text)",
-        "CREATE PUBLICATION captured FOR TABLE counted, noted",
-    )
-    create_slot(database.dsn, name)
-    yield name
-    with contextlib.suppress(psycopg2.Error):
-        database.execute(
-            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
-        )
-    for _ in range(100):
-        try:
-            drop_slot(database.dsn, name)
-            break
-        except psycopg2.Error:
-            time.sleep(0.1)
-    database.execute("DROP PUBLICATION captured", "DROP TABLE counted, noted")
-
-
-def _now(database: pg.Database) -> int:
-    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
-
-
-def _committed(directory: Path) -> pgo.Decoded:
-    """What the segments say was committed."""
-    segments = list_segments(directory)
-    rows = pa.concat_tables([read_segment(segment.path) for segment in segments]).combine_chunks()
-    (batch,) = rows.to_batches()
-    return pgo.decode_tagged(
-        batch,
-        segment_catalog(directory),
-        pgo.Options(transactions="committed"),
-        outcomes=segment_outcomes(directory),
-    )
-
-
-def _expect_exactly_once(database: pg.Database, directory: Path) -> None:
-    """Each row of `counted` says how often it was changed: so often it must be in the segments."""
-    changes = _committed(directory).table("public.counted")
-    assert changes.column("_commit_lsn").null_count == 0
-    rows = changes.select(["_change_type", "id", "n"]).to_pylist()
-    expected = dict(database.execute("SELECT id, n FROM counted"))
-    seen = Counter(row["id"] for row in rows if row["_change_type"] in ("insert", "update_postimage"))
-    assert seen == expected
-    last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
-    assert last == expected
+__all__ = ["slot"]  # a fixture
 
 
 def test_a_backlog_and_what_comes_later(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 2000) g")
     capture = Capture(database.dsn, slot, ["captured"], tmp_path, limits=Limits(rows=500))
-    capture.run(until_lsn=_now(database))
-    _expect_exactly_once(database, tmp_path)
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
     found = find_slot(database.dsn, slot)
     newest = list_segments(tmp_path)[-1]
     assert found is not None
@@ -99,7 +37,7 @@ def test_a_backlog_and_what_comes_later(database: pg.Database, slot: str, tmp_pa
         "CREATE TABLE unpublished AS SELECT 'x' AS x",
         "DROP TABLE unpublished",
     )
-    lsn = _now(database)
+    lsn = now(database)
     capture.run(until_lsn=lsn)
     if database.version >= 15:  # before, a transaction of other tables comes as Begin and Commit
         assert list_segments(tmp_path)[-1] == newest
@@ -108,15 +46,15 @@ def test_a_backlog_and_what_comes_later(database: pg.Database, slot: str, tmp_pa
     assert idle.confirmed_flush_lsn is not None
     assert idle.confirmed_flush_lsn >= lsn
     database.execute("UPDATE counted SET n = n + 1 WHERE id <= 700")
-    capture.run(until_lsn=_now(database))
-    _expect_exactly_once(database, tmp_path)
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
 
 
 def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Segments that are ahead of the slot: what they have is not taken twice."""
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 50) g")
     capture = Capture(database.dsn, slot, ["captured"], tmp_path)
-    capture.run(until_lsn=_now(database))
+    capture.run(until_lsn=now(database))
     drop_slot(database.dsn, slot)
     create_slot(database.dsn, slot)
     # The other way round: a copy of the directory that a slot of an older position continues.
@@ -125,7 +63,7 @@ def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str,
     try:
         other = tmp_path / "other"
         database.execute("UPDATE counted SET n = n + 1")
-        lsn = _now(database)
+        lsn = now(database)
         Capture(database.dsn, slot, ["captured"], other).run(until_lsn=lsn)
         first = [segment.path.read_bytes() for segment in list_segments(other)]
         drop_slot(database.dsn, slot)
@@ -160,7 +98,7 @@ def test_two_captures_into_one_directory(database: pg.Database, slot: str, tmp_p
 
 def test_slots_that_are_gone_or_not_ours(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute("INSERT INTO counted VALUES (1, 1)")
-    Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=_now(database))
+    Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=now(database))
     with pytest.raises(CaptureError, match="segments of another source"):
         Capture(database.dsn, slot, ["captured", "other"], tmp_path).run()
     drop_slot(database.dsn, slot)
@@ -176,7 +114,7 @@ def test_a_connection_that_is_cut(
 
     def run() -> None:
         try:
-            Capture(_streaming(database), slot, ["captured"], tmp_path, limits=Limits(seconds=0.2)).run(
+            Capture(streaming_dsn(database), slot, ["captured"], tmp_path, limits=Limits(seconds=0.2)).run(
                 stop=stop
             )
         except BaseException as problem:
@@ -197,7 +135,7 @@ def test_a_connection_that_is_cut(
                 cuts += cut
             time.sleep(0.01)
         assert cuts == 3 or failed
-        lsn = _now(database)
+        lsn = now(database)
         deadline = time.monotonic() + 60
         while not failed and time.monotonic() < deadline:
             found = find_slot(database.dsn, slot)
@@ -208,7 +146,7 @@ def test_a_connection_that_is_cut(
         stop.set()
         thread.join()
     assert not failed
-    _expect_exactly_once(database, tmp_path)
+    expect_exactly_once(database, tmp_path)
 
 
 _PROCESS = """
@@ -219,67 +157,12 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=300
 """
 
 
-class _Writers:
-    """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks."""
-
-    def __init__(self, database: pg.Database) -> None:
-        self._database = database
-        self._stop = threading.Event()
-        self._failed: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(k,)) for k in range(2)]
-
-    def __enter__(self) -> _Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self._failed
-
-    def _run(self, which: int) -> None:
-        try:
-            with self._database.session() as connection:
-                connection.autocommit = False
-                self._work(connection, random.Random(which), which * 1_000_000)
-        except BaseException as problem:
-            self._failed.append(problem)
-
-    def _work(self, connection: Any, dice: random.Random, base: int) -> None:
-        made = 0
-        with connection.cursor() as cursor:
-            while not self._stop.is_set():
-                count = dice.choice([1, 5, 40, 600])
-                cursor.execute(
-                    "INSERT INTO counted SELECT g, 1, repeat('y', 300) FROM generate_series(%s, %s) g",
-                    (base + made, base + made + count - 1),
-                )
-                if dice.random() < 0.4:
-                    cursor.execute("SAVEPOINT s")
-                    cursor.execute(
-                        "UPDATE counted SET n = n + 100 WHERE id BETWEEN %s AND %s", (base, base + made)
-                    )
-                    cursor.execute("ROLLBACK TO SAVEPOINT s")
-                at = dice.randrange(made + count)
-                cursor.execute(
-                    "UPDATE counted SET n = n + 1 WHERE id BETWEEN %s AND %s", (base + at, base + at + 50)
-                )
-                if dice.random() < 0.2:
-                    connection.rollback()
-                else:
-                    connection.commit()
-                    made += count
-                self._stop.wait(0.002)
-
-
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=200."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     dice = random.Random(database.version)
-    arguments = [sys.executable, "-c", _PROCESS, _streaming(database), slot, str(tmp_path)]
-    with _Writers(database):
+    arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, str(tmp_path)]
+    with Writers(database):
         for _ in range(kills):
             before = len(list(tmp_path.glob("*.parquet")))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
@@ -295,6 +178,6 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
             process.send_signal(signal.SIGKILL)
             _, said = process.communicate()
             assert process.returncode == -signal.SIGKILL, said
-    Capture(_streaming(database), slot, ["captured"], tmp_path).run(until_lsn=_now(database))
-    _expect_exactly_once(database, tmp_path)
+    Capture(streaming_dsn(database), slot, ["captured"], tmp_path).run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
     assert len(list_segments(tmp_path)) > kills

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pgoutput_fast.segment_stores import Store
 
-__all__ = ["Named", "name_of", "named_segments"]
+__all__ = ["Named", "name_of", "named_segments", "ordinals_of"]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -27,6 +27,10 @@ class Named:
     name: str
     modified: float
 
+    def overlaps(self, first_seq: int, last_seq: int) -> bool:
+        """Whether it has some of these messages."""
+        return self.first_seq <= last_seq and self.last_seq >= first_seq
+
 
 def name_of(first_seq: int, last_seq: int) -> str:
     """The file's name.
@@ -35,6 +39,21 @@ def name_of(first_seq: int, last_seq: int) -> str:
     '00000000000000000000-00000000000000000041.parquet'
     """
     return f"{first_seq:020}-{last_seq:020}.parquet"
+
+
+def ordinals_of(name: str) -> tuple[int, int]:
+    """(first, last) of a segment of that name.
+
+    Raises:
+        ValueError: if it is none.
+
+    >>> ordinals_of("00000000000000000000-00000000000000000041.parquet")
+    (0, 41)
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name} is not named as a segment of a capture: move it elsewhere")
+    return int(match[1]), int(match[2])
 
 
 def named_segments(store: Store) -> list[Named]:
@@ -47,10 +66,8 @@ def named_segments(store: Store) -> list[Named]:
     for entry in store.entries():
         if entry.hidden or not entry.name.endswith(".parquet"):
             continue
-        match = _NAME.fullmatch(entry.name)
-        if match is None:
-            raise ValueError(
-                f"{store}: {entry.name} is not named as a segment of a capture: move it elsewhere"
-            )
-        found.append(Named(int(match[1]), int(match[2]), entry.name, entry.modified))
+        try:
+            found.append(Named(*ordinals_of(entry.name), entry.name, entry.modified))
+        except ValueError as problem:
+            raise ValueError(f"{store}: {problem}") from None
     return sorted(found)

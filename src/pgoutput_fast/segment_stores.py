@@ -219,22 +219,16 @@ class _Remote(Store):
             self._upload(file, inside)
 
     def _upload(self, file: IO[bytes], inside: str) -> None:
-        """Sends it in one call, so that nothing comes between; then it is asked whether all of it is there."""
+        """Sends it in one call, so that nothing comes between. What lacks a part is never completed."""
         size = os.fstat(file.fileno()).st_size
         if "/" in inside and self._files.type_name not in _WITHOUT_DIRECTORIES:
             self._files.create_dir(inside.rpartition("/")[0], recursive=True)
         with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
-            try:
-                self._send(content, inside)
-                arrived = self._size(inside)
-                if arrived != size:
-                    raise OSError(f"{self}: {arrived} bytes of {size} have arrived of {inside}")
-            except BaseException:
-                # What an interrupted stream may leave.
-                with contextlib.suppress(OSError):
-                    if self._size(inside) not in (None, size):
-                        self._files.delete_file(inside)
-                raise
+            self._send(content, inside)
+        arrived = self._size(inside)
+        if arrived != size:
+            # It stays as it is, for it may be another's.
+            raise OSError(f"{self}: {inside} has {arrived} bytes and not the {size} that were sent")
 
     def _send(self, content: mmap.mmap, inside: str) -> None:
         buffer = pa.py_buffer(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.published import of_publications, of_table, read_tables
@@ -43,13 +43,20 @@ class Report:
         return "\n".join([head, *(str(finding) for finding in self.findings)])
 
 
-def check(dsn: str, publications: Sequence[str], slot: str | None = None) -> Report:
+def check(
+    dsn: str,
+    publications: Sequence[str],
+    slot: str | None = None,
+    *,
+    through: Literal["walsender", "sql"] = "walsender",
+) -> Report:
     """Looks for what a capture needs, and changes nothing.
 
     Args:
         dsn: of the database, as the user who is to capture.
         publications: their names, as they are.
         slot: the slot's name, if there is to be a permanent one.
+        through: as of `Capture`; SQL needs no walsender.
 
     Raises:
         psycopg2.Error: if the server cannot be asked.
@@ -64,6 +71,8 @@ def check(dsn: str, publications: Sequence[str], slot: str | None = None) -> Rep
         if slot is not None:
             found += _of_slot(server, slot, known)
         found += _of_room(cursor, server, known)
+        if through == "walsender":
+            found += _of_walsenders(cursor, server)
         tables = read_tables(cursor, publications) if publications else []
         found += of_publications(cursor, publications, tables)
         for table in tables:
@@ -108,7 +117,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
 
 
 def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
-    """Whether there is one more slot and one more walsender to be had."""
+    """Whether there is one more slot to be had, and what it may keep."""
     cursor.execute("SELECT count(*) FROM pg_catalog.pg_replication_slots")
     (slots,) = cursor.fetchone()
     most = int(server.settings["max_replication_slots"])
@@ -119,16 +128,6 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
             f"all {most} slots are taken",
             "Drop one that nobody needs, or raise max_replication_slots and restart the server",
         )
-    cursor.execute("SELECT count(*) FROM pg_catalog.pg_stat_replication")
-    (senders,) = cursor.fetchone()
-    most = int(server.settings["max_wal_senders"])
-    if senders >= most:
-        yield Finding(
-            "error",
-            "max_wal_senders",
-            f"all {most} are in use" if most else "it is 0, so that there is no walsender",
-            "Raise max_wal_senders and restart the server, or pull through SQL",
-        )
     limit = server.settings.get("max_slot_wal_keep_size")
     if limit is None or limit == "-1":
         yield Finding(
@@ -137,6 +136,20 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
             "there is no limit" if limit else "this version has no such limit",
             "A slot that nobody reads keeps WAL until the disk is full: watch its kept_bytes"
             + (", or set a limit (then the slot may be invalidated instead)" if limit else ""),
+        )
+
+
+def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
+    """Whether there is one more to be had."""
+    cursor.execute("SELECT count(*) FROM pg_catalog.pg_stat_replication")
+    (senders,) = cursor.fetchone()
+    most = int(server.settings["max_wal_senders"])
+    if senders >= most:
+        yield Finding(
+            "error",
+            "max_wal_senders",
+            f"all {most} are in use" if most else "it is 0, so that there is no walsender",
+            "Raise max_wal_senders and restart the server, or capture through SQL",
         )
 
 

@@ -6,21 +6,23 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 import pgoutput_fast as pgo
+from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
-__all__ = ["Limits", "Recorder"]
+__all__ = ["Limits", "Progress", "Recorder"]
 
 # Behind these a restart need not see the transaction again; none is open behind them, or between its stream blocks.
 _ENDS = list(b"CcKrPp")
@@ -49,11 +51,33 @@ class Limits:
             raise ValueError("a segment's limits must be positive")
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a recorder is.
+
+    Attributes:
+        messages, nbytes: given to it, and the bytes of their payloads.
+        segments: written.
+        stored: messages in them.
+        durable_lsn: what committed up to there is in segments.
+        open_transactions: that have begun, were streamed or prepared, and have not ended behind the newest segment.
+        committed_at: when the last transaction in segments ended, in microseconds since 1970 by the server's clock.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+    segments: int = 0
+    stored: int = 0
+    durable_lsn: int = 0
+    open_transactions: int = 0
+    committed_at: int | None = None
+
+
 class Recorder:
     """Writes segments. A context manager: at its end all that it was given is durable, if there was no error.
 
     Args:
-        directory: of the segments.
+        directory: of the segments; nobody else writes into it.
         source: where the messages come from.
         state: the stream's state behind the newest segment, None where there is none.
         end_lsn: the position up to which the segments have what committed.
@@ -61,7 +85,7 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: Path, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
+        self, directory: Sink, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
     ) -> None:
         self._directory = directory
         self._source = source
@@ -74,11 +98,14 @@ class Recorder:
         self._begun = 0.0
         self._inside = False
         self._end_lsn = end_lsn
-        self._given = self._stored = 0
-        self._lock = threading.Lock()
+        self._given = self._given_bytes = self._stored = self._segments = 0
+        self._open = _open_transactions(self._state)
+        self._committed_at: int | None = None
+        self._lock = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
     def __enter__(self) -> Recorder:
+        self._directory.claim()
         self._thread.start()
         return self
 
@@ -90,22 +117,27 @@ class Recorder:
         if kind is None:
             self.check()
 
-    def _end(self) -> None:
+    def _end(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         while self._thread.is_alive():
             try:
                 self._waiting.put(None, timeout=0.1)
                 break
             except queue.Full:
-                continue
-        self._thread.join()
+                meanwhile()
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            meanwhile()
 
-    def finish(self) -> None:
+    def finish(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Makes all that was given durable; nothing can be given behind it.
+
+        Args:
+            meanwhile: called now and then until it is.
 
         Raises:
             Exception: what the thread failed with.
         """
-        self._end()
+        self._end(meanwhile)
         self.check()
 
     @property
@@ -113,6 +145,15 @@ class Recorder:
         """What committed up to there is in segments that will still be there after a crash."""
         with self._lock:
             return self._end_lsn
+
+    @property
+    def progress(self) -> Progress:
+        """What was given, and what of it is durable."""
+        with self._lock:
+            return Progress(
+                self._given, self._given_bytes, self._segments, self._stored, self._end_lsn, self._open,
+                self._committed_at,
+            )  # fmt: skip
 
     @property
     def idle(self) -> bool:
@@ -138,12 +179,25 @@ class Recorder:
             return False
         with self._lock:
             self._given += len(received.payloads)
+            self._given_bytes += received.nbytes
         return True
 
     def flush(self) -> None:
         """Has what was given made durable before the limits say so; does not wait for it."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
+
+    def settle(self) -> None:
+        """Has all that was given made durable, and waits for it.
+
+        Raises:
+            Exception: what the thread failed with.
+        """
+        while not self.offer(Received(), 1.0):
+            pass
+        with self._lock:
+            self._lock.wait_for(lambda: self._error is not None or self._stored == self._given)
+        self.check()
 
     # ---- the thread ----------------------------------------------------------------------------------------------
 
@@ -159,24 +213,28 @@ class Recorder:
                 if received is None:
                     self._cut()
                     return
-                if received.payloads:
+                if len(received.payloads):
                     self._take(received)
                 else:
                     self._cut()
         except DecodeError as problem:
             self._error = problem
             # Up to there it was well.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, CaptureError):
                 self._cut()
         except BaseException as problem:
             self._error = problem
         finally:
-            # Whoever waits for room must not wait for ever.
+            # Whoever waits must not wait for ever.
+            with self._lock:
+                self._lock.notify_all()
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._waiting.get_nowait()
 
     def _take(self, received: Received) -> None:
+        if received.starts_session:
+            self._state = _new_session(self._state)
         tagged, state = pgo.tag(received.payloads, self._state, lsn=received.lsns)
         self._state = state
         if not self._tagged:
@@ -198,12 +256,17 @@ class Recorder:
             return
         assert self._state is not None
         rows = pa.Table.from_batches(self._tagged)
-        end, inside = _ended(rows, self._end_lsn, self._inside)
-        write_segment(self._directory, rows, self._state, source=self._source, end_lsn=end)
+        end, inside, at = _ended(rows, self._end_lsn, self._inside)
+        self._directory.write(rows, self._state, self._source, end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
+            self._segments += 1
+            self._open = _open_transactions(self._state)
+            self._committed_at = at or self._committed_at
+            self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
+        self._directory.follow(rows, self._state)
 
 
 def _new_session(state: StreamState | None) -> StreamState:
@@ -213,15 +276,27 @@ def _new_session(state: StreamState | None) -> StreamState:
     return decoder.state
 
 
-def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool]:
-    """(the position up to which everything that committed is in the rows or before, whether a transaction is open)."""
+def _open_transactions(state: StreamState) -> int:
+    values = state.values
+    if values is None:
+        return 0
+    streamed = {each["txn"] for each in values["streamed"]}
+    current = values["current"]
+    return len(streamed | ({current["txn"]} if current else set())) + len(values["prepared"])
+
+
+def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int | None]:
+    """(the position up to which everything that committed is in the rows or before, whether a transaction is open, when
+    the last one ended)."""
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
     if len(boundaries):
         inside = int(kinds[boundaries[-1]]) in _OPENS
     ends = np.flatnonzero(np.isin(kinds, _ENDS))
+    at: int | None = None
     if len(ends):
         (last,) = rows.slice(ends[-1], 1).combine_chunks().to_batches()
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
-    return end_lsn, inside
+        at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
+    return end_lsn, inside, at

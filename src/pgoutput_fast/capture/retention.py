@@ -11,12 +11,12 @@ from os import PathLike
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from pgoutput_fast.capture.typed_progress import read_progress, typed_files
 from pgoutput_fast.segment_names import Named, named_segments
 from pgoutput_fast.segment_stores import Store, open_store
 from pgoutput_fast.segments import open_segment
-from pgoutput_fast.state import StreamState
 
-__all__ = ["Consumers", "Retention", "retain"]
+__all__ = ["Consumers", "Retention", "retain", "retain_typed"]
 
 _ROOM = "_consumers"
 _MOST_NAME = 200
@@ -45,7 +45,7 @@ class Consumers:
         Args:
             name: the consumer's.
             seq: the ordinal of the last message that it is done with: what commits behind it is still needed, wherever
-                its rows lie; -1 if that is everything.
+                its rows lie; -1 for none.
 
         Raises:
             ValueError: for a name that is empty or too long, and for no such position.
@@ -125,8 +125,9 @@ def retain(
     Args:
         directory: of the segments; a path or a URI.
         older_than: only segments that were written longer ago than this (a timedelta, or seconds).
-        consumed: only segments that every consumer (see `Consumers`) is done with. Where there is none, this says
-            nothing: without `older_than` everything stays then.
+        consumed: only segments before the one that has the last message that a consumer (see `Consumers`) is done with:
+            its footer says what is open there. Where there is no consumer, this says nothing: without `older_than`
+            everything stays then.
         dry_run: remove nothing.
 
     Returns:
@@ -147,9 +148,12 @@ def retain(
         before = time.time() - _seconds(older_than)
         most = min(most, next((k for k, each in enumerate(segments) if each.modified >= before), most))
     if consumed and positions:
-        most = min(most, _done_with(segments, min(positions.values())))
+        most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:
         most = 0
+    progress = read_progress(store)
+    if progress is not None:
+        most = min(most, _ending_before(segments, progress.last_seq))
     going = segments[: _clean_cut(store, segments, most)]
     if not dry_run:
         for each in going:
@@ -157,29 +161,39 @@ def retain(
     return [store.at(each.name) for each in going]
 
 
-def _done_with(segments: list[Named], seq: int) -> int:
-    """How many segments end at this message or before."""
-    return bisect_left([each.last_seq for each in segments], seq + 1)
+def retain_typed(
+    directory: str | PathLike[str], *, older_than: timedelta | float, dry_run: bool = False
+) -> list[Path | str]:
+    """Removes typed files, and rejects, that were written longer ago than this (a timedelta, or seconds).
+
+    Returns:
+        What was removed, or would be.
+
+    Raises:
+        OSError: if one cannot be removed; then some of what should go is gone.
+    """
+    store, before = open_store(directory), time.time() - _seconds(older_than)
+    going = [each.name for each in typed_files(store) if each.modified < before]
+    if not dry_run:
+        for name in going:
+            store.remove(name)
+    return [store.at(name) for name in going]
+
+
+def _ending_before(segments: list[Named], seq: int) -> int:
+    """How many segments end before this message."""
+    return bisect_left([each.last_seq for each in segments], seq)
 
 
 def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
     """How many segments, at most `most`, can go so that no transaction loses only a part of its rows."""
     while most > 0:
-        begun = _open_since(open_segment(store.at(segments[most - 1].name)).state)
-        if begun is None:
+        begun = open_segment(store.at(segments[most - 1].name)).state.open_txns
+        if not begun:
             return most
-        # The segment in which it begins stays.
-        most = min(most - 1, _done_with(segments, begun - 1))
+        # The segment in which the oldest begins stays.
+        most = min(most - 1, _ending_before(segments, begun[0]))
     return 0
-
-
-def _open_since(state: StreamState) -> int | None:
-    """The first message of the oldest transaction whose end has not come, None if there is none."""
-    values = state.values or {}
-    running = [*values.get("streamed", ()), *values.get("prepared", ())]
-    if values.get("current"):
-        running.append(values["current"])
-    return min((each["txn"] for each in running if each["txn"] is not None), default=None)
 
 
 def _seconds(duration: timedelta | float | None) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import psycopg2
 import psycopg2.errors
@@ -23,12 +23,18 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
+from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
+from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.session import read_server, session
-from pgoutput_fast.capture.slots import create_slot, read_slots
+from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
-from pgoutput_fast.segments import Source, list_segments
+from pgoutput_fast.options import Options
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
@@ -39,14 +45,9 @@ _BATCH_BYTES = 1 << 22
 _READ_SECONDS = 0.5
 # So long a server that is away is waited for.
 _RETRY_SECONDS = 300.0
-
-
-class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
-
-
-class CaptureBusyError(CaptureError):
-    """Another process captures into the directory."""
+# A connection that lasted so long was good: when it is lost, that is a new outage.
+_GOOD_SECONDS = 5.0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Capture:
@@ -59,10 +60,19 @@ class Capture:
         dsn: of the database.
         slot: the slot's name; it is created if there is neither one nor a segment.
         publications: their names, as they are.
-        directory: of the segments; it is created.
+        directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
+            `s3://bucket/prefix`.
         two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
+        retention: which segments are removed when one has been written; None for none.
+        typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
+            `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
+        through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
+            grows old. The same directory may be continued either way.
+        log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
+        metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
+        metrics_address: `host:port` where Prometheus can scrape them.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -78,15 +88,34 @@ class Capture:
         two_phase: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
+        retention: Retention | None = None,
+        typed: bool | Options = False,
+        through: Literal["walsender", "sql"] = "walsender",
+        log_seconds: float | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
+        metrics_address: str | None = None,
     ) -> None:
+        if through not in ("walsender", "sql"):
+            raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
+        self._through = through
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Path(directory)
+        self._directory = Sink(directory, retention, _typed_options(typed))
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
         self._has_begun = False
+        self._connected_at: float | None = None
+        self._meter = Meter(dsn, slot)
+        self._log_seconds = log_seconds
+        self._metrics_file = Path(metrics_file) if metrics_file is not None else None
+        self._metrics_address = metrics_address
+
+    @property
+    def metrics(self) -> Metrics:
+        """How it stands, from any thread. The server is asked for its part."""
+        return self._meter.read()
 
     def run(
         self,
@@ -111,22 +140,52 @@ class Capture:
         """
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with _locked(self._directory):
-            for attempt in Retrying(
-                retry=retry_if_exception(self._may_pass),
-                wait=wait_random_exponential(multiplier=0.2, max=10),
-                stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
-                sleep=sleep_using_event(stop),
-                before_sleep=before_sleep_log(_log, logging.WARNING),
-                reraise=True,
-            ):
-                with attempt:
-                    self._session(until_lsn, stop)
+        with (
+            self._directory.owned(),
+            reporting(
+                self._meter,
+                log_seconds=self._log_seconds,
+                file=self._metrics_file,
+                address=self._metrics_address,
+            ),
+        ):
+            lost: BaseException | None = None
+            while True:
+                # Each outage has its time, and its pauses begin short.
+                for attempt in Retrying(
+                    retry=retry_if_exception(self._may_pass),
+                    wait=wait_random_exponential(multiplier=0.2, max=10),
+                    stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
+                    sleep=sleep_using_event(stop),
+                    before_sleep=before_sleep_log(_log, logging.WARNING),
+                    reraise=True,
+                ):
+                    with attempt:
+                        lost = self._outlive(until_lsn, stop)
+                if lost is None:
+                    return
+                _log.warning("the connection is lost and made again: %s", str(lost).strip())
+
+    def _outlive(self, until_lsn: int | None, stop: threading.Event) -> BaseException | None:
+        """One connection's worth. What a connection that was good for some time was lost by; else it is raised."""
+        self._connected_at = None
+        try:
+            self._session(until_lsn, stop)
+        except Exception as problem:
+            if isinstance(problem, OSError) and problem.errno in _NO_ROOM:
+                problem.add_note(
+                    f"{self._directory} has no room for another segment. Nothing is lost: the server keeps what is not "
+                    "durable, and its WAL grows meanwhile. Make room, and run the capture again"
+                )
+            at = self._connected_at
+            if at is None or time.monotonic() - at < _GOOD_SECONDS or not self._may_pass(problem):
+                raise
+            return problem
+        return None
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
-        if isinstance(problem, psycopg2.errors.ObjectInUse):
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError):
             return True
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
@@ -136,8 +195,7 @@ class Capture:
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
         """One connection's worth."""
-        segments = list_segments(self._directory)
-        newest = segments[-1] if segments else None
+        newest = self._directory.newest()
         source = self._prepare(newest is not None)
         state: StreamState | None = None
         end_lsn = 0
@@ -149,48 +207,93 @@ class Capture:
                 )
             state, end_lsn = newest.state, newest.end_lsn or 0
         _log.info("capturing from slot %s into %s, behind %s", self._slot, self._directory, lsn_text(end_lsn))
+        if self._through == "sql":
+            self._pull(source, state, end_lsn, until_lsn, stop)
+            return
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
-            Recorder(self._directory, source, state, end_lsn, self._limits) as recorder,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
         ):
-            self._has_begun = True
+            self._begin()
             while not stop.is_set():
                 wait = min(_READ_SECONDS, self._limits.seconds)
                 received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
-                while received.payloads and not recorder.offer(received, 0.2):
+                while len(received.payloads) and not recorder.offer(received, 0.2):
                     sender.status()
                 recorder.check()
                 durable = recorder.durable_lsn
-                if not received.payloads and recorder.idle:
+                if not len(received.payloads) and recorder.idle:
                     # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
                     durable = max(durable, sender.wal_end)
-                elif not received.payloads and until_lsn is not None and sender.wal_end >= until_lsn:
+                elif not len(received.payloads) and until_lsn is not None and sender.wal_end >= until_lsn:
                     recorder.flush()
                 sender.acknowledge(durable)
                 if until_lsn is not None and durable >= until_lsn:
                     break
             # What came until now; a server that hears of it later would send it again, and that is left out then.
-            recorder.finish()
+            recorder.finish(sender.status)
             sender.acknowledge(recorder.durable_lsn)
+
+    def _pull(
+        self,
+        source: Source,
+        state: StreamState | None,
+        end_lsn: int,
+        until_lsn: int | None,
+        stop: threading.Event,
+    ) -> None:
+        """The same through SQL."""
+        recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
+        with (
+            Pull(self._dsn, self._slot, source.options) as pull,
+            self._meter.session(lambda: recorder.progress),
+            recorder,
+        ):
+            self._begin()
+            pull_into(
+                pull,
+                recorder,
+                self._limits,
+                start_lsn=end_lsn,
+                until_lsn=until_lsn,
+                stop=stop,
+                expect_usable=self._expect_usable,
+            )
+            recorder.finish()
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._connected_at = time.monotonic()
+
+    def _expect_usable(self, found: Slot | None) -> Slot:
+        """The slot, which has segments already.
+
+        Raises:
+            CaptureError: if it has lost what they would go on with.
+        """
+        if found is None:
+            raise CaptureError(
+                f"slot {self._slot} is gone, but {self._directory} has segments of it: what was changed since is lost. "
+                "Make a new slot, load the tables again, and capture into another directory"
+            )
+        if found.invalidated is not None:
+            raise CaptureError(
+                f"slot {self._slot} was invalidated ({found.invalidated}): what was changed since is lost. "
+                "Drop it, make a new one, load the tables again, and capture into another directory"
+            )
+        return found
 
     def _prepare(self, has_segments: bool) -> Source:
         """What is captured; the slot is created if this is the beginning."""
         with session(self._dsn) as cursor:
             server = read_server(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
-        if found is None and has_segments:
-            raise CaptureError(
-                f"slot {self._slot} is gone, but {self._directory} has segments of it: what was changed since is lost. "
-                "Make a new slot, load the tables again, and capture into another directory"
-            )
-        if found is None:
+        if found is None and not has_segments:
             found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
             _log.info("created slot %s", self._slot)
-        if found.invalidated is not None:
-            raise CaptureError(
-                f"slot {self._slot} was invalidated ({found.invalidated}): what was changed since is lost. "
-                "Drop it, make a new one, load the tables again, and capture into another directory"
-            )
+        found = self._expect_usable(found)
         if (found.plugin, found.database) != ("pgoutput", server.database):
             raise CaptureError(
                 f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
@@ -212,20 +315,7 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """That nobody else writes into the directory.
-
-    Raises:
-        CaptureBusyError: if somebody does.
-    """
-    with open(directory / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaptureBusyError(f"another process captures into {directory}") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
-        file.flush()
-        yield
+def _typed_options(typed: bool | Options) -> Options | None:
+    if isinstance(typed, Options):
+        return typed
+    return Options(on_error="quarantine") if typed else None

@@ -56,12 +56,13 @@ class Server:
         return self.version // 10000
 
 
-def connect(dsn: str, *, replication: bool = False) -> Any:
+def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     """A pinned psycopg2 connection; autocommitting, or a logical walsender's.
 
     Args:
         dsn: libpq's connection string or URI.
         replication: whether it is to speak the replication protocol.
+        parameters: of libpq, such as `connect_timeout`; the string's own go over them.
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
@@ -70,7 +71,7 @@ def connect(dsn: str, *, replication: bool = False) -> Any:
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # Behind the user's own, so that the pins hold.
     options = f"{given.pop('options', '')} {pins}".strip()
-    merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **given, "options": options}
+    merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **parameters, **given, "options": options}
     if replication:
         merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
         return psycopg2.connect(**merged)
@@ -80,9 +81,9 @@ def connect(dsn: str, *, replication: bool = False) -> Any:
 
 
 @contextmanager
-def session(dsn: str) -> Iterator[Any]:
+def session(dsn: str, **parameters: Any) -> Iterator[Any]:
     """A cursor of a pinned session that ends with the block."""
-    connection = connect(dsn)
+    connection = connect(dsn, **parameters)
     try:
         with connection.cursor() as cursor:
             yield cursor

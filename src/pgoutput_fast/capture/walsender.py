@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import select
+import contextlib
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.capture.link import CopyLink
 from pgoutput_fast.capture.session import connect
+from pgoutput_fast.framing import unframe
 
 __all__ = ["Received", "Walsender"]
 
-_STATUS_SECONDS = 5.0  # wal_sender_timeout is a minute, but may have been set to less
+_STATUS_SECONDS = 5.0
+# wal_sender_timeout is a minute, but may have been set to less: so many statuses are sent in that time.
+_STATUSES = 4
+# A server sends each message by itself. So long a batch is filled before it is handed on.
+_FILL_SECONDS = 0.05
+# In the middle of a large transaction a server answers late.
+_END_SECONDS = 2.0
+
+_TIMEOUT = "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
 
 
 @dataclass
@@ -20,14 +34,16 @@ class Received:
     """Messages in the order in which they came.
 
     Attributes:
-        payloads: what the plugin wrote.
-        lsns: of each message, its frame's start LSN.
+        payloads: what the plugin wrote; a binary or large binary array.
+        lsns: int64 of each message, its frame's start LSN.
         nbytes: of the payloads.
+        starts_session: whether a decoding session begins before the first of them.
     """
 
-    payloads: list[bytes] = field(default_factory=list)
-    lsns: list[int] = field(default_factory=list)
+    payloads: pa.Array = field(default_factory=lambda: pa.array([], pa.binary()))
+    lsns: pa.Int64Array = field(default_factory=lambda: pa.array([], pa.int64()))
     nbytes: int = 0
+    starts_session: bool = False
 
 
 class Walsender:
@@ -38,7 +54,7 @@ class Walsender:
         slot: its name.
         options: the plugin's, as `plugin_options` gives them.
         start_lsn: transactions whose commit ends there or before are not sent; 0 for what was acknowledged.
-        status_seconds: so often the server hears how far this is.
+        status_seconds: so often the server hears how far this is; oftener if its wal_sender_timeout demands it.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because somebody else uses the slot.
@@ -55,14 +71,18 @@ class Walsender:
         self._connection = connect(dsn, replication=True)
         try:
             self._cursor: Any = self._connection.cursor()
+            self._cursor.execute(_TIMEOUT)
+            timeout = self._cursor.fetchone()[0] / 1000
             self._cursor.start_replication(
                 slot_name=slot, decode=False, options=options, start_lsn=start_lsn, status_interval=60
             )
         except BaseException:
             self._connection.close()
             raise
+        self._link = CopyLink(self._connection)
         self._acknowledged = 0
-        self._status_seconds = status_seconds
+        self._wal_end = 0
+        self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
 
     def __enter__(self) -> Walsender:
@@ -71,12 +91,16 @@ class Walsender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            # So that the last acknowledgement is heard, and the slot let go of, before this returns.
+            with contextlib.suppress(psycopg2.Error):
+                self._link.end(_END_SECONDS)
         self._connection.close()
 
     @property
     def wal_end(self) -> int:
         """How far the server was when it last said so."""
-        return int(self._cursor.wal_end)
+        return self._wal_end
 
     def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
         """What comes until it is so much, or until nothing more is there; nothing after `most_seconds` of silence.
@@ -84,32 +108,40 @@ class Walsender:
         Args:
             most_bytes: of payloads.
             most_seconds: how long the first message is waited for.
-            ask: if there is none yet, have the server say how far it is: it does so by itself only now and then.
+            ask: if there is none yet, have the server say how far it is: it does so by itself only now and then. Its
+                answer ends the waiting.
 
         Raises:
             psycopg2.Error: if the connection is lost, or the server ends the stream.
+            DecodeError: for what is no walsender's frame.
         """
-        read_message = self._cursor.read_message
-        payloads: list[bytes] = []
-        lsns: list[int] = []
-        nbytes = 0
         deadline = time.monotonic() + most_seconds
+        asked = False
+        first = 0.0  # what is there already
         while True:
-            message = read_message()
-            if message is not None:
-                payload = message.payload
-                payloads.append(payload)
-                lsns.append(message.data_start)
-                nbytes += len(payload)
-                if nbytes < most_bytes:
-                    continue
+            frames = self._link.take(most_bytes, first, _FILL_SECONDS)
+            if frames is None:
+                raise psycopg2.OperationalError("the server ended the stream")
+            heard = self._heard(frames) if len(frames) else None
             left = deadline - time.monotonic()
-            if payloads or left <= 0:
+            if heard is not None and (len(heard.payloads) or asked):
                 self.status()
-                return Received(payloads, lsns, nbytes)
+                return heard
+            if left <= 0:
+                self.status()
+                return Received()
             self.status(force=ask, reply=True)
-            ask = False
-            select.select([self._connection], [], [], min(left, self._status_seconds))
+            asked, ask = asked or ask, False
+            first = min(left, self._status_seconds)
+
+    def _heard(self, frames: pa.Array) -> Received:
+        """Takes the messages out of their frames, and answers where an answer is asked for."""
+        heard = unframe(frames)
+        ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
+        self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
+        if pc.any(heard.keepalives.column("reply_requested")).as_py():
+            self.status(force=True)
+        return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
 
     def acknowledge(self, lsn: int) -> None:
         """Everything that committed up to there is durable: the server need not keep it. It never goes back.

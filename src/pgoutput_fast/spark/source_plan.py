@@ -102,7 +102,7 @@ def plan_source(
     paths = tuple(json.loads(given["paths"])) if "paths" in given else (given.get("path", ""),)
     if not all(paths):
         raise ValueError("format pgoutput needs the path of segments: load(path)")
-    names = _listed("table", given.get("table", ""))
+    names = listed("table", given.get("table", ""))
     if not names:
         raise ValueError("format pgoutput needs the option table, such as public.orders")
     if schema is not None and "columns" in given:
@@ -123,7 +123,7 @@ def plan_source(
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
-        tables, whole = planner.chosen(_listed("columns", given["columns"]) if "columns" in given else None)
+        tables, whole = planner.chosen(listed("columns", given["columns"]) if "columns" in given else None)
     return SourcePlan(
         paths,
         tables,
@@ -302,7 +302,7 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _listed(option: str, text: str) -> list[str]:
+def listed(option: str, text: str) -> list[str]:
     """What stands between commas that are not inside of quotes."""
     found, at = [], 0
     while at < len(text.rstrip()):

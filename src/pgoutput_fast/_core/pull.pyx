@@ -1,0 +1,231 @@
+"""A COPY in binary format with the columns lsn and data -> positions and payloads. Chunks may be cut anywhere."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcmp, memcpy
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.reasons cimport BAD_POSITION, OK, PAYLOAD_TOO_LONG
+from pgoutput_fast._core.wire cimport load16, load32, load64
+
+import pyarrow as pa
+
+from pgoutput_fast._core.describe import Malformed
+
+cdef const uint8_t* SIGNATURE = <const uint8_t*> b"PGCOPY\n\xff\r\n\0"
+cdef int64_t SIGNATURE_SIZE = 11
+cdef int64_t HEADER = 19           # the signature, flags, and how long the extension is
+cdef int64_t ROW = 18              # how many fields, a length, the position, a length
+cdef int64_t MOST_PAYLOAD = 0x3fffffff
+cdef int64_t MOST_BINARY = 0x7fffffff
+
+# What is wrong with a COPY and not with a message: codes of errors.py that no other stage gives.
+cdef enum:
+    BAD_COPY_HEADER = 58
+    BAD_COPY_ROW = 59
+    COPY_CUT = 60
+    COPY_LEFT_OVER = 61
+
+# Where in the stream a reader is.
+cdef enum:
+    AT_HEADER = 0
+    AT_EXTENSION = 1
+    AT_ROWS = 2
+    AT_END = 3
+
+
+cdef struct Place:
+    int stage
+    int64_t skip           # of the extension
+    int64_t at             # what was read in full ends here
+    int64_t needed         # bytes from there on, without which nothing more can be read
+    int64_t first_row      # where the first row begins, if there is one
+    int64_t rows
+    int64_t payload_bytes
+    uint8_t reason
+    int64_t reason_offset
+
+
+cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil:
+    """Goes over all that is there in full."""
+    cdef int64_t left, n
+    place.at = place.needed = place.rows = place.payload_bytes = 0
+    place.first_row = -1
+    place.reason = OK
+    while True:
+        left = size - place.at
+        if place.stage == AT_HEADER:
+            n = min(left, SIGNATURE_SIZE)
+            if n and memcmp(p, SIGNATURE, <size_t> n) != 0:
+                stop(place, BAD_COPY_HEADER, 0)
+                return
+            if left < HEADER:
+                place.needed = HEADER
+                return
+            # The lower half of the flags is for what a reader may ignore; bit 16 once meant oids before the fields.
+            if load32(p + SIGNATURE_SIZE) >> 16:
+                stop(place, BAD_COPY_HEADER, SIGNATURE_SIZE)
+                return
+            place.skip = <int32_t> load32(p + SIGNATURE_SIZE + 4)
+            if place.skip < 0:
+                stop(place, BAD_COPY_HEADER, SIGNATURE_SIZE + 4)
+                return
+            place.at += HEADER
+            place.stage = AT_EXTENSION
+        elif place.stage == AT_EXTENSION:
+            n = min(left, place.skip)
+            place.at += n
+            place.skip -= n
+            if place.skip:
+                return
+            place.stage = AT_ROWS
+        elif place.stage == AT_ROWS:
+            if left < 2:
+                place.needed = 2
+                return
+            if load16(p + place.at) == 0xffff:
+                place.at += 2
+                place.stage = AT_END
+                continue
+            if load16(p + place.at) != 2:
+                stop(place, BAD_COPY_ROW, place.at)
+                return
+            if left >= 6 and load32(p + place.at + 2) != 8:
+                stop(place, BAD_COPY_ROW, place.at + 2)
+                return
+            if left >= 14 and load64(p + place.at + 6) >> 63:
+                stop(place, BAD_POSITION, place.at + 6)
+                return
+            if left < ROW:
+                place.needed = ROW
+                return
+            n = <int32_t> load32(p + place.at + 14)
+            if n < 0 or n > MOST_PAYLOAD:
+                stop(place, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, place.at + 14)
+                return
+            if left < ROW + n:
+                place.needed = ROW + n
+                return
+            if place.first_row < 0:
+                place.first_row = place.at
+            place.at += ROW + n
+            place.rows += 1
+            place.payload_bytes += n
+        else:
+            if left:
+                stop(place, COPY_LEFT_OVER, place.at)
+            return
+
+
+cdef void stop(Place* place, uint8_t reason, int64_t offset) noexcept nogil:
+    place.reason = reason
+    place.reason_offset = offset
+
+
+cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data, int32_t* offsets32,
+                    int64_t* offsets64) noexcept nogil:
+    """Copies rows that `read_copy` has gone over."""
+    cdef int64_t i, n, written = 0
+    for i in range(rows):
+        lsn[i] = <int64_t> load64(p + 6)
+        n = load32(p + 14)
+        memcpy(data + written, p + ROW, <size_t> n)
+        written += n
+        if offsets64 != NULL:
+            offsets64[i + 1] = written
+        else:
+            offsets32[i + 1] = <int32_t> written
+        p += ROW + n
+
+
+cdef class CopiedRows:
+    """Takes a COPY's data as it comes. What it keeps is at most one row that is not there in full."""
+
+    cdef vector[uint8_t] _rest
+    cdef Place _place
+    cdef int64_t _needed, _before, _rows
+    cdef bint _failed
+
+    def __cinit__(self):
+        self._place.stage = AT_HEADER
+        self._needed = self._before = self._rows = 0
+        self._failed = False
+
+    @property
+    def rows(self):
+        """How many were taken."""
+        return self._rows
+
+    def feed(self, chunk):
+        """Takes a chunk, a pyarrow buffer. Returns (payloads, positions as int64) of the rows that it completes.
+
+        Raises:
+            Malformed: with the offset in the whole stream, and as `frame` the ordinal of the row.
+            ValueError: after that.
+        """
+        if self._failed:
+            raise ValueError("the COPY was malformed before this")
+        cdef uintptr_t address = chunk.address
+        cdef const uint8_t* p = <const uint8_t*> address
+        cdef int64_t size = chunk.size
+        cdef bint waiting = not self._rest.empty()
+        if waiting:
+            self._rest.insert(self._rest.end(), p, p + size)
+            p = self._rest.data()
+            size = <int64_t> self._rest.size()
+            if size < self._needed:
+                return _nothing()
+        with nogil:
+            read_copy(p, size, &self._place)
+        if self._place.reason != OK:
+            self._fail(self._place.reason, self._before + self._place.reason_offset, self._place.rows)
+        cdef int64_t rows = self._place.rows
+        out = _nothing() if rows == 0 else _rows_of(p + self._place.first_row, rows, self._place.payload_bytes)
+        cdef int64_t at = self._place.at
+        if waiting:
+            self._rest.erase(self._rest.begin(), self._rest.begin() + at)
+        else:
+            self._rest.assign(p + at, p + size)
+        self._needed = self._place.needed
+        self._before += at
+        self._rows += rows
+        return out
+
+    def finish(self):
+        """The COPY has ended.
+
+        Raises:
+            Malformed: if that came too early.
+        """
+        if self._failed:
+            return
+        # What waits for more may be wrong already.
+        self._needed = 0
+        self.feed(pa.py_buffer(b""))
+        if self._place.stage != AT_END:
+            self._fail(COPY_CUT, self._before + <int64_t> self._rest.size(), 0)
+
+    cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:
+        self._failed = True
+        problem = Malformed(reason, offset)
+        problem.frame = self._rows + rows
+        raise problem
+
+
+cdef object _nothing():
+    return pa.array([], pa.binary()), pa.array([], pa.int64())
+
+
+cdef object _rows_of(const uint8_t* p, int64_t rows, int64_t payload_bytes):
+    cdef bint wide = payload_bytes > MOST_BINARY
+    lsns, data = pa.allocate_buffer(8 * rows), pa.allocate_buffer(payload_bytes)
+    offsets = pa.allocate_buffer((rows + 1) * (8 if wide else 4))
+    cdef uintptr_t lsn_at = lsns.address, data_at = data.address, offsets_at = offsets.address
+    cdef int64_t* offsets64 = <int64_t*> offsets_at if wide else NULL
+    cdef int32_t* offsets32 = <int32_t*> offsets_at if not wide else NULL
+    if wide:
+        offsets64[0] = 0
+    else:
+        offsets32[0] = 0
+    with nogil:
+        copy_rows(p, rows, <int64_t*> lsn_at, <uint8_t*> data_at, offsets32, offsets64)
+    payloads = pa.Array.from_buffers(pa.large_binary() if wide else pa.binary(), rows, [None, offsets, data])
+    return payloads, pa.Array.from_buffers(pa.int64(), rows, [None, lsns])

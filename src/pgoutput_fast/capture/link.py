@@ -1,0 +1,151 @@
+"""A psycopg2 connection whose COPY data are read through its own libpq, without a Python object per message."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+import pyarrow as pa
+
+from pgoutput_fast._core.copydata import (
+    COMMAND_OK,
+    COPY_OUT,
+    ENDED,
+    FAILED,
+    FUNCTIONS,
+    OPEN,
+    TUPLES_OK,
+    CopyData,
+)
+
+__all__ = ["CopyLink"]
+
+_MOST_BYTES = 1 << 22
+_LOOK_SECONDS = 0.2  # so often somebody who waits is asked whether to go on
+_GOOD = (COMMAND_OK, TUPLES_OK)
+
+
+@functools.cache
+def _functions() -> dict[str, int]:
+    """Where libpq's functions are: a library's symbols are looked for in what it was linked with, too."""
+    library = ctypes.CDLL(psycopg2._psycopg.__file__)
+    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS}
+
+
+class CopyLink:
+    """Reads what a connection sends as COPY data. Meanwhile psycopg2 must not read from it; it may write.
+
+    Args:
+        connection: an open psycopg2 connection.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._native = CopyData(_functions())
+        self._state = OPEN
+        self._failure = ""
+
+    def begin(self, query: str, wanted: Callable[[], bool]) -> bool:
+        """Sends a `COPY ... TO STDOUT` and waits until it begins. False if it was not wanted so long.
+
+        Raises:
+            psycopg2.Error: if the server refuses it, or the connection is lost.
+        """
+        if not self._native.send(self._address(), query.encode()):
+            raise self._lost()
+        self._state = OPEN
+        while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) is None:
+            if not wanted():
+                return False
+        if result[0] != COPY_OUT:
+            self._drain()
+            raise _error(result[1], result[2] or "the server answered a COPY with something else")
+        return True
+
+    def take(self, most_bytes: int, first_seconds: float, more_seconds: float) -> pa.Array | None:
+        """Messages as a binary array; None if the COPY has ended as it should.
+
+        Args:
+            most_bytes: nothing more is read from then on.
+            first_seconds: how long the first message is waited for.
+            more_seconds: how long others are waited for behind the first.
+
+        Raises:
+            psycopg2.Error: if the server ended it with an error, or the connection is lost. What came before is given
+                first.
+        """
+        if self._state == OPEN:
+            messages, self._state = self._native.take(
+                self._address(), most_bytes, _milliseconds(first_seconds), _milliseconds(more_seconds)
+            )
+            if self._state == FAILED:
+                self._failure = self._native.error(self._address())
+            if self._state == OPEN or len(messages):
+                return messages
+        if self._state == FAILED:
+            raise psycopg2.OperationalError(self._failure or "the connection is lost")
+        assert self._state == ENDED
+        self._drain()
+        return None
+
+    def end(self, seconds: float) -> bool:
+        """Ends a COPY in both directions, and drops what still comes. Whether the server has answered in that time.
+
+        Raises:
+            psycopg2.Error: if the connection is lost, or ends with an error.
+        """
+        if not self._native.end(self._address()):
+            raise self._lost()
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+                return True
+        return False
+
+    def _drain(self) -> None:
+        """Takes the results that come at the end, so that the connection can be used again."""
+        failed: psycopg2.Error | None = None
+        deadline = time.monotonic() + 60
+        while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) != (-1, None, ""):
+            if result is None:
+                if time.monotonic() > deadline:
+                    raise psycopg2.OperationalError("the server does not say how the COPY ended")
+                continue
+            status, code, said = result
+            if status not in _GOOD:
+                failed = failed or _error(code, said)
+                if code is None:
+                    break
+        if failed is not None:
+            raise failed
+
+    def _address(self) -> int:
+        address = self._connection.pgconn_ptr
+        if address is None:
+            raise psycopg2.InterfaceError("the connection is closed already")
+        return int(address)
+
+    def _lost(self) -> psycopg2.Error:
+        return psycopg2.OperationalError(self._native.error(self._address()) or "the connection is lost")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(round(seconds * 1000), 0)
+
+
+def _error(code: str | None, said: str) -> psycopg2.Error:
+    """As psycopg2 itself would raise it."""
+    if code is None:
+        return psycopg2.OperationalError(said)
+    try:
+        kind = psycopg2.errors.lookup(code)
+    except KeyError:
+        kind = psycopg2.DatabaseError
+    problem = kind(said)
+    problem.__setstate__({"pgcode": code, "pgerror": said})
+    return problem

@@ -1,0 +1,325 @@
+"""Metrics of a capture: its own counts and the server's view of the slot; as an object, a log line, for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psycopg2
+
+from pgoutput_fast.capture.recorder import Progress
+from pgoutput_fast.capture.session import session
+from pgoutput_fast.capture.slots import read_slots
+
+__all__ = ["Meter", "Metrics", "reporting"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# Rates are of about this time.
+_RATE_SECONDS = 10.0
+# How far the server was, and when: so many looks are remembered.
+_MOST_LOOKS = 1000
+# A server that does not answer must not keep a report waiting for ever.
+_ASK_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """A capture at one moment. What the server was not able to say is None.
+
+    Attributes:
+        slot: the slot's name.
+        running: whether it is connected and captures.
+        sessions: connections in which it captured since it was made.
+        messages, payload_bytes: received since then. What is sent again after a lost connection counts again.
+        messages_per_second, bytes_per_second: received, over about ten seconds, or since the look before that.
+        segments: written since then.
+        waiting_messages: received and not durable.
+        durable_lsn: what committed up to there is in segments that will be there after a crash.
+        acknowledged_lsn: up to there the server has heard that it need keep nothing: what commits later is the oldest
+            that is not acknowledged.
+        server_lsn: the end of the server's WAL.
+        lag_bytes: of WAL, from what is acknowledged to the server's end.
+        lag_seconds: what committed longer ago is durable. An upper bound.
+        kept_bytes: of WAL that the server keeps for the slot.
+        open_transactions: that have begun and not ended, as far as the segments go.
+    """
+
+    slot: str
+    running: bool
+    sessions: int
+    messages: int
+    payload_bytes: int
+    messages_per_second: float
+    bytes_per_second: float
+    segments: int
+    waiting_messages: int
+    durable_lsn: int
+    acknowledged_lsn: int | None
+    server_lsn: int | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    kept_bytes: int | None
+    open_transactions: int
+
+    def __str__(self) -> str:
+        return (
+            f"slot {self.slot}: {_shown(self.lag_bytes, ' bytes', ',')} "
+            f"and {_shown(self.lag_seconds, ' s', '.1f')} behind, "
+            f"{self.messages_per_second:,.0f} messages/s, {self.bytes_per_second:,.0f} bytes/s, "
+            f"{self.segments:,} segments, {self.open_transactions} open transactions, "
+            f"durable up to {self.durable_lsn >> 32:X}/{self.durable_lsn & 0xFFFFFFFF:X}"
+        )
+
+    def to_prometheus(self) -> str:
+        """In Prometheus' text format. What is not known is left out."""
+        # A slot's name has no character that would have to be escaped.
+        labels = f'{{slot="{self.slot}"}}'
+        lines = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "slot" or value is None:
+                continue
+            counts = each.name in _COUNTERS
+            name = f"pgoutput_fast_capture_{each.name}{'_total' if counts else ''}"
+            lines += [
+                f"# HELP {name} {_HELP[each.name]}",
+                f"# TYPE {name} {'counter' if counts else 'gauge'}",
+                f"{name}{labels} {value if not isinstance(value, bool) else int(value)}",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+_COUNTERS = ("sessions", "messages", "payload_bytes", "segments")
+_HELP = {
+    "running": "Whether it is connected and captures.",
+    "sessions": "Connections made.",
+    "messages": "Messages received.",
+    "payload_bytes": "Bytes of messages received.",
+    "messages_per_second": "Messages received, over ten seconds.",
+    "bytes_per_second": "Bytes received, over ten seconds.",
+    "segments": "Segments written.",
+    "waiting_messages": "Messages received and not durable.",
+    "durable_lsn": "Position up to which what committed is durable.",
+    "acknowledged_lsn": "Position up to which the server need keep nothing.",
+    "server_lsn": "End of the server's WAL.",
+    "lag_bytes": "WAL from what is acknowledged to the server's end.",
+    "lag_seconds": "What committed longer ago is durable.",
+    "kept_bytes": "WAL that the server keeps for the slot.",
+    "open_transactions": "Transactions that have begun and not ended, as far as segments go.",
+}
+
+
+def _shown(value: float | None, unit: str, form: str) -> str:
+    return f"unknown{unit}" if value is None else f"{value:{form}}{unit}"
+
+
+class Meter:
+    """Counts what a capture does. Every method may be called from any thread.
+
+    Args:
+        dsn: of the slot's database.
+        slot: its name.
+    """
+
+    def __init__(self, dsn: str, slot: str) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._sessions = 0
+        self._before = Progress()
+        self._progress: Callable[[], Progress] | None = None
+        # (monotonic seconds, messages, bytes) and (monotonic seconds, the server's position)
+        self._samples: deque[tuple[float, int, int]] = deque()
+        self._looks: deque[tuple[float, int]] = deque(maxlen=_MOST_LOOKS)
+
+    @contextmanager
+    def session(self, progress: Callable[[], Progress]) -> Iterator[None]:
+        """For the length of a connection `progress` tells what is durable."""
+        with self._lock:
+            self._sessions += 1
+            self._progress = progress
+            if not self._samples:
+                self._samples.append((time.monotonic(), 0, 0))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._before = self._total()
+                self._progress = None
+
+    def _total(self) -> Progress:
+        before = self._before
+        if self._progress is None:
+            return before
+        here = self._progress()
+        return Progress(
+            before.messages + here.messages,
+            before.nbytes + here.nbytes,
+            before.segments + here.segments,
+            before.stored + here.stored,
+            max(before.durable_lsn, here.durable_lsn),
+            here.open_transactions,
+            here.committed_at or before.committed_at,
+        )
+
+    def read(self) -> Metrics:
+        """How it stands now; asks the server, through a session of its own."""
+        asked = self._ask()
+        now = time.monotonic()
+        with self._lock:
+            total, running = self._total(), self._progress is not None
+            self._samples.append((now, total.messages, total.nbytes))
+            while len(self._samples) > 2 and now - self._samples[1][0] >= _RATE_SECONDS:
+                self._samples.popleft()
+            then, messages, nbytes = self._samples[0]
+            passed = max(now - then, 1e-3)
+            rates = ((total.messages - messages) / passed, (total.nbytes - nbytes) / passed)
+            acknowledged = server = kept = lag = seconds = None
+            if asked is not None:
+                acknowledged, server, kept, server_time = asked
+                self._looks.append((now, server))
+                lag = max(server - acknowledged, 0) if acknowledged is not None else None
+                durable = max(total.durable_lsn, acknowledged or 0)
+                bounds = [now - at for at, position in self._looks if position <= durable]
+                if total.committed_at is not None:
+                    bounds.append((server_time - total.committed_at) / 1e6)
+                seconds = max(min(bounds), 0.0) if bounds else None
+            return Metrics(
+                self._slot, running, self._sessions, total.messages, total.nbytes, *rates, total.segments,
+                max(total.messages - total.stored, 0), total.durable_lsn, acknowledged, server, lag, seconds, kept,
+                total.open_transactions,
+            )  # fmt: skip
+
+    def _ask(self) -> tuple[int | None, int, int | None, int] | None:
+        """(acknowledged, the server's end, bytes kept, the server's clock)"""
+        try:
+            with session(self._dsn, connect_timeout=_ASK_SECONDS) as cursor:
+                cursor.execute(f"SET statement_timeout = '{_ASK_SECONDS}s'")
+                found = next(iter(read_slots(cursor, self._slot)), None)
+                cursor.execute(_SERVER)
+                position, clock = cursor.fetchone()
+        except psycopg2.Error:
+            return None
+        return (found.confirmed_flush_lsn, position, found.kept_bytes, clock) if found else None
+
+
+_SERVER = """
+SELECT ((CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)
+        - '0/0'::pg_lsn)::int8, (extract(epoch FROM clock_timestamp()) * 1000000)::int8
+"""
+
+
+# ---- reports -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reporting(
+    meter: Meter,
+    *,
+    log_seconds: float | None,
+    file: Path | None,
+    address: str | None,
+    file_seconds: float = 10.0,
+) -> Iterator[None]:
+    """For the length of a block: log lines, a file that is replaced, and a page for Prometheus to scrape.
+
+    Args:
+        meter: what is told.
+        log_seconds: so often a line is logged; None for never.
+        file: written every `file_seconds`, and at the end, in one piece.
+        address: `host:port` of the page.
+
+    Raises:
+        ValueError: for an address of another form.
+        OSError: if nobody can listen there.
+    """
+    stop = threading.Event()
+    threads = []
+    with contextlib.ExitStack() as stack:
+        if address is not None:
+            threads.append(
+                threading.Thread(target=_serve, args=(stack.enter_context(_server(meter, address)),))
+            )
+        if log_seconds is not None:
+            threads.append(threading.Thread(target=_repeat, args=(stop, log_seconds, lambda: _say(meter))))
+        if file is not None:
+            threads.append(
+                threading.Thread(target=_repeat, args=(stop, file_seconds, lambda: _put(meter, file)))
+            )
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+    if file is not None:
+        _put(meter, file)
+
+
+def _repeat(stop: threading.Event, seconds: float, act: Callable[[], None]) -> None:
+    while not stop.wait(seconds):
+        act()
+
+
+def _say(meter: Meter) -> None:
+    _log.info("%s", meter.read())
+
+
+def _put(meter: Meter, file: Path) -> None:
+    hidden = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        hidden.write_text(meter.read().to_prometheus())
+        os.replace(hidden, file)
+    except OSError as problem:
+        # Nothing that is captured depends on it.
+        _log.warning("metrics cannot be written to %s: %s", file, problem)
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    meter: Meter
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404)
+            return
+        body = self.meter.read().to_prometheus().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Not a word: a page is asked for every few seconds."""
+
+
+@contextmanager
+def _server(meter: Meter, address: str) -> Iterator[http.server.ThreadingHTTPServer]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"the address of metrics must be host:port, not {address!r}")
+    server = http.server.ThreadingHTTPServer((host, int(port)), type("Page", (_Page,), {"meter": meter}))
+    server.daemon_threads = True
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _serve(server: http.server.ThreadingHTTPServer) -> None:
+    server.serve_forever(poll_interval=0.2)

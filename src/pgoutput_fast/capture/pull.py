@@ -1,0 +1,234 @@
+"""A slot's changes through SQL, without a replication connection: peeked at, made durable, left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+import psycopg2
+
+from pgoutput_fast._core.describe import Malformed
+from pgoutput_fast._core.pull import CopiedRows
+from pgoutput_fast.capture.link import CopyLink
+from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.session import connect
+from pgoutput_fast.capture.slots import Slot, read_slots
+from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.errors import DecodeError, reason_text
+
+__all__ = ["Pull", "pull_into"]
+
+_BATCH_BYTES = 1 << 22
+_READ_SECONDS = 0.2
+_FILL_SECONDS = 0.05
+# While a position is waited for that the server has not reached.
+_AGAIN_SECONDS = 0.2
+
+_POSITION = """
+SELECT ((CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+         ELSE pg_catalog.pg_current_wal_flush_lsn() END) - '0/0'::pg_lsn)::int8
+"""
+# The slot never goes back: a function that is asked for less would refuse, or on 10 do so.
+_ADVANCE = """
+SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_lsn)
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %(slot)s AND s.confirmed_flush_lsn < %(lsn)s::pg_lsn
+"""
+# Takes what a peek with the same end has shown, and stops at the same record.
+_CONSUME = """
+SELECT count(*) FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
+    s.slot_name, %(lsn)s::pg_lsn, NULL, VARIADIC %(options)s::text[])
+WHERE s.slot_name = %(slot)s AND s.confirmed_flush_lsn < %(lsn)s::pg_lsn
+"""
+_PEEK = """
+COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_peek_binary_changes(
+    %(slot)s, %(lsn)s::pg_lsn, %(most)s::int, VARIADIC %(options)s::text[])) TO STDOUT (FORMAT binary)
+"""
+
+
+class Pull:
+    """A session that peeks at a slot. A context manager.
+
+    Args:
+        dsn: of the slot's database.
+        slot: its name.
+        options: the plugin's, as `plugin_options` gives them. Streaming is left out: a peek sees whole transactions
+            only, so that each one gets further.
+
+    Raises:
+        psycopg2.Error: if the server cannot be reached or refuses.
+    """
+
+    def __init__(self, dsn: str, slot: str, options: Mapping[str, str]) -> None:
+        self._slot = slot
+        self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
+        self._connection = connect(dsn)
+        self._link = CopyLink(self._connection)
+        self._peeking = False
+        self._peeks = 0
+        # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding; and it
+        # need not end while nothing is there to be pulled.
+        for setting in ("client_connection_check_interval = '5s'", "idle_session_timeout = 0"):
+            with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
+                cursor.execute(f"SET {setting}")
+
+    def __enter__(self) -> Pull:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._peeking:
+            with contextlib.suppress(psycopg2.Error):
+                self._connection.cancel()
+        self._connection.close()
+
+    def slot(self) -> Slot | None:
+        """What the server says of the slot now, None if it is gone.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        with self._connection.cursor() as cursor:
+            return next(iter(read_slots(cursor, self._slot)), None)
+
+    def position(self) -> int:
+        """The end of the WAL that a peek would see.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        with self._connection.cursor() as cursor:
+            cursor.execute(_POSITION)
+            return int(cursor.fetchone()[0])
+
+    def peek(
+        self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[Received]:
+        """What committed behind the slot's position and up to another one, in bounded batches while it comes.
+
+        The server decodes all of it before it sends the first message, and keeps it in a temporary file.
+
+        Args:
+            upto_lsn: nothing that commits behind the record there is sent.
+            most_changes: the server stops behind the transaction with which there are so many messages; None for no
+                limit.
+            wanted: asked now and then; as soon as it is not, this ends, and the session is of no more use.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+            DecodeError: if it sends what is no COPY in binary format.
+        """
+        rows = CopiedRows()
+        arguments = {
+            "slot": self._slot,
+            "lsn": _text(upto_lsn),
+            "most": most_changes,
+            "options": self._options,
+        }
+        with self._connection.cursor() as cursor:
+            query = cursor.mogrify(_PEEK, arguments).decode()
+        self._peeking = True
+        begun = self._link.begin(query, wanted)
+        while begun and wanted():
+            chunk = self._link.take(_BATCH_BYTES, _READ_SECONDS, _FILL_SECONDS)
+            if chunk is None:
+                self._peeking = False
+                break
+            if not len(chunk):
+                continue
+            try:
+                payloads, lsns = rows.feed(chunk.buffers()[2])
+            except Malformed as problem:
+                raise _malformed(problem) from None
+            if len(payloads):
+                # The recorder has marked the beginning of the first one by itself.
+                starts = self._peeks > 0 and rows.rows == len(payloads)
+                yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
+        else:
+            return
+        try:
+            rows.finish()
+        except Malformed as problem:
+            raise _malformed(problem) from None
+        self._peeks += rows.rows > 0
+
+    def advance(self, lsn: int) -> None:
+        """Leaves behind what committed up to there: the server need not keep it. It never goes back.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+        """
+        query = _ADVANCE if self._connection.server_version >= 110000 else _CONSUME
+        with self._connection.cursor() as cursor:
+            cursor.execute(query, {"slot": self._slot, "lsn": _text(lsn), "options": self._options})
+
+
+def pull_into(
+    pull: Pull,
+    recorder: Recorder,
+    limits: Limits,
+    *,
+    start_lsn: int,
+    until_lsn: int | None,
+    stop: threading.Event,
+    expect_usable: Callable[[Slot | None], object],
+) -> None:
+    """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
+
+    Args:
+        pull: the slot's session.
+        recorder: takes what comes.
+        limits: of segments. A peek ends with as many messages as a segment has rows.
+        start_lsn: up to there the segments have what committed.
+        until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
+        stop: ends as soon as it is set.
+        expect_usable: raises if a slot can be pulled from no more.
+
+    Raises:
+        psycopg2.Error: if the server refuses, or the connection is lost.
+        DecodeError: if it sends what is no message.
+        Exception: what the recorder failed with, or `expect_usable` raised.
+    """
+    most: int | None = limits.rows
+    reached = -1
+    pull.advance(start_lsn)
+    while not stop.is_set():
+        expect_usable(pull.slot())
+        upto = pull.position()
+        if until_lsn is not None:
+            upto = min(upto, until_lsn)
+        pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
+        if upto <= reached:
+            stop.wait(pause)
+            continue
+        before, count = recorder.durable_lsn, 0
+        for received in pull.peek(upto, most, lambda: not stop.is_set()):
+            count += len(received.payloads)
+            while not recorder.offer(received, _READ_SECONDS):
+                pass
+        if stop.is_set():
+            return
+        recorder.settle()
+        durable = recorder.durable_lsn
+        complete = most is None or count < most
+        if complete:
+            # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+            durable = max(durable, upto)
+        # Many logical messages outside of transactions: the next peek goes past them.
+        most = limits.rows if complete or durable > before else None
+        pull.advance(durable)
+        if until_lsn is not None and durable >= until_lsn:
+            return
+        if complete:
+            reached = durable
+            stop.wait(pause)
+
+
+def _malformed(problem: Malformed) -> DecodeError:
+    return DecodeError(reason_text(problem.reason), seq=problem.frame, byte_offset=problem.offset)
+
+
+def _text(lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,0 +1,207 @@
+"""What tests of captures share: a slot over two tables, sessions that change them, and the proof of exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+
+import pg
+import pgoutput_fast as pgo
+from pgoutput_fast.capture import Capture, create_slot, drop_slot
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+
+__all__ = [
+    "Running",
+    "Writers",
+    "committed",
+    "expect_exactly_once",
+    "now",
+    "prepare",
+    "slot",
+    "streaming_dsn",
+    "wait_until",
+]
+
+
+def streaming_dsn(database: pg.Database) -> str:
+    return database.dsn + (" options='-c logical_decoding_work_mem=64kB'" if database.version >= 14 else "")
+
+
+def prepare(database: pg.Database, name: str) -> None:
+    """Two tables that are empty, their publication, and a slot over it."""
+    database.execute(
+        "CREATE TABLE counted (id int PRIMARY KEY, n int NOT NULL, filler text)",
+        "CREATE TABLE noted (id int PRIMARY KEY, v text)",
+        "CREATE PUBLICATION captured FOR TABLE counted, noted",
+    )
+    create_slot(database.dsn, name)
+
+
+@pytest.fixture
+def slot(database: pg.Database) -> Iterator[str]:
+    """A slot over two tables that are empty."""
+    name = f"{database.name}_k"
+    prepare(database, name)
+    yield name
+    with contextlib.suppress(psycopg2.Error):
+        database.execute(
+            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
+        )
+    for _ in range(100):
+        try:
+            drop_slot(database.dsn, name)
+            break
+        except psycopg2.Error:
+            time.sleep(0.1)
+    database.execute("DROP PUBLICATION captured", "DROP TABLE counted, noted")
+
+
+def now(database: pg.Database) -> int:
+    return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
+
+
+def committed(directory: Path) -> pgo.Decoded:
+    """What the segments say was committed."""
+    segments = list_segments(directory)
+    rows = pa.concat_tables([read_segment(segment.path) for segment in segments]).combine_chunks()
+    (batch,) = rows.to_batches()
+    return pgo.decode_tagged(
+        batch,
+        segment_catalog(directory),
+        pgo.Options(transactions="committed"),
+        outcomes=segment_outcomes(directory),
+    )
+
+
+def expect_exactly_once(database: pg.Database, directory: Path) -> None:
+    """Each row of `counted` says how often it was changed: so often it must be in the segments."""
+    changes = committed(directory).table("public.counted")
+    assert changes.column("_commit_lsn").null_count == 0
+    rows = changes.select(["_change_type", "id", "n"]).to_pylist()
+    expected = dict(database.execute("SELECT id, n FROM counted"))
+    seen = Counter(row["id"] for row in rows if row["_change_type"] in ("insert", "update_postimage"))
+    assert seen == expected
+    last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
+    assert last == expected
+
+
+class Running:
+    """A capture on a thread. `failed` is what it ended with, if that was an error."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.failed: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(capture,))
+
+    def _run(self, capture: Capture) -> None:
+        try:
+            capture.run(stop=self._stop)
+        except BaseException as problem:
+            self.failed = problem
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it in the middle of a block."""
+        self._stop.set()
+        self.join()
+
+    def join(self, seconds: float = 60) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the capture does not end"
+
+
+def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
+    """Looks until it is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+class Writers:
+    """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks.
+
+    With `tolerant` they outlive the server, and go on when it is back.
+    """
+
+    def __init__(self, database: pg.Database, *, tolerant: bool = False) -> None:
+        self._database = database
+        self._tolerant = tolerant
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(k,)) for k in range(2)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self._failed
+
+    def _run(self, which: int) -> None:
+        dice = random.Random(which)
+        while not self._stop.is_set():
+            try:
+                with self._database.session() as connection:
+                    connection.autocommit = False
+                    self._work(connection, dice, which * 1_000_000)
+            except (psycopg2.OperationalError, psycopg2.InterfaceError) as problem:
+                if not self._tolerant:
+                    self._failed.append(problem)
+                    return
+                time.sleep(0.05)
+            except BaseException as problem:
+                self._failed.append(problem)
+                return
+
+    def _work(self, connection: Any, dice: random.Random, base: int) -> None:
+        with connection.cursor() as cursor:
+            # Whether the last commit before a crash was one, only the table knows.
+            cursor.execute(
+                "SELECT coalesce(max(id) + 1 - %s, 0) FROM counted WHERE id BETWEEN %s AND %s",
+                (base, base, base + 999_999),
+            )
+            (made,) = cursor.fetchone()
+            connection.commit()
+            while not self._stop.is_set():
+                count = dice.choice([1, 5, 40, 600])
+                cursor.execute(
+                    "INSERT INTO counted SELECT g, 1, repeat('y', 300) FROM generate_series(%s, %s) g",
+                    (base + made, base + made + count - 1),
+                )
+                if dice.random() < 0.4:
+                    cursor.execute("SAVEPOINT s")
+                    cursor.execute(
+                        "UPDATE counted SET n = n + 100 WHERE id BETWEEN %s AND %s", (base, base + made)
+                    )
+                    cursor.execute("ROLLBACK TO SAVEPOINT s")
+                at = dice.randrange(made + count)
+                cursor.execute(
+                    "UPDATE counted SET n = n + 1 WHERE id BETWEEN %s AND %s", (base + at, base + at + 50)
+                )
+                if dice.random() < 0.2:
+                    connection.rollback()
+                else:
+                    connection.commit()
+                    made += count
+                self._stop.wait(0.002)
