@@ -25,9 +25,8 @@ from oracle import plain_records
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, retain, typed
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.typed import TypedFiles
-from pgoutput_fast.capture.typed_output import plain_schema
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.plain_values import to_types
+from pgoutput_fast.plain_values import plain_schema, to_types
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
 from streams import ENRICHED, RandomChoices, Stream, make_stream
@@ -351,9 +350,9 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) <= 2
     assert not any(path.exists() for path in left)
-    rows = pa.concat_tables(
-        [table.select(["_change_type", "id", "n"]) for table in _typed(tmp_path).values()]
-    ).to_pylist()
+    columns = ["_commit_lsn", "_seq", "_change_type", "id", "n"]
+    rows = pa.concat_tables(table.select(columns) for table in _typed(tmp_path).values())
+    rows = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).to_pylist()
     last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
     assert last == dict(database.execute("SELECT id, n FROM counted"))
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -459,11 +460,42 @@ def test_a_driver_that_is_killed(shop: Shop, spark: Any, tmp_path: Path) -> None
     )
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def _wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> None:
+    """The first example of docs/streaming.md; and its command."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "streaming.md").read_text()
+    shop.slot, shop.publication = "to_lake", "shop"
+    shop.begin("orders")
+    names = {name: str(tmp_path / name) for name in ("directory", "checkpoint", "target")}
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    values: dict[str, Any] = {"spark": spark, "dsn": shop.dsn, **names}
+    exec(compile(example, "streaming.md", "exec"), values)
+    try:
+        shop.run("INSERT INTO orders VALUES (1, 'first')")
+        _wait_for(lambda: Path(names["target"], "_spark_metadata", "0").exists())
+        _wait_for(lambda: _applied(spark.read.parquet(names["target"]).toArrow().to_pylist()) == {1: "first"})
+    finally:
+        values["query"].stop()
+    _wait_for(lambda: not find_slot(shop.database.dsn, shop.slot).active_pid)
+    (command,) = re.findall(r"    (python -m pgoutput_fast\.capture .*)", page)
+    arguments = [
+        sys.executable,
+        *command.split()[1:],
+        "--dsn",
+        shop.dsn,
+        "--path",
+        names["directory"],
+        "--until",
+        "now",
+    ]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["iso_8601", "to_types"]
+__all__ = ["iso_8601", "plain_schema", "to_types"]
 
 # As Arrow lays an interval out.
 _INTERVAL = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema in types that Parquet and every reader of it have: times and intervals are strings.
+
+    >>> import pyarrow as pa
+    >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
+    [DataType(string), ListType(list<item: string>)]
+    """
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        # Parquet has no struct without fields.
+        return (
+            pa.struct([field.with_type(_plain(field.type)) for field in kind]) if len(kind) else pa.string()
+        )
+    return kind
 
 
 def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:

@@ -84,10 +84,13 @@ class SegmentStream:
             found = self._overlapping(start, end)
         gap = _gap(found, start, end)
         if gap is not None:
-            raise SegmentsGoneError(
-                f"{self._store} lacks messages {gap[0]} to {gap[1]}: their segments were removed"
-            )
+            raise self._gone(*gap)
         return found
+
+    def _gone(self, first: int, last: int) -> SegmentsGoneError:
+        return SegmentsGoneError(
+            f"{self._store} lacks messages {first} to {last}: their segments were removed"
+        )
 
     def _overlapping(self, start: int, end: int) -> list[Named]:
         found = self.listed()
@@ -98,11 +101,15 @@ class SegmentStream:
         """What a segment's footer says; remembered, for a segment is never changed.
 
         Raises:
+            SegmentsGoneError: if it was removed meanwhile.
             ValueError: as `open_segment`, and if its ordinals are not those of its name.
         """
         segment = self._open.get(named)
         if segment is None:
-            segment = open_segment(self._store.at(named.name))
+            try:
+                segment = open_segment(self._store.at(named.name))
+            except FileNotFoundError:
+                raise self._gone(named.first_seq, named.last_seq) from None
             if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
                 raise ValueError(
                     f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "

@@ -51,6 +51,8 @@ class DefaultSource(DataSource):
         return make_reader(plan, schema)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
+        if "mode" in self.options:
+            raise ValueError("option mode is one of spark.read: a stream has none")
         from pgoutput_fast.spark.stream import StreamReader
         from pgoutput_fast.spark.stream_plan import plan_stream
 

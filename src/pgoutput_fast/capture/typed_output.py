@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.capture.typed_progress import rejects_file, typed_file
 from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.plain_values import to_types
+from pgoutput_fast.plain_values import plain_schema, to_types
 from pgoutput_fast.segment_stores import Store
 
-__all__ = ["TypedOutput", "plain_schema"]
+__all__ = ["TypedOutput"]
 
 # Beyond this the largest of what waits is written out.
 _MOST_BYTES = 1 << 26
@@ -76,29 +76,6 @@ class TypedOutput:
             return
         with self._store.write(name, replace=True) as file, _writer(file, rows.schema) as writer:
             writer.write_table(rows)
-
-
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Parquet and every reader of it have: times and intervals are strings.
-
-    >>> import pyarrow as pa
-    >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
-    [DataType(string), ListType(list<item: string>)]
-    """
-    return pa.schema([field.with_type(_plain(field.type)) for field in schema], metadata=schema.metadata)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_time(kind) or pa.types.is_interval(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pa.types.is_struct(kind):
-        # Parquet has no struct without fields.
-        return (
-            pa.struct([field.with_type(_plain(field.type)) for field in kind]) if len(kind) else pa.string()
-        )
-    return kind
 
 
 def _writer(file: object, schema: pa.Schema) -> pq.ParquetWriter:

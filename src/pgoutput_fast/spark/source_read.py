@@ -18,7 +18,7 @@ from pgoutput_fast.segment_paths import open_file
 from pgoutput_fast.segments import RowGroup, Segment
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
 
-__all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "fates_of", "may_have", "ranges"]
+__all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "chosen_rows", "fates_of", "may_have", "ranges"]
 
 # Tagged columns -> the smallest and largest value that is wanted.
 Bounds = Mapping[str, tuple[int, int]]
@@ -75,7 +75,7 @@ class RowsReader:
         with pq.ParquetFile(open_file(partition.path)) as file:
             for k in partition.row_groups:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
-                rows = _chosen(rows, partition)
+                rows = chosen_rows(rows, partition)
                 for table in self._plan.tables if tables is None else tables:
                     for batch in _of(table, rows).to_batches():
                         yield from map(self._finished(table), table.decode(iter([batch])))
@@ -104,7 +104,7 @@ class RowsReader:
         return finished
 
 
-def _chosen(rows: pa.Table, partition: SegmentRows) -> pa.Table:
+def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
     """The changes that the bounds leave, and that are committed."""
     kept = np.isin(rows.column("kind").to_numpy(), list(b"IUDT"))
     for name, (first, last) in partition.bounds.items():
