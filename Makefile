@@ -62,7 +62,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py
+    test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py test_snapshot_killed.py
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
@@ -83,6 +83,8 @@ soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Sp
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
 	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
 	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/test_capture_faults.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

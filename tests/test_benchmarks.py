@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, spark_curve
+from benchmarks import capture, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +55,15 @@ def test_capture_at_a_tiny_scale() -> None:
     assert [row[0] for row in table.rows] == list(figures)
     assert len(figures) == 5
     assert all(float(cell.replace(",", "")) >= 0 for row in table.rows for cell in row[1:])
+
+
+def test_snapshot_at_a_tiny_scale() -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    try:
+        spent = snapshot.measure(2000, 1)
+    except LookupError as problem:
+        pytest.skip(str(problem))
+    assert [len(measured.rounds) for measured in spent.values()] == [1, 1]
 
 
 def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

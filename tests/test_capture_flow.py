@@ -12,7 +12,7 @@ import pytest
 
 import pg
 from capturing import expect_exactly_once, now, slot
-from pgoutput_fast.capture import Capture, Limits, recorder
+from pgoutput_fast.capture import Capture, Limits, sink
 from pgoutput_fast.segments import list_segments, write_segment
 
 __all__ = ["slot"]  # a fixture
@@ -33,7 +33,7 @@ def _slow_disk(patch: pytest.MonkeyPatch, seconds: float) -> list[int]:
         seen.append(pa.total_allocated_bytes())
         return write_segment(*arguments, **more)
 
-    patch.setattr(recorder, "write_segment", write)
+    patch.setattr(sink, "write_segment", write)
     return seen
 
 

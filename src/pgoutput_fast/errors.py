@@ -11,9 +11,10 @@ class DecodeError(ValueError):
     """A message that cannot be decoded. Never contains a value.
 
     Attributes:
-        seq: ordinal of the message in the stream.
+        seq: ordinal of the message in the stream; None for the rows of a snapshot.
+        row: of a snapshot, the row's ordinal in its COPY; else None.
         lsn: its frame's LSN, None if not known.
-        byte_offset: where in the message, counted from its tag byte.
+        byte_offset: where in the message, counted from its tag byte; of a snapshot's row where in its COPY.
         relation: the relation's qualified name, None if not known.
         column: the column's name, None if no single column is concerned.
         reason: what is wrong.
@@ -33,6 +34,7 @@ class DecodeError(ValueError):
         byte_offset: int | None = None,
         relation: str | None = None,
         column: str | None = None,
+        row: int | None = None,
     ) -> None:
         self.reason = reason
         self.seq = seq
@@ -40,7 +42,10 @@ class DecodeError(ValueError):
         self.byte_offset = byte_offset
         self.relation = relation
         self.column = column
+        self.row = row
         place = [f"message {seq}"] if seq is not None else []
+        if row is not None:
+            place.append(f"row {row}")
         if lsn is not None:
             place.append(f"LSN {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
         if relation is not None:
@@ -52,12 +57,15 @@ class DecodeError(ValueError):
         super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.reason, self.seq, self.lsn, self.byte_offset, self.relation, self.column))
+        place = (self.seq, self.lsn, self.byte_offset, self.relation, self.column, self.row)
+        return (_rebuild, (self.reason, *place))
 
 
 def _rebuild(reason: str, *place: Any) -> DecodeError:
-    seq, lsn, byte_offset, relation, column = place
-    return DecodeError(reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column)
+    seq, lsn, byte_offset, relation, column, row = place
+    return DecodeError(
+        reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column, row=row
+    )
 
 
 class SpillError(RuntimeError):
@@ -101,9 +109,11 @@ class SpillError(RuntimeError):
 FATE_UNKNOWN = 54
 # Of a message that is looked at without its neighbours.
 LAYOUT_UNKNOWN, LAYOUT_AMBIGUOUS = 56, 57
-# 58 to 61 are of _core/pull.pyx: what is around messages that come by COPY.
+# 58 to 61 are of _core/pull.pyx and copy_rows.pyx: what is around messages or rows that come by COPY.
 # And one that it asks for.
 UNKNOWN_VERSION = 30
+# Of a COPY as a whole.
+COPY_CUT, COPY_GOES_ON = 60, 61
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -167,6 +177,7 @@ _REASONS = {
     59: "the row of the COPY stream has not the two columns that were asked for: a position and a payload",
     60: "the COPY stream ends too early",
     61: "bytes are left over behind the COPY stream's end",
+    62: "the row or value is longer than any the server can send (1 GiB - 1)",
     64: "an infinite value has no {arrow} form",
     65: "NaN has no {arrow} form",
     66: "the value is beyond the range of {arrow}",

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "find_files", "open_file", "shown"]
+__all__ = ["Paths", "find_files", "is_uri", "open_file", "open_place", "shown", "split_uri"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -40,7 +40,7 @@ def open_file(path: str) -> Any:
     """What `pyarrow.parquet` takes for one of `find_files`: a path, or an open file of a store."""
     if not _URI.match(path):
         return path
-    store, inside = _store(path)
+    store, inside = open_place(path)
     try:
         return store.open_input_file(inside)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def shown(path: str | os.PathLike[str]) -> str:
 def _found(path: str) -> list[str]:
     if not _URI.match(path):
         return _found_here(path)
-    uri = _split(path)
+    uri = split_uri(path)
     if uri.scheme == "file":
         return _found_here(unquote(uri.path))
     return _found_in_store(uri)
@@ -87,7 +87,7 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     # In a URI a question mark begins the query: it is no wildcard.
     match = re.search(r"[*\[]", uri.path)
     fixed = (uri.path if match is None else uri.path[: uri.path.rfind("/", 0, match.start())]).rstrip("/")
-    store, root = _store(uri._replace(path=fixed).geturl())
+    store, root = open_place(uri._replace(path=fixed).geturl())
     if match is not None:
         below = uri.path[len(fixed) :]
         selector = fs.FileSelector(root, recursive=below.count("/") > 1, allow_not_found=True)
@@ -118,16 +118,27 @@ def _matches(path: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
-def _split(path: str) -> SplitResult:
+def is_uri(path: str) -> bool:
+    """Whether it is a URI, and no path of this machine."""
+    return _URI.match(path) is not None
+
+
+def split_uri(path: str) -> SplitResult:
+    """A URI's parts, with the scheme as pyarrow calls it."""
     uri = urlsplit(path)
     return uri._replace(scheme=_SAME.get(uri.scheme, uri.scheme))
 
 
-def _store(path: str) -> tuple[Any, str]:
+def open_place(path: str) -> tuple[Any, str]:
+    """(a `pyarrow.fs.FileSystem`, the path inside) of a URI.
+
+    Raises:
+        ValueError: for a URI that pyarrow does not know.
+    """
     from pyarrow import fs
 
     try:
-        path = _split(path).geturl()
+        path = split_uri(path).geturl()
         store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
         # Which may repeat all of it.

@@ -7,7 +7,6 @@ relations once they are worth it. The footer says where the stream stands behind
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
@@ -25,7 +24,9 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segment_layout import write_rows
-from pgoutput_fast.segment_paths import Paths, find_files, open_file, shown
+from pgoutput_fast.segment_names import name_of, named_segments
+from pgoutput_fast.segment_paths import Paths, find_files, is_uri, open_file, shown
+from pgoutput_fast.segment_stores import Store, open_store
 from pgoutput_fast.state import StreamState
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Segment",
     "Source",
     "list_segments",
+    "newest_segment",
     "open_segment",
     "read_segment",
     "segment_catalog",
@@ -46,7 +48,7 @@ _PREFIX = "pgoutput_fast."
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
 _MOST_BYTES = (1 << 31) - 1
-_RELATION = TAGGED_SCHEMA.get_field_index("relation")
+_RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,14 @@ class RowGroup:
         nbytes: its size in the file.
         relations: smallest and largest relation oid in it; None if no row of it concerns a relation.
         bare: how many of its rows concern no relation: boundaries, messages, types and origins.
+        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or it is not known.
     """
 
     rows: int
     nbytes: int
     relations: tuple[int, int] | None
     bare: int
+    txns: tuple[int, int] | None = None
 
     def may_hold(self, relations: Collection[int]) -> bool:
         """Whether a row of one of these relations can be here."""
@@ -164,14 +168,15 @@ def write_segment(
     end_lsn: int | None = None,
     relation_bytes: int = _RELATION_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
-) -> Path:
+) -> Path | str:
     """Writes a segment; once this returns it is durable, and until then no reader sees it.
 
-    The file is written under a hidden name, fsynced and renamed, and its directory fsynced.
+    The file is written under a hidden name, fsynced and renamed, and its directory fsynced. In an object store it
+    appears when its upload is complete.
 
     Args:
         path: the file, or a directory that exists; in it the file is named by its ordinals, so that names sort in the
-            order of the stream.
+            order of the stream. A URI that `pyarrow.fs` knows is a directory unless it ends in `.parquet`.
         tagged: rows with TAGGED_SCHEMA, as `tag` gives them.
         state: the stream's state behind them, as `tag` gives it.
         source: where they come from.
@@ -181,12 +186,14 @@ def write_segment(
         row_group_bytes: a larger row group is cut.
 
     Returns:
-        The file's path.
+        The file's path, or its URI.
 
     Raises:
         ValueError: for no rows or more than 2 GiB of them, a state that is not the one behind them or that holds
             changes back, or a directory with segments of another source, or of these ordinals.
-        FileExistsError: if the file exists: a segment is never changed.
+        FileExistsError: if the file exists: a segment is never changed. In a store, also if another process wrote it,
+            or others of its messages, at the same time: then nothing of it may be acknowledged.
+        OSError: if it cannot be written.
 
     >>> import tempfile, pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import Writer
@@ -209,26 +216,22 @@ def write_segment(
     if len(lsns):
         start_lsn = int(lsns.min()) if start_lsn is None else start_lsn
         end_lsn = int(lsns.max()) if end_lsn is None else end_lsn
-    target = Path(path)
-    if target.is_dir():
-        _check_neighbours(target, source, first, last)
-        target /= f"{first:020}-{last:020}.parquet"
-    if target.exists():
-        raise FileExistsError(f"segment {target} exists; segments are never changed")
+    store, name = _target(path, first, last)
+    if name is None:
+        name = name_of(first, last)
+        _check_neighbours(store, source, first, last)
     footer = _footer(source, first, last, start_lsn, end_lsn, state)
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    token = json.dumps(secrets.token_hex(16))
+    if not store.local:
+        footer[_PREFIX + "writer"] = token
     try:
-        with open(hidden, "xb") as file:
+        with store.write(name) as file:
             write_rows(file, batch, footer, relation_bytes, row_group_bytes)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(hidden, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            hidden.unlink()
-        raise
-    _fsync_directory(target.parent)
-    return target
+    except FileExistsError:
+        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+    if not store.local:
+        _expect_own(store, name, token, first, last)
+    return store.at(name)
 
 
 def open_segment(path: str | os.PathLike[str]) -> Segment:
@@ -301,6 +304,23 @@ def list_segments(paths: Paths) -> list[Segment]:
     return segments
 
 
+def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
+    """The segment with which a capture's directory ends, None if there is none; of the others only names are read.
+
+    Args:
+        directory: a path, or a URI that `pyarrow.fs` knows.
+
+    Raises:
+        ValueError: for a Parquet file that is not named as `write_segment` names it; and as `open_segment`.
+    """
+    return _newest(open_store(directory))
+
+
+def _newest(store: Store) -> Segment | None:
+    names = named_segments(store)
+    return open_segment(store.at(names[-1].name)) if names else None
+
+
 def segment_catalog(paths: Paths) -> Catalog:
     """The relation versions and types that segments' footers know, from the oldest to the newest.
 
@@ -320,14 +340,21 @@ def segment_outcomes(paths: Paths) -> pa.RecordBatch:
         DecodeError: if a boundary message is malformed.
         ValueError: as `list_segments`.
     """
-    found = []
-    for segment in list_segments(paths):
-        groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
-        rows = read_segment(segment.path, row_groups=groups)
-        ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
-        found.append(decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes)
-    batches = pa.Table.from_batches(found, OUTCOMES_SCHEMA).combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], OUTCOMES_SCHEMA)
+    return one_batch([outcomes_of(segment) for segment in list_segments(paths)], OUTCOMES_SCHEMA)
+
+
+def outcomes_of(segment: Segment) -> pa.RecordBatch:
+    """The fates that the control rows of one segment tell."""
+    groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
+    rows = read_segment(segment.path, row_groups=groups)
+    ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
+    return decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes
+
+
+def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All of them in one."""
+    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
 
 
 # ---- what is where -----------------------------------------------------------------------------------------------
@@ -345,12 +372,33 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return tagged.cast(TAGGED_SCHEMA)
 
 
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _target(path: str | os.PathLike[str], first: int, last: int) -> tuple[Store, str | None]:
+    """(where a segment goes, what it is called there); None for what its ordinals say."""
+    text = os.fspath(path)
+    if is_uri(text):
+        uri, question, query = text.partition("?")
+        if not uri.endswith(".parquet"):
+            return open_store(text), None
+        directory, _, name = uri.rpartition("/")
+        return open_store(directory + question + query), name
+    if os.path.isdir(text):
+        return open_store(text), None
+    return open_store(os.path.dirname(text) or "."), os.path.basename(text)
+
+
+def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> None:
+    """That nobody else wrote the segment, or its messages, since it was looked for: a store does not see to that."""
+    with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
+        found = (file.metadata.metadata or {}).get(f"{_PREFIX}writer".encode())
+    others = [name] if found != token.encode() else []
+    if name == name_of(first, last):
+        overlapping = [each.name for each in named_segments(store) if each.overlaps(first, last)]
+        others += [each for each in overlapping if each != name]
+    if others:
+        raise FileExistsError(
+            f"another process wrote messages of {first} to {last} into {store} at the same time, as {others[0]}: see "
+            "that only one goes on"
+        )
 
 
 # ---- the footer --------------------------------------------------------------------------------------------------
@@ -409,7 +457,9 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
         raise ValueError("its column relation has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
     nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
-    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count)
+    of_txns = group.column(_TXN).statistics
+    txns = (of_txns.min, of_txns.max) if of_txns is not None and of_txns.has_min_max else None
+    return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns)
 
 
 def _place(path: str | os.PathLike[str]) -> Path | str:
@@ -427,14 +477,13 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
         )
 
 
-def _check_neighbours(directory: Path, source: Source, first: int, last: int) -> None:
+def _check_neighbours(store: Store, source: Source, first: int, last: int) -> None:
     """That a new segment goes into the directory. Names sort as the stream does, so the newest one tells."""
-    files = find_files(directory)
-    if not files:
+    newest = _newest(store)
+    if newest is None:
         return
-    newest = open_segment(files[-1])
     _check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(
-            f"{directory} has messages up to {newest.last_seq}; a segment of messages {first} to {last} does not follow"
+            f"{store} has messages up to {newest.last_seq}; a segment of messages {first} to {last} does not follow"
         )

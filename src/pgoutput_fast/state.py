@@ -64,6 +64,15 @@ class StreamState:
         """The state as JSON values, None for that of a stream's beginning. Not to be changed."""
         return self._values
 
+    @property
+    def open_txns(self) -> list[int]:
+        """Keys of the transactions whose end has not come, streamed and prepared ones among them, in their order."""
+        values = self._values or {}
+        found = [*values.get("streamed", ()), *values.get("prepared", ())]
+        if values.get("current"):
+            found.append(values["current"])  # in a stream block it has no key of its own
+        return sorted(each["txn"] for each in found if each["txn"] is not None)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamState) and self._document(save=False) == other._document(save=False)
 

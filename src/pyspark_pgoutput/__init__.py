@@ -13,7 +13,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `pgoutput`: see `pgoutput_fast.spark.source_plan`."""
+    """The format `pgoutput`: see `pgoutput_fast.spark.source_plan`, and `snapshot_source` for mode snapshot."""
 
     @classmethod
     def name(cls) -> str:
@@ -24,6 +24,11 @@ class DefaultSource(DataSource):
         self._plan: Any = None
 
     def schema(self) -> Any:
+        if "mode" in self.options:
+            from pgoutput_fast.spark.snapshot_source import plan_snapshot
+
+            self._plan = plan_snapshot(self.options)
+            return self._plan.spark_schema
         from pgoutput_fast.spark.source_plan import plan_source
 
         # Kept: it goes from the process that plans to the others, so that all have the same schema.
@@ -31,9 +36,22 @@ class DefaultSource(DataSource):
         return self._plan.spark_schema
 
     def reader(self, schema: Any) -> Any:
-        from pgoutput_fast.spark.source import make_reader
-        from pgoutput_fast.spark.source_plan import plan_source
+        if "mode" in self.options:
+            from pgoutput_fast.spark.snapshot_source import make_snapshot_reader
 
+            return make_snapshot_reader(self._plan, schema)
+        from pgoutput_fast.spark.source import make_reader
+        from pgoutput_fast.spark.source_plan import STREAM_OPTIONS, plan_source
+
+        only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
+        if only_streams:
+            raise ValueError(f"option {', '.join(only_streams)} is one of spark.readStream")
         # Nobody asked for a schema: the user gave one.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
         return make_reader(plan, schema)
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802
+        from pgoutput_fast.spark.stream import StreamReader
+        from pgoutput_fast.spark.stream_plan import plan_stream
+
+        return StreamReader(plan_stream(self.options, schema, self._plan), schema)

@@ -58,6 +58,10 @@ enum Reason : uint8_t {
     FATE_UNKNOWN,
     TYPE_CHANGED,
 
+    // Of COPY's binary format. What ends too early, or goes on, is told by whoever has the stream: see errors.py.
+    BAD_COPY_HEADER = 58,
+    ROW_TOO_LONG = 62,
+
     // Unrepresentable: a legal value that the column's Arrow type cannot hold.
     FIRST_UNREPRESENTABLE = 64,
     IS_INFINITE = FIRST_UNREPRESENTABLE,

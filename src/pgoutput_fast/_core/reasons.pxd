@@ -48,6 +48,8 @@ cdef extern from "reasons.hpp" namespace "pgo" nogil:
         OTHER_PREPARE "pgo::OTHER_PREPARE"
         FATE_UNKNOWN "pgo::FATE_UNKNOWN"
         TYPE_CHANGED "pgo::TYPE_CHANGED"
+        BAD_COPY_HEADER "pgo::BAD_COPY_HEADER"
+        ROW_TOO_LONG "pgo::ROW_TOO_LONG"
         IS_INFINITE "pgo::IS_INFINITE"
         IS_NAN "pgo::IS_NAN"
         BEYOND_RANGE "pgo::BEYOND_RANGE"

@@ -230,6 +230,7 @@ cdef class RelationRows:
         cdef int32_t c
         cdef const Cell* cells
         cdef Source source
+        cdef uint8_t formats
         cdef size_t n = <size_t> block.rows
         source.base = w.base
         source.end = w.end
@@ -240,11 +241,12 @@ cdef class RelationRows:
             scratch.marks.push_back(self.columns[c].mark())
         for c in range(self.count):
             cells = block.cells + c * block.stride
+            formats = self.cell_formats[c] if self.cell_formats.size() else block.formats
             if not self.wanted[c]:
                 pass
-            elif block.formats != (TEXT_CELLS | BINARY_CELLS):
+            elif formats != (TEXT_CELLS | BINARY_CELLS):
                 convert_cells(self.columns[c][0],
-                              self.columns[c].binary if block.formats == BINARY_CELLS else self.columns[c].text,
+                              self.columns[c].binary if formats == BINARY_CELLS else self.columns[c].text,
                               source, cells, n, scratch.issues)
             else:
                 self._convert_mixed(c, source, cells, n, scratch)
@@ -298,7 +300,7 @@ cdef class RelationRows:
             scratch.trouble.reason = scratch.issues[scratch.refused[row]].reason
             scratch.trouble.column = c
             scratch.trouble.sent = -1
-            scratch.trouble.byte_offset = block.cells[c * block.stride + row].offset - <int64_t> w.start[message]
+            scratch.trouble.byte_offset = self.place(w, message, block.cells + c * block.stride + row)
             if not (self.quarantine and malformed):
                 return True
             self._reject_message(tagger, w, scratch)
@@ -348,12 +350,15 @@ cdef class RelationRows:
                 message = block.row_message[issue.row]
                 r.seq = tagger.seq_of(message)
                 r.lsn = tagger.lsns[message] if tagger.lsns != NULL and tagger.lsns[message] != 0 else NONE64
-                r.byte_offset = cell.offset - <int64_t> w.start[message]
+                r.byte_offset = self.place(w, message, cell)
                 r.type_oid = self.type_oids[c]
                 r.slot = self.slot
                 r.column = c
                 r.change_type = block.row_change[issue.row] & 7
-                r.format = w.base[cell.offset - 5]
+                if self.cell_formats.size():
+                    r.format = c'b' if self.cell_formats[c] == BINARY_CELLS else c't'
+                else:
+                    r.format = w.base[cell.offset - 5]
                 r.reason = issue.reason
                 r.raw = tagger.records.keep(w.base + cell.offset, <size_t> cell.length)
                 tagger.records.rejects.push_back(r)

@@ -5,24 +5,37 @@ from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.metrics import Metrics
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
-from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.retention import Consumers, Retention, retain
+from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
 from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
+from pgoutput_fast.capture.snapshot import Loaded, Snapshot
+from pgoutput_fast.capture.snapshot_export import SnapshotError
+from pgoutput_fast.capture.snapshot_progress import LoadProgress, progress_bar
 
 __all__ = [
     "PINS",
     "Capture",
+    "CaptureBusyError",
     "CaptureError",
+    "Consumers",
     "Finding",
     "Limits",
+    "LoadProgress",
+    "Loaded",
     "Metrics",
     "Report",
+    "Retention",
     "Server",
     "Slot",
+    "Snapshot",
+    "SnapshotError",
     "check",
     "create_slot",
     "drop_slot",
     "find_slot",
     "list_slots",
     "plugin_options",
+    "progress_bar",
+    "retain",
 ]

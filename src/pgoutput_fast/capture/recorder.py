@@ -8,17 +8,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 import pgoutput_fast as pgo
+from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Limits", "Progress", "Recorder"]
@@ -76,7 +77,7 @@ class Recorder:
     """Writes segments. A context manager: at its end all that it was given is durable, if there was no error.
 
     Args:
-        directory: of the segments.
+        directory: of the segments; nobody else writes into it.
         source: where the messages come from.
         state: the stream's state behind the newest segment, None where there is none.
         end_lsn: the position up to which the segments have what committed.
@@ -84,7 +85,7 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: Path, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
+        self, directory: Sink, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
     ) -> None:
         self._directory = directory
         self._source = source
@@ -104,6 +105,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
     def __enter__(self) -> Recorder:
+        self._directory.claim()
         self._thread.start()
         return self
 
@@ -218,7 +220,7 @@ class Recorder:
         except DecodeError as problem:
             self._error = problem
             # Up to there it was well.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, CaptureError):
                 self._cut()
         except BaseException as problem:
             self._error = problem
@@ -255,7 +257,7 @@ class Recorder:
         assert self._state is not None
         rows = pa.Table.from_batches(self._tagged)
         end, inside, at = _ended(rows, self._end_lsn, self._inside)
-        write_segment(self._directory, rows, self._state, source=self._source, end_lsn=end)
+        self._directory.write(rows, self._state, self._source, end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
@@ -264,6 +266,7 @@ class Recorder:
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
+        self._directory.follow(rows, self._state)
 
 
 def _new_session(state: StreamState | None) -> StreamState:

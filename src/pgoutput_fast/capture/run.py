@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import logging
 import os
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,21 +17,27 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception,
+    sleep_using_event,
     stop_after_delay,
+    stop_when_event_set,
     wait_random_exponential,
 )
 
+from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
-from pgoutput_fast.segments import Source, list_segments
+from pgoutput_fast.options import Options
+from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
-__all__ = ["Capture", "CaptureError"]
+__all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -46,12 +48,6 @@ _RETRY_SECONDS = 300.0
 # A connection that lasted so long was good: when it is lost, that is a new outage.
 _GOOD_SECONDS = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What `write_segment` was writing when its process was killed.
-_UNFINISHED = re.compile(r"\.\d{20}-\d{20}\.parquet\.[0-9a-f]{16}")
-
-
-class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
 
 
 class Capture:
@@ -64,10 +60,14 @@ class Capture:
         dsn: of the database.
         slot: the slot's name; it is created if there is neither one nor a segment.
         publications: their names, as they are.
-        directory: of the segments; it is created.
+        directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
+            `s3://bucket/prefix`.
         two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
         overrides: plugin options over those that `plugin_options` picks.
         limits: when a segment is cut.
+        retention: which segments are removed when one has been written; None for none.
+        typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
+            `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
         through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
             grows old. The same directory may be continued either way.
         log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
@@ -88,6 +88,8 @@ class Capture:
         two_phase: bool = False,
         overrides: Mapping[str, str | None] | None = None,
         limits: Limits | None = None,
+        retention: Retention | None = None,
+        typed: bool | Options = False,
         through: Literal["walsender", "sql"] = "walsender",
         log_seconds: float | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
@@ -99,7 +101,7 @@ class Capture:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Path(directory)
+        self._directory = Sink(directory, retention, _typed_options(typed))
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
@@ -138,9 +140,8 @@ class Capture:
         """
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
-        self._directory.mkdir(parents=True, exist_ok=True)
         with (
-            _locked(self._directory),
+            self._directory.owned(),
             reporting(
                 self._meter,
                 log_seconds=self._log_seconds,
@@ -148,14 +149,14 @@ class Capture:
                 address=self._metrics_address,
             ),
         ):
-            _sweep(self._directory)
             lost: BaseException | None = None
             while True:
                 # Each outage has its time, and its pauses begin short.
                 for attempt in Retrying(
                     retry=retry_if_exception(self._may_pass),
                     wait=wait_random_exponential(multiplier=0.2, max=10),
-                    stop=stop_after_delay(retry_seconds),
+                    stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
+                    sleep=sleep_using_event(stop),
                     before_sleep=_say,
                     reraise=True,
                 ):
@@ -184,7 +185,7 @@ class Capture:
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
-        if isinstance(problem, psycopg2.errors.ObjectInUse):
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError):
             return True
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
@@ -194,8 +195,7 @@ class Capture:
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
         """One connection's worth."""
-        segments = list_segments(self._directory)
-        newest = segments[-1] if segments else None
+        newest = self._directory.newest()
         source = self._prepare(newest is not None)
         state: StreamState | None = None
         end_lsn = 0
@@ -328,28 +328,7 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-def _sweep(directory: Path) -> None:
-    """Removes what captures that were killed left behind. To be called under the lock."""
-    for name in os.listdir(directory):
-        if _UNFINISHED.fullmatch(name):
-            with contextlib.suppress(OSError):
-                (directory / name).unlink()
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """That nobody else writes into the directory.
-
-    Raises:
-        CaptureError: if somebody does.
-    """
-    with open(directory / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaptureError(f"another process captures into {directory}") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S %z')}\n")
-        file.flush()
-        yield
+def _typed_options(typed: bool | Options) -> Options | None:
+    if isinstance(typed, Options):
+        return typed
+    return Options(on_error="quarantine") if typed else None

@@ -101,6 +101,25 @@ def _slot(
     )  # fmt: skip
 
 
+def check_slot(name: str, major: int, *, two_phase: bool, failover: bool) -> None:
+    """That a server of that version can have such a slot.
+
+    Raises:
+        ValueError: if not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
+        )
+    if two_phase and major < 15:
+        # 14 has such slots, but its pgoutput does not send what they decode.
+        raise ValueError(
+            f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
+        )
+    if failover and major < 17:
+        raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+
+
 def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
     """Creates a permanent slot for pgoutput. It begins after the transactions that are open now have ended.
 
@@ -114,19 +133,9 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
         ValueError: for a name that no slot can have, and for what the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what it lacks.
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
-        )
     with session(dsn) as cursor:
         major = read_server(cursor).major
-        if two_phase and major < 15:
-            # 14 has such slots, but its pgoutput does not send what they decode.
-            raise ValueError(
-                f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
-            )
-        if failover and major < 17:
-            raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+        check_slot(name, major, two_phase=two_phase, failover=failover)
         arguments: list[Any] = [name, False]
         if major >= 14:
             arguments.append(two_phase)

@@ -25,13 +25,25 @@ from pgoutput_fast.spark.settle import SchemaMode, Settled, decoded_schema, mode
 from pgoutput_fast.spark.tasks import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
-__all__ = ["SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
+__all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
 
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
     "path", "paths", "table", "columns", "transactions", "schema_mode", "catalog", "time", "partition_bytes",
     *_DECODING,
 )  # fmt: skip
+# Which only a stream has; what they mean is said in `stream_plan`.
+STREAM_OPTIONS = (
+    "starting",
+    "max_segments",
+    "max_bytes",
+    "consumer",
+    "dsn",
+    "slot",
+    "publication",
+    "capture",
+)
+_KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
 _PARTITION_BYTES = 1 << 26
 # What Spark takes best.
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 1 << 26
@@ -66,12 +78,15 @@ class SourcePlan:
         return sorted({oid for table in self.tables for oid in table.oids})
 
 
-def plan_source(options: Mapping[str, str], schema: StructType | None = None) -> SourcePlan:
+def plan_source(
+    options: Mapping[str, str], schema: StructType | None = None, known: Catalog | None = None
+) -> SourcePlan:
     """Settles paths, tables and schema from the footers of the segments.
 
     Args:
         options: what the user said.
         schema: to pin, with the metadata columns that are wanted; if given, by `DataFrameReader.schema`.
+        known: the catalog, if it is not to be looked for.
 
     Raises:
         KeyError: if there is no such relation or column; the message names what there is.
@@ -79,15 +94,15 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
             relation that no one schema can hold, or that do not fit the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
     if unknown:
         raise ValueError(
-            f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_OPTIONS)}"
+            f"format pgoutput has no option {', '.join(map(repr, unknown))}; there is {', '.join(_KNOWN)}"
         )
     paths = tuple(json.loads(given["paths"])) if "paths" in given else (given.get("path", ""),)
     if not all(paths):
         raise ValueError("format pgoutput needs the path of segments: load(path)")
-    names = _listed("table", given.get("table", ""))
+    names = listed("table", given.get("table", ""))
     if not names:
         raise ValueError("format pgoutput needs the option table, such as public.orders")
     if schema is not None and "columns" in given:
@@ -96,8 +111,11 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
     check_time(time)
+    mode = mode_of(given.get("schema_mode"), schema is not None)
+    if known is None:
+        known = _catalog(_found(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
-        _catalog(paths, given.get("catalog"), mode_of(given.get("schema_mode"), schema is not None)),
+        known,
         Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding),
         time,
         names,
@@ -105,7 +123,7 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
-        tables, whole = planner.chosen(_listed("columns", given["columns"]) if "columns" in given else None)
+        tables, whole = planner.chosen(listed("columns", given["columns"]) if "columns" in given else None)
     return SourcePlan(
         paths,
         tables,
@@ -118,8 +136,21 @@ def plan_source(options: Mapping[str, str], schema: StructType | None = None) ->
     )
 
 
-def _catalog(paths: Sequence[str], text: str | None, mode: SchemaMode) -> Catalog:
-    found = segment_catalog(paths)
+def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
+    """What can be known without being told."""
+    if "dsn" not in given:
+        return segment_catalog(paths)
+    from pgoutput_fast.spark.stream_capture import known_with_server
+
+    return known_with_server(given, _asked(names))
+
+
+def _asked(names: Sequence[str]) -> list[str | int]:
+    """Names, or oids."""
+    return [int(name) if name.isdecimal() else name for name in names]
+
+
+def _catalog(found: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
     if text is None:
         return found
     try:
@@ -136,7 +167,7 @@ class _Planner:
         self._known = known
         self._time = time
         self.options = options
-        self._asked = [int(name) if name.isdecimal() else name for name in names]
+        self._asked = _asked(names)
         self._versions = [known.named(table) for table in self._asked]
         self._names = [versions[-1].qualified_name for versions in self._versions]
         if len(set(self._names)) < len(names):
@@ -271,7 +302,7 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _listed(option: str, text: str) -> list[str]:
+def listed(option: str, text: str) -> list[str]:
     """What stands between commas that are not inside of quotes."""
     found, at = [], 0
     while at < len(text.rstrip()):

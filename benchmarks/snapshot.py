@@ -1,0 +1,126 @@
+"""A snapshot's rows per second of the client's CPU, beside ADBC's driver for PostgreSQL, to the same Arrow types.
+
+    python -m benchmarks.snapshot [rows]
+
+Both read one table of 16 columns from an embedded server, over the same connection settings, in turns; before that
+their values are compared. Needs `adbc-driver-postgresql`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.timing import Measured, interleaved
+from pgoutput_fast.capture import Snapshot
+from pgoutput_fast.capture.snapshot_read import SnapshotReader
+from pgoutput_fast.demo.servers import Server, find_installations
+
+TABLE = """
+CREATE TABLE orders (
+    id int8 PRIMARY KEY, customer int4, product int4, quantity int2, price float8, discount float4, total numeric,
+    paid bool, created timestamp, updated timestamptz, day date, code text, name text, note text, raw bytea,
+    weight float8)
+"""
+ROWS = """
+INSERT INTO orders SELECT g, g %% 7919, g %% 104729, g %% 97, (g %% 100000) / 7.0, CASE WHEN g %% 10 < 3 THEN 0.25 END,
+    ((g %% 1000000) / 100.0)::numeric(12, 2), g %% 2 = 0, timestamp '2024-01-01' + g * interval '1.000123 second',
+    timestamptz '2024-01-01 00:00+00' + g * interval '2.5 second', date '2020-01-01' + (g %% 2000),
+    'K-' || lpad((g %% 99991)::text, 8, '0'), 'customer number ' || (g %% 7919),
+    CASE WHEN g %% 4 = 0 THEN 'a note of some length about order ' || g END, decode(md5(g::text), 'hex'), g / 3.0
+FROM generate_series(1, %s) g
+"""
+COLUMNS = (
+    "id", "customer", "product", "quantity", "price", "discount", "total", "paid", "created", "updated", "day", "code",
+    "name", "note", "raw", "weight",
+)  # fmt: skip
+
+
+def read_ours(reader: SnapshotReader, snapshot: Snapshot) -> pa.Table:
+    """All of the table, metadata columns included."""
+    batches: list[pa.RecordBatch] = []
+    for each in snapshot.ranges("public.orders"):
+        reader.read(snapshot.tables["public.orders"], each, batches.append)
+    return pa.Table.from_batches(batches)
+
+
+def read_adbc(connection: Any) -> pa.Table:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(COLUMNS)} FROM public.orders")
+        return cursor.fetch_arrow_table()
+
+
+def same(ours: pa.Table, theirs: pa.Table) -> None:
+    """The same values in the same types, but for a name that ADBC gives to strings that were numeric."""
+    ours, theirs = ours.select(COLUMNS).sort_by("id"), theirs.sort_by("id")
+    for name in COLUMNS:
+        kind = theirs.schema.field(name).type
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        assert kind == ours.schema.field(name).type, (name, kind, ours.schema.field(name).type)
+        column = theirs[name].combine_chunks()
+        column = column.storage if isinstance(column, pa.ExtensionArray) else column
+        assert ours[name].combine_chunks().equals(column), name
+
+
+def measure(rows: int, rounds: int) -> dict[str, Measured]:
+    """CPU seconds of this process for reading `rows` rows, both ways.
+
+    Raises:
+        LookupError: if no server can be run here.
+        ModuleNotFoundError: without ADBC's driver.
+    """
+    import adbc_driver_postgresql.dbapi as adbc
+
+    installations = find_installations()
+    if not installations:
+        raise LookupError("no PostgreSQL found")
+    server = Server(max(installations, key=lambda each: each.version))
+    try:
+        server.start()
+        connection = server.connect()
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(TABLE)
+            cursor.execute(ROWS, (rows,))
+            cursor.execute("CREATE PUBLICATION p FOR TABLE orders")
+            cursor.execute("VACUUM ANALYZE orders")
+        connection.close()
+        words = dict(word.split("=", 1) for word in server.dsn.split())
+        uri = (
+            f"postgresql://{words['user']}@{words['host']}:{words['port']}/{words['dbname']}?sslmode=disable"
+        )
+        with (
+            Snapshot(server.dsn, ["p"]) as snapshot,
+            adbc.connect(uri) as other,
+            contextlib.closing(
+                SnapshotReader(server.dsn, snapshot.name, snapshot.catalog, snapshot.options)
+            ) as reader,
+        ):
+            same(read_ours(reader, snapshot), read_adbc(other))
+            return interleaved(
+                {"snapshot": lambda: read_ours(reader, snapshot), "ADBC": lambda: read_adbc(other)},
+                {},
+                rounds,
+            )
+    finally:
+        server.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="?", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    spent = measure(arguments.rows, arguments.rounds)
+    for name, measured in spent.items():
+        print(f"{name:9} {arguments.rows / measured.seconds / 1e6:6.2f} million rows per CPU second")
+    print(f"the snapshot's speed beside ADBC's: {spent['snapshot'].speed_beside(spent['ADBC']):.2f}")
+
+
+if __name__ == "__main__":
+    main()

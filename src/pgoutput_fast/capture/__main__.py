@@ -1,0 +1,157 @@
+"""`python -m pgoutput_fast.capture`: a capture as a process; until it is told to stop, or up to a position."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pgoutput_fast.capture.process import Settings
+from pgoutput_fast.capture.run import CaptureBusyError
+from pgoutput_fast.capture.session import current_lsn
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_DAY_SECONDS = 86_400.0
+# How long one that is to end may take; and how often one that waits for another looks whether that is gone.
+_GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a capture. Returns the exit status: 0 if it ended as it was told, 1 if it could not go on."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING if given.supervised or given.quiet else logging.INFO,
+        format="%(asctime)s %(name)s %(levelname)s: %(message)s",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        if given.supervised:
+            settings = Settings.from_dict(json.loads(sys.stdin.readline()))
+            threading.Thread(target=_follow_parent, args=(stop,), daemon=True).start()
+        else:
+            settings = _settings(given)
+        _run(settings, stop, wait=given.supervised or given.wait)
+    except Exception as problem:
+        if stop.is_set() and given.supervised:
+            return 0  # nobody is there who would want to know
+        said = str(problem).strip() or type(problem).__name__
+        if given.supervised:
+            print(json.dumps({"error": said}), flush=True)
+        else:
+            print(f"{type(problem).__name__}: {said}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
+    capture = settings.capture()
+    while True:
+        try:
+            capture.run(stop=stop, **settings.run_arguments())
+            return
+        except CaptureBusyError:
+            if not wait or stop.wait(_WAIT_SECONDS):
+                raise
+
+
+def _follow_parent(stop: threading.Event) -> None:
+    """Ends this process when the one that started it closes its end, for instance because it was killed."""
+    while sys.stdin.read(4096):
+        pass
+    stop.set()
+    threading.Event().wait(_GRACE_SECONDS)
+    os._exit(3)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pgoutput_fast.capture",
+        description="Writes what a replication slot sends into segments, until SIGTERM or SIGINT. "
+        "What was acknowledged to the server is durable, and a capture that was killed goes on where it was.",
+    )
+    parser.add_argument(
+        "--dsn",
+        default=os.environ.get("PGOUTPUT_FAST_DSN", ""),
+        help="libpq's connection string or URI; else $PGOUTPUT_FAST_DSN, else libpq's own environment",
+    )
+    parser.add_argument("--slot", help="the replication slot, which is created if there is none")
+    parser.add_argument("--publication", action="append", default=[], help="may be given several times")
+    parser.add_argument("--path", help="the directory of the segments, or a URI such as s3://bucket/segments")
+    parser.add_argument("--two-phase", action="store_true", help="of a slot that is created")
+    parser.add_argument(
+        "--plugin-option", action="append", default=[], metavar="NAME=VALUE", help="such as binary=true"
+    )
+    parser.add_argument("--rows", type=int, help="cut a segment after so many rows")
+    parser.add_argument("--bytes", type=int, help="cut a segment after so many bytes of payloads")
+    parser.add_argument("--seconds", type=float, help="cut a segment after so many seconds")
+    parser.add_argument("--typed", action="store_true", help="write typed Parquet files, too")
+    parser.add_argument("--keep-days", type=float, metavar="DAYS", help="remove segments that are older")
+    parser.add_argument(
+        "--keep-unread", action="store_true", help="remove no segment that a consumer still needs"
+    )
+    parser.add_argument(
+        "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
+    )
+    parser.add_argument("--until", metavar="LSN|now", help="stop when what committed up to there is durable")
+    parser.add_argument("--retry-seconds", type=float, help="wait so long for a server that is away")
+    parser.add_argument(
+        "--wait", action="store_true", help="while another process captures into the directory"
+    )
+    parser.add_argument("--quiet", action="store_true", help="say warnings and errors only")
+    # Settings are a line of JSON on the standard input, and it ends when that does; why it failed is one, too.
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    missing = [name for name in ("slot", "publication", "path") if not getattr(given, name)]
+    if missing:
+        raise ValueError(f"--{missing[0]} is needed")
+    pairs = [text.partition("=") for text in given.plugin_option]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise ValueError("--plugin-option wants NAME=VALUE")
+    limits = {"rows": given.rows, "nbytes": given.bytes, "seconds": given.seconds}
+    retention = {
+        "older_than": None if given.keep_days is None else given.keep_days * _DAY_SECONDS,
+        "consumed": given.keep_unread,
+        "typed_older_than": None if given.keep_typed_days is None else given.keep_typed_days * _DAY_SECONDS,
+    }
+    kept = [given.keep_days, given.keep_typed_days] != [None, None] or given.keep_unread
+    more: dict[str, Any] = {
+        "typed": given.typed,
+        "retention": retention if kept else None,
+        "two_phase": given.two_phase,
+        "overrides": {name: value for name, _, value in pairs},
+    }
+    return Settings(
+        given.dsn,
+        given.slot,
+        tuple(given.publication),
+        given.path,
+        {name: value for name, value in limits.items() if value is not None},
+        more,
+        None if given.until is None else _position(given.until, given.dsn),
+        given.retry_seconds,
+    )
+
+
+def _position(text: str, dsn: str) -> int:
+    if text == "now":
+        return current_lsn(dsn)
+    match = _LSN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"--until wants a position such as 16/B374D848, or now; not {text!r}")
+    return int(match[1], 16) << 32 | int(match[2], 16)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

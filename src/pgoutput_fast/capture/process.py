@@ -1,0 +1,163 @@
+"""A capture in a process of its own, that ends when the one that started it ends, however that happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import psycopg2
+
+from pgoutput_fast.capture.recorder import Limits
+from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.slots import find_slot
+
+__all__ = ["CaptureProcess", "Settings"]
+
+# So long a capture may take to write what it has when it is to end.
+_STOP_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a capture is told, as it goes to another process.
+
+    Attributes:
+        dsn, slot, publications, directory: as `Capture` has them.
+        limits: as `Limits` has them, by name.
+        more: other keyword arguments of `Capture`; `retention` as `Retention` has it, by name.
+        until_lsn, retry_seconds: as `Capture.run` has them.
+
+    >>> Settings.from_dict(Settings("", "s", ("p",), "d", {"rows": 7}).to_dict()).limits
+    {'rows': 7}
+    """
+
+    dsn: str
+    slot: str
+    publications: tuple[str, ...]
+    directory: str
+    limits: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    until_lsn: int | None = None
+    retry_seconds: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of `to_dict`."""
+        return cls(**{**values, "publications": tuple(values["publications"])})
+
+    def capture(self) -> Capture:
+        """The capture that they describe.
+
+        Raises:
+            ValueError: for a setting that no capture has, or a wrong value.
+        """
+        try:
+            limits = Limits(**self.limits)  # type: ignore[arg-type]
+            more = dict(self.more)
+            if more.get("retention") is not None:
+                more["retention"] = Retention(**more["retention"])
+            return Capture(self.dsn, self.slot, self.publications, self.directory, limits=limits, **more)
+        except TypeError as problem:
+            raise ValueError(f"settings of a capture: {problem}") from None
+
+    def run_arguments(self) -> dict[str, Any]:
+        """What `Capture.run` gets."""
+        given = {"until_lsn": self.until_lsn, "retry_seconds": self.retry_seconds}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class CaptureProcess:
+    """Runs `python -m pgoutput_fast.capture --supervised`, which waits while another process captures.
+
+    Args:
+        settings: what is captured, and where.
+
+    Raises:
+        ValueError: for settings that no capture has.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        settings.capture()
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Starts it, if it does not run."""
+        if self._process is not None:
+            return
+        # The dsn may have a password: it is for the process to read, not for all to see.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # a signal for all that runs in a terminal is for us to hand on
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(self._settings.to_dict()) + "\n")
+            self._process.stdin.flush()
+
+    def check(self) -> bool:
+        """Whether it still runs, or waits; False if it has done what it was to do.
+
+        Raises:
+            CaptureError: if it failed.
+        """
+        if self._process is None or self._process.poll() is None:
+            return self._process is not None
+        if self._process.returncode == 0:
+            return False
+        assert self._process.stdout is not None
+        said = "" if self._process.stdout.closed else self._process.stdout.read()
+        try:
+            why = json.loads(said)["error"]
+        except (ValueError, KeyError, TypeError):
+            why = f"its process ended with status {self._process.returncode}"
+        where = f"the capture of slot {self._settings.slot} into {self._settings.directory}"
+        raise CaptureError(f"{where} cannot go on: {why}")
+
+    def wait(self) -> None:
+        """Waits until all that committed up to `until_lsn` is durable, whoever captures it.
+
+        Raises:
+            CaptureError: if the capture failed.
+            psycopg2.Error: if the server cannot be asked.
+        """
+        until = self._settings.until_lsn
+        assert until is not None
+        while self.check():
+            with contextlib.suppress(psycopg2.OperationalError):
+                slot = find_slot(self._settings.dsn, self._settings.slot)
+                if slot is not None and (slot.confirmed_flush_lsn or 0) >= until:
+                    return
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Ends it; what it has will be durable, if that does not take too long."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._process = None

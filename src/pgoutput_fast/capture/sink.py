@@ -1,0 +1,167 @@
+"""Where a capture writes: segments first, and what follows from them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pgoutput_fast.capture.errors import CaptureError, MovedOnError
+from pgoutput_fast.capture.ownership import Owner, owned
+from pgoutput_fast.capture.retention import Retention, retain, retain_typed
+from pgoutput_fast.capture.typed import TypedFiles
+from pgoutput_fast.capture.typed_progress import TYPED
+from pgoutput_fast.errors import SpillError
+from pgoutput_fast.options import Options
+from pgoutput_fast.segment_names import named_segments, ordinals_of
+from pgoutput_fast.segment_paths import shown
+from pgoutput_fast.segment_stores import open_store
+from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
+from pgoutput_fast.state import StreamState
+
+__all__ = ["Sink"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# Where rows of open transactions wait, beside the typed files that they will be in.
+_SPILL = f"{TYPED}/_spill"
+# As `Store.write` calls a file that is not finished.
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
+
+
+class Sink:
+    """A directory of segments that one capture at a time writes into.
+
+    Args:
+        directory: a path, or a URI that `pyarrow.fs` knows.
+        retention: what is kept when a segment has been written; None for everything.
+        typed: how typed files are decoded; None for none of them.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        retention: Retention | None = None,
+        typed: Options | None = None,
+    ) -> None:
+        self._directory = directory
+        self._store = open_store(directory)
+        self._retention = retention
+        self._typed = None
+        if typed is not None:
+            if typed.spill_directory is None and self._store.local:
+                typed = replace(typed, spill_directory=self._store.at(_SPILL))
+            self._typed = TypedFiles(self._store, typed)
+        self._owner: Owner | None = None
+        self._last_seq: int | None = None
+        self._before: int | None = None
+        self._name = ""
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """The right to write, for the time of the block. The directory is created, what a killed process left
+        unfinished is removed, and typed files that lack are made.
+
+        Raises:
+            CaptureError: if another process has it, or typed files cannot be made.
+        """
+        self._store.make()
+        with owned(self._store) as owner:
+            self._owner = owner
+            self._sweep()
+            if self._typed is not None:
+                with self._explained(_TYPED):
+                    self._typed.catch_up()
+            yield
+
+    def newest(self) -> Segment | None:
+        """The segment behind which a capture goes on; None if there is none."""
+        newest = newest_segment(self._directory)
+        self._last_seq = None if newest is None else newest.last_seq
+        return newest
+
+    def claim(self) -> None:
+        """To be called once the slot is ours: nobody else writes from now on.
+
+        Raises:
+            MovedOnError: if the segment that `newest` gave is not the newest any more.
+        """
+        assert self._owner is not None
+        self._owner.claim()
+        self._expect_newest()
+
+    def write(self, rows: pa.Table, state: StreamState, source: Source, end_lsn: int) -> None:
+        """Makes rows durable as a segment.
+
+        Raises:
+            CaptureError: if another process has claimed the directory.
+            MovedOnError: if another process wrote into it before it lost the slot.
+            OSError, ValueError: as `write_segment`; in a store also where another process wrote at the same time.
+        """
+        assert self._owner is not None
+        if not self._store.local:
+            self._owner.check()
+            self._expect_newest()
+        path = write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
+        if not self._store.local:
+            self._owner.check()
+        self._name = shown(path).rpartition("/")[2]
+        self._before, self._last_seq = self._last_seq, ordinals_of(self._name)[1]
+
+    def follow(self, rows: pa.Table, state: StreamState) -> None:
+        """What is to be done behind the segment that `write` made durable.
+
+        Raises:
+            CaptureError: if typed files cannot be made; the segments are good.
+        """
+        if self._typed is not None:
+            with self._explained(_TYPED):
+                self._typed.follow(self._name, rows, state, self._before)
+        if self._retention is not None:
+            try:
+                self._retain(self._retention)
+            except (OSError, ValueError) as problem:
+                # It is tried again; that segments pile up is better than that nothing is captured.
+                _log.warning(
+                    "segments in %s that are not needed any more cannot be removed: %s", self, problem
+                )
+
+    def _retain(self, kept: Retention) -> None:
+        if kept.older_than is not None or kept.consumed:
+            retain(self._directory, older_than=kept.older_than, consumed=kept.consumed)
+        if kept.typed_older_than is not None:
+            retain_typed(self._directory, older_than=kept.typed_older_than)
+
+    def _sweep(self) -> None:
+        """What a killed process never finished; nobody else writes there."""
+        found = [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]
+        unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
+        for entry in [*unfinished, *self._store.entries(_SPILL)]:
+            with suppress(OSError):
+                self._store.remove(entry.name)
+
+    def _expect_newest(self) -> None:
+        names = named_segments(self._store)
+        if (names[-1].last_seq if names else None) != self._last_seq:
+            raise MovedOnError(f"another capture wrote into {self} meanwhile")
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, SpillError, pa.ArrowException) as problem:
+            raise CaptureError(f"the segments in {self} are good, but {what.format(problem)}") from problem
+
+
+_TYPED = (
+    "typed files cannot be made of them: {}. Once that is mended, start the capture again, and they are made; without "
+    "typed= it goes on, and they can be made later"
+)

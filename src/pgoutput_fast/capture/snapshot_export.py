@@ -1,0 +1,107 @@
+"""A slot and a snapshot of the moment from which it streams: exported, and held for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+
+from pgoutput_fast.capture.session import Server, connect, read_server, session
+from pgoutput_fast.capture.slots import check_slot
+
+__all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
+
+
+class SnapshotError(RuntimeError):
+    """A snapshot cannot be read (any more); the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A snapshot that other sessions can read.
+
+    Attributes:
+        name: for `SET TRANSACTION SNAPSHOT`.
+        consistent_lsn: it shows what committed before; what committed there or later is what the slot sends.
+        slot: the slot that begins there; a temporary one goes with the snapshot.
+        temporary: whether it does.
+        server: where it is.
+    """
+
+    name: str
+    consistent_lsn: int
+    slot: str
+    temporary: bool
+    server: Server
+
+
+class SnapshotHolder:
+    """The connection on which a snapshot lives: it goes with it, and with the next command on it."""
+
+    def __init__(self, export: Export, connection: Any) -> None:
+        self.export = export
+        self._connection: Any = connection
+
+    def close(self) -> None:
+        """Lets go of the snapshot, and of a temporary slot. Does nothing a second time."""
+        self._connection.close()
+
+
+def export_snapshot(
+    dsn: str, slot: str | None = None, *, two_phase: bool = False, failover: bool = False
+) -> SnapshotHolder:
+    """Creates a slot and exports the snapshot at which it begins.
+
+    Waits for transactions that are open now, or prepared, to end.
+
+    Args:
+        dsn: of the database.
+        slot: name of the permanent slot to create; None for a temporary one.
+        two_phase, failover: as for `create_slot`.
+
+    Raises:
+        SnapshotError: if there is a slot of that name.
+        ValueError: for a name that no slot can have, and for what the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what it lacks.
+    """
+    with session(dsn) as cursor:
+        server = read_server(cursor)
+    name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    check_slot(name, server.major, two_phase=two_phase, failover=failover)
+    connection = connect(dsn, replication=True)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_command(name, server.major, slot is None, two_phase, failover))
+            created, point, snapshot, _ = cursor.fetchone()
+    except psycopg2.errors.DuplicateObject:
+        connection.close()
+        raise SnapshotError(
+            f"slot {name} exists: its consistent point has passed, and no snapshot can be had for it any more. If an "
+            "earlier load was broken off, drop_slot it and start over; else take another name, or none for tables "
+            "that were added later"
+        ) from None
+    except BaseException:
+        connection.close()
+        raise
+    return SnapshotHolder(Export(snapshot, _lsn(point), created, slot is None, server), connection)
+
+
+def _command(name: str, major: int, temporary: bool, two_phase: bool, failover: bool) -> str:
+    words = f'CREATE_REPLICATION_SLOT "{name}"{" TEMPORARY" if temporary else ""} LOGICAL pgoutput'
+    if major < 15:
+        return f"{words} EXPORT_SNAPSHOT"
+    options = ["SNAPSHOT 'export'"]
+    if two_phase:
+        options.append("TWO_PHASE true")
+    if failover:
+        options.append("FAILOVER true")
+    return f"{words} ({', '.join(options)})"
+
+
+def _lsn(text: str) -> int:
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)

@@ -1,0 +1,207 @@
+"""A snapshot's tables as Parquet files: a range's file is whole or not there, and so is a table's directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.capture.snapshot_export import Export, SnapshotError
+from pgoutput_fast.capture.snapshot_ranges import ReadRange
+from pgoutput_fast.capture.snapshot_read import RangeRead
+from pgoutput_fast.capture.snapshot_tables import SnapshotTable
+from pgoutput_fast.plain_values import plain_schema, to_types
+
+__all__ = ["TableFiles", "TableLoaded", "table_directory"]
+
+FORMAT = 1
+_ABOUT = "_snapshot.json"
+
+
+@dataclass(frozen=True)
+class TableLoaded:
+    """A table that is there as a whole.
+
+    Attributes:
+        name: qualified and quoted.
+        path: the directory of its Parquet files; `_snapshot.json` there says the same as this.
+        rows, nbytes: that were read; bytes of the COPY.
+        rejects: how many values had no Arrow form; they are in the `_rejects-*.parquet` beside the others.
+        consistent_lsn: changes of it that committed there or later are not in it.
+    """
+
+    name: str
+    path: Path
+    rows: int
+    nbytes: int
+    rejects: int
+    consistent_lsn: int
+
+
+def table_directory(namespace: str, name: str) -> str:
+    """The name of a table's directory; none is hidden, and no two tables share one.
+
+    >>> table_directory("public", "orders"), table_directory("_a.b", "C/d")
+    ('public.orders', '%5Fa%2Eb.C%2Fd')
+    """
+
+    def part(text: str) -> str:
+        quoted = urllib.parse.quote(text, safe=" ").replace(".", "%2E")
+        return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
+
+    return f"{part(namespace)}.{part(name)}"
+
+
+class TableFiles:
+    """One table's directory, hidden until all of its ranges are there.
+
+    Args:
+        directory: of all tables.
+        table: the table.
+        export: the snapshot.
+        ranges: all of the table's.
+        schema: of its record batches.
+
+    Raises:
+        SnapshotError: if there is one of another snapshot.
+        OSError: if it cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        table: SnapshotTable,
+        export: Export,
+        ranges: list[ReadRange],
+        schema: pa.Schema,
+    ) -> None:
+        self.table = table
+        self._schema = schema
+        self._lock = threading.Lock()
+        name = table_directory(table.relation.namespace, table.relation.name)
+        self._whole, self._partial = directory / name, directory / f".{name}.partial"
+        self._about: dict[str, Any] = {
+            "format": FORMAT,
+            "snapshot": export.name,
+            "slot": export.slot,
+            "consistent_lsn": table.consistent_lsn,
+            "system_identifier": export.server.system_identifier,
+            "database": export.server.database,
+            "relation": table.relation.to_dict(),
+        }
+        self._done: dict[str, list[int]] = {}
+        self._names = {each.name for each in ranges}
+        if (found := self._read(self._whole)) is not None:
+            if not self._is_ours(found):
+                raise SnapshotError(
+                    f"{self._whole} holds another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
+                    "load into another directory, or remove that one"
+                )
+            self._done = found["ranges"]
+        elif (found := self._read(self._partial)) is not None and self._is_ours(found):
+            self._done = found["ranges"]
+        elif self._whole.exists():
+            raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
+        else:
+            # What another snapshot left unfinished is of no use to anybody.
+            shutil.rmtree(self._partial, ignore_errors=True)
+            self._partial.mkdir(parents=True)
+
+    @staticmethod
+    def _read(directory: Path) -> dict[str, Any] | None:
+        try:
+            found = json.loads((directory / _ABOUT).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+
+    def _is_ours(self, found: dict[str, Any]) -> bool:
+        return all(found.get(key) == value for key, value in self._about.items())
+
+    @property
+    def missing(self) -> set[str]:
+        """Names of the ranges that are not there yet."""
+        return self._names - self._done.keys()
+
+    def write(self, each: ReadRange) -> RangeFile:
+        """A file for a range, of which nothing is seen before `add`."""
+        return RangeFile(self._partial / f"{each.name}.parquet", self._schema)
+
+    def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
+        """The range is read: its file is durable and counted from now on; the table too, if it was the last one."""
+        file.close()
+        if read.rejects.num_rows:
+            _durably(
+                self._partial / f"_rejects-{each.name}.parquet",
+                lambda path: pq.write_table(pa.Table.from_batches([read.rejects]), path),
+            )
+        with self._lock:
+            done = self._done | {each.name: [read.rows, read.nbytes, read.rejects.num_rows]}
+            _durably(
+                self._partial / _ABOUT,
+                lambda path: path.write_text(json.dumps(self._about | {"ranges": done})),
+            )
+            self._done = done
+            if not self.missing:
+                os.rename(self._partial, self._whole)
+                _sync(self._whole.parent)
+
+    def discard(self) -> None:
+        """The table cannot be loaded: nothing of it stays."""
+        with self._lock:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def loaded(self) -> TableLoaded:
+        """What is there, once nothing is missing."""
+        rows, nbytes, rejects = (sum(column) for column in zip(*self._done.values(), strict=True))
+        return TableLoaded(self.table.name, self._whole, rows, nbytes, rejects, self.table.consistent_lsn)
+
+
+class RangeFile:
+    """A range's Parquet file while it is written."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+        self._schema = plain_schema(schema)
+        self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds rows."""
+        self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
+
+    def close(self) -> None:
+        """It is whole: fsynced, and under its name."""
+        self._writer.close()
+        _sync(self._hidden)
+        os.rename(self._hidden, self._path)
+        _sync(self._path.parent)
+
+    def discard(self) -> None:
+        """It is not."""
+        self._writer.close()
+        self._hidden.unlink(missing_ok=True)
+
+
+def _durably(path: Path, write: Any) -> None:
+    hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+    write(hidden)
+    _sync(hidden)
+    os.rename(hidden, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

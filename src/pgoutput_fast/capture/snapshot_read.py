@@ -1,0 +1,201 @@
+"""One reader of a snapshot: its own pinned session, and a range of a table's rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+import pyarrow as pa
+
+from pgoutput_fast._core.copy_rows import CopyRows
+from pgoutput_fast.capture.link import CopyLink
+from pgoutput_fast.capture.session import connect
+from pgoutput_fast.capture.snapshot_export import SnapshotError
+from pgoutput_fast.capture.snapshot_ranges import ReadRange
+from pgoutput_fast.capture.snapshot_tables import SnapshotTable, text_columns
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.names import quote_identifier
+from pgoutput_fast.options import Options
+
+__all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_snapshot"]
+
+# So much is taken from the connection before it is decoded; so long others than the first row are waited for.
+_MOST_BYTES = 1 << 20
+_WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
+
+
+class TableLostError(SnapshotError):
+    """A table is not any more what the snapshot had of it: the others can be read nevertheless.
+
+    Attributes:
+        table: its qualified, quoted name.
+    """
+
+    def __init__(self, table: str, what: str) -> None:
+        super().__init__(
+            f"{table} {what} since the snapshot was taken, whose rows of it cannot be read any more. If it is still "
+            "published, load it with a snapshot of its own"
+        )
+        self.table = table
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TableLostError, (self.table, self._what))
+
+
+@dataclass(frozen=True)
+class RangeRead:
+    """What a range had.
+
+    Attributes:
+        rows: how many were read, those included that went to the rejects.
+        nbytes: of the COPY.
+        rejects: values without an Arrow form, with REJECTS_SCHEMA; `seq` is -1 in all of them.
+    """
+
+    rows: int
+    nbytes: int
+    rejects: pa.RecordBatch
+
+
+@contextmanager
+def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
+    """A transaction that sees the snapshot, for the time of a block.
+
+    Raises:
+        SnapshotError: if nobody holds it any more.
+    """
+    cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot,))
+    except (psycopg2.errors.UndefinedObject, psycopg2.errors.InvalidParameterValue):
+        cursor.execute("ROLLBACK")
+        raise SnapshotError(
+            f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
+            "it is of no use without the rest: drop the slot and start over"
+        ) from None
+    yield
+    # Not in a finally: after an error the session may be in the middle of a COPY, and is closed.
+    cursor.execute("COMMIT")
+
+
+def copy_query(
+    table: SnapshotTable, each: ReadRange, as_text: frozenset[str], wanted: Sequence[str] | None
+) -> str:
+    """The COPY of a range: all columns in order, those that are not wanted as nulls."""
+    columns = []
+    for column in table.relation.columns:
+        name = quote_identifier(column.name)
+        if wanted is not None and column.name not in wanted:
+            columns.append("NULL")
+        elif column.name in as_text:
+            # By the type's output function: a cast to text can be another one. A composite of nulls is no null.
+            columns.append(
+                f"CASE WHEN pg_catalog.num_nulls({name}) OPERATOR(pg_catalog.=) 0 "
+                f"THEN pg_catalog.format('%s', {name}) END"
+            )
+        else:
+            columns.append(name)
+    conditions = [f"({sql})" for sql in (each.condition(), table.row_filter) if sql is not None]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"COPY (SELECT {', '.join(columns)} FROM ONLY {each.part.name}{where}) TO STDOUT (FORMAT binary)"
+
+
+class SnapshotReader:
+    """A session that reads ranges of a snapshot.
+
+    Args:
+        dsn: of the database.
+        snapshot: the name under which it was exported.
+        catalog: types that the server told of.
+        options: how to decode.
+
+    Raises:
+        psycopg2.Error: if the server cannot be reached.
+    """
+
+    def __init__(self, dsn: str, snapshot: str, catalog: Catalog, options: Options) -> None:
+        self._snapshot = snapshot
+        self._catalog = catalog
+        self._options = options
+        self._cancelled = False
+        self._connection = connect(dsn)
+        with self._connection.cursor() as cursor:
+            # A policy would leave out rows without a word; so it is an error.
+            cursor.execute("SET row_security = off")
+
+    def close(self) -> None:
+        """Ends the session, whatever it is doing."""
+        self._connection.close()
+
+    def cancel(self) -> None:
+        """Ends what it is reading, from another thread."""
+        self._cancelled = True
+        self._connection.cancel()
+
+    def read(
+        self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
+    ) -> RangeRead:
+        """Reads a range; `on_batch` gets its record batches, with the schema of the relation's changes.
+
+        `_change_type` is insert, `_seq` -1, `_commit_lsn` the snapshot's consistent point; the other metadata are null.
+
+        Raises:
+            TableLostError: if the table was dropped, rewritten or truncated since.
+            SnapshotError: if nobody holds the snapshot any more.
+            DecodeError: for a value that is none, and for one without an Arrow form if the options say so.
+            psycopg2.Error: if the server refuses or is lost.
+        """
+        relation = table.relation
+        major = self._connection.server_version // 10000
+        as_text = text_columns(table, self._catalog, self._options, major)
+        rows = CopyRows(
+            relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=on_batch
+        )
+        wanted = self._options.columns_of(relation)
+        with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot):
+            try:
+                # With the lock, what is the same file now stays so while it is read.
+                cursor.execute(f"LOCK TABLE ONLY {each.part.name} IN ACCESS SHARE MODE")
+                cursor.execute(
+                    "SELECT pg_catalog.to_regclass(%s)::oid::int8, pg_catalog.pg_relation_filenode(%s)::int8",
+                    (each.part.name, each.part.oid),
+                )
+                found = cursor.fetchone()
+                if found == (each.part.oid, each.part.filenode):
+                    query = copy_query(table, each, as_text, None if wanted is None else list(wanted))
+                    self._copy(query, rows)
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
+            except (psycopg2.errors.UndefinedColumn, psycopg2.errors.DatatypeMismatch):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("altered", table, each)) from None
+            if found != (each.part.oid, each.part.filenode):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("rewritten, truncated or replaced", table, each))
+            rows.finish()
+        for batch in rows.take_batches():
+            on_batch(batch)
+        return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
+
+    def _copy(self, query: str, rows: CopyRows) -> None:
+        link = CopyLink(self._connection)
+        if not link.begin(query, lambda: not self._cancelled):
+            raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+        while (messages := link.take(_MOST_BYTES, _WAIT_SECONDS, _FILL_SECONDS)) is not None:
+            if self._cancelled:
+                raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+            if len(messages):
+                # Messages are rows, one behind the other: their bytes are the stream.
+                rows.write(messages.buffers()[2])
+
+
+def _was(what: str, table: SnapshotTable, each: ReadRange) -> str:
+    return (
+        f"was {what}" if each.part.oid == table.relation.oid else f"had its partition {each.part.name} {what}"
+    )

@@ -1,0 +1,304 @@
+"""What a snapshot has of publications: tables as Relation messages describe them, and where their rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.catalog import Catalog, Column, Relation, version_of
+from pgoutput_fast.enrich import read_types
+from pgoutput_fast.names import quote_qualified_name
+from pgoutput_fast.options import Options
+from pgoutput_fast.types import ColumnType, column_type_of
+
+__all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """A heap whose rows are a table's: the table itself, or a partition of it.
+
+    Attributes:
+        oid, name: of the heap; the name is qualified and quoted.
+        filenode: which file it was when the snapshot was taken: a rewritten table has another one.
+        nbytes: of its pages.
+        has_pages: whether its rows can be found by page.
+    """
+
+    oid: int
+    name: str
+    filenode: int
+    nbytes: int
+    has_pages: bool
+
+
+@dataclass(frozen=True)
+class SnapshotTable:
+    """A table as the publications have it.
+
+    Attributes:
+        relation: as its Relation message describes it, or will.
+        parts: where its rows lie.
+        row_filter: SQL, None for all rows.
+        unsendable: columns whose type, or a type within it, has no binary form.
+        consistent_lsn: changes of it that committed there or later are not in the snapshot.
+    """
+
+    relation: Relation
+    parts: tuple[TablePart, ...]
+    row_filter: str | None
+    unsendable: frozenset[str]
+    consistent_lsn: int
+
+    @property
+    def name(self) -> str:
+        """Qualified and quoted."""
+        return self.relation.qualified_name
+
+    @property
+    def nbytes(self) -> int:
+        """Of all pages."""
+        return sum(part.nbytes for part in self.parts)
+
+
+# Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts of 11.
+_TABLES = """
+SELECT t.pubname::text, c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text,
+       CASE WHEN (to_json(t) ->> 'attnames') IS NULL THEN NULL
+            ELSE ARRAY(SELECT json_array_elements_text(to_json(t) -> 'attnames')) END,
+       to_json(t) ->> 'rowfilter'
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = ANY(%s)
+ORDER BY n.nspname, c.relname, t.pubname
+"""
+
+# The same of tables that are named, as if a publication had them with all that it can.
+_NAMED = """
+SELECT '', c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, NULL, NULL
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND c.relkind IN ('r', 'p')
+"""
+
+_COLUMNS = """
+SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod::int8,
+       coalesce(to_json(a) ->> 'attgenerated', '') <> '',
+       c.relreplident = 'f' OR EXISTS (
+           SELECT 1 FROM pg_catalog.pg_index i
+           WHERE i.indrelid = a.attrelid
+             AND a.attnum = ANY((i.indkey::int2[])[0:coalesce((to_json(i) ->> 'indnkeyatts')::int, i.indnatts) - 1])
+             AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+             AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+
+# Each table that is none of partitions is its own part. 10 and 11 know no access methods of tables.
+_PARTS = """
+WITH RECURSIVE below (root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, i.inhrelid FROM below b JOIN pg_catalog.pg_class p ON p.oid = b.oid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid)
+SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relfilenode::int8,
+       CASE WHEN c.relkind = 'r' THEN coalesce(pg_catalog.pg_relation_size(c.oid), 0) ELSE 0 END,
+       coalesce((to_json(c) ->> 'relam')::oid, 0) IN (0, 2)
+FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY n.nspname, c.relname
+"""
+
+# What Type messages say: a domain bears its base type's name.
+_TYPE_NAMES = """
+WITH RECURSIVE base (root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+SELECT b.root::int8, n.nspname::text, t.typname::text
+FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typtype <> 'd'
+"""
+
+# Types that are made of others have a send function of their own, which fails with theirs.
+_UNSENDABLE = """
+WITH RECURSIVE within (root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    UNION
+    SELECT w.root, x.oid FROM within w JOIN pg_catalog.pg_type t ON t.oid = w.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typtype = 'd'
+        UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE (to_json(r) ->> 'rngmultitypid')::oid = t.oid
+    ) x (oid))
+SELECT DISTINCT w.root::int8 FROM within w JOIN pg_catalog.pg_type t ON t.oid = w.oid WHERE t.typsend::oid = 0
+"""
+
+
+def describe_tables(
+    cursor: Any,
+    publications: Sequence[str],
+    major: int,
+    consistent_lsn: int,
+    *,
+    user_types: bool,
+    named: Sequence[tuple[str, str]] = (),
+) -> tuple[tuple[SnapshotTable, ...], Catalog]:
+    """What the publications publish, as it is in the cursor's transaction; and a catalog of it.
+
+    Args:
+        cursor: of a pinned session in whose transaction the snapshot is set.
+        publications: their names, as they are.
+        major: of the server's version.
+        consistent_lsn: the snapshot's.
+        user_types: whether the catalog has what the server says of types that are not built in.
+        named: (schema, name) of tables, in place of those of publications.
+
+    Raises:
+        ValueError: for a publication that is not there, and for column lists that the server could not reconcile.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    published: dict[int, list[Any]] = {}
+    for row in _published(cursor, publications, named):
+        published.setdefault(row[1], []).append(row)
+    parts = _parts_of(cursor, list(published))
+    # What is published as its root's, and by another publication by itself, comes as the root's.
+    within = {oid for root, below in parts.items() for oid, *_ in below if oid != root}
+    chosen = [oid for oid in published if oid not in within]
+    columns = _columns_of(cursor, chosen)
+    oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
+    cursor.execute(_UNSENDABLE, (oids,))
+    unsendable = {oid for (oid,) in cursor.fetchall()}
+    first_named = 10_000 if major >= 12 else 16_384
+    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= first_named],))
+    type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
+    tables = tuple(
+        _table(
+            published[oid],
+            columns[oid],
+            [each[1] for each in parts[oid]],
+            major,
+            unsendable,
+            type_names,
+            consistent_lsn,
+        )
+        for oid in chosen
+    )
+    relations = [table.relation for table in tables]
+    if not user_types:
+        return tables, Catalog(relations)
+    return tables, Catalog(relations, read_types(cursor.connection))
+
+
+def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[str, str]]) -> list[Any]:
+    """Rows of `_TABLES`."""
+    if named:
+        cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
+        return list(cursor.fetchall())
+    if isinstance(publications, str) or not publications:
+        raise ValueError("publications must be a list of names")
+    cursor.execute(
+        "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY(%s)", (list(publications),)
+    )
+    missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
+    if missing:
+        raise ValueError(f"there is no publication {', '.join(missing)}")
+    cursor.execute(_TABLES, (list(publications),))
+    return list(cursor.fetchall())
+
+
+def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, TablePart | None]]]:
+    """Of each table all that is below it: (oid, part); those without rows of their own are no parts of it."""
+    cursor.execute(_PARTS, (list(oids),))
+    found: dict[int, list[tuple[int, TablePart | None]]] = {oid: [] for oid in oids}
+    for root, oid, schema, name, kind, filenode, nbytes, is_heap in cursor.fetchall():
+        part = (
+            TablePart(oid, quote_qualified_name(schema, name), filenode, nbytes, is_heap)
+            if kind == "r"
+            else None
+        )
+        found[root].append((oid, part))
+    return found
+
+
+def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column, bool]]]:
+    """Of each table its columns, and whether they are generated."""
+    cursor.execute(_COLUMNS, (list(oids),))
+    found: dict[int, list[tuple[Column, bool]]] = {oid: [] for oid in oids}
+    for oid, name, type_oid, typmod, generated, key in cursor.fetchall():
+        found[oid].append((Column(name, type_oid, typmod, key), generated))
+    return found
+
+
+def _table(
+    rows: Sequence[Any],
+    columns: Sequence[tuple[Column, bool]],
+    parts: Sequence[TablePart | None],
+    major: int,
+    unsendable: set[int],
+    type_names: dict[int, tuple[str, str]],
+    consistent_lsn: int,
+) -> SnapshotTable:
+    _, oid, schema, name, identity, *_ = rows[0]
+    lists = {frozenset(_sent(columns, row[6], major)) for row in rows}
+    if len(lists) > 1:
+        raise ValueError(
+            f"the publications have different columns of {quote_qualified_name(schema, name)}: the server would not "
+            "stream it, so that it cannot be loaded either; use one publication, or the same columns in all"
+        )
+    (sent,) = lists
+    described = tuple(
+        Column(c.name, c.type_oid, c.typmod, c.key, *type_names.get(c.type_oid, (None, None)))
+        for c, _ in columns
+        if c.name in sent
+    )
+    bare = Relation(oid, 0, schema, name, identity, described)
+    relation = Relation(oid, version_of(bare.wire_body()), schema, name, identity, described)
+    filters = [row[7] for row in rows]
+    return SnapshotTable(
+        relation,
+        tuple(part for part in parts if part is not None),
+        None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
+        frozenset(column.name for column in described if column.type_oid in unsendable),
+        consistent_lsn,
+    )
+
+
+def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, major: int) -> Iterator[str]:
+    """Columns that a publication sends; before 18 generated ones never are, whatever the view says of them."""
+    for column, generated in columns:
+        in_list = listed is None or column.name in listed
+        may_be_sent = not generated or (listed is not None and major >= 18)
+        if in_list and may_be_sent:
+            yield column.name
+
+
+# What the server prints otherwise than its binary form is printed here: names in place of oids, what nobody knows, and
+# before 12 floats with more digits than it takes to tell them apart.
+_AS_PRINTED = frozenset({"unknown", "reg"})
+_AS_PRINTED_BEFORE_12 = _AS_PRINTED | {"lseg", "path", "box", "polygon", "line", "circle"}
+
+
+def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
+    """Columns that are to be read as text: those that cannot be sent otherwise, or would not be what changes have.
+
+    Changes come as text, unless their slot is told otherwise.
+    """
+    kernels = _AS_PRINTED if major >= 12 else _AS_PRINTED_BEFORE_12
+    return table.unsendable | {
+        column.name
+        for column in table.relation.columns
+        if _has(kernels, column_type_of(column, options, catalog.types))
+    }
+
+
+def _has(kernels: frozenset[str], kind: ColumnType) -> bool:
+    """Whether the type, or one within it, is converted by one of those."""
+    within = [*([kind.child] if kind.child is not None else []), *(field.type for field in kind.fields)]
+    return kind.kernel in kernels or any(_has(kernels, each) for each in within)

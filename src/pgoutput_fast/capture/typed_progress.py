@@ -1,0 +1,94 @@
+"""Where typed files lie in a directory of segments, and up to which segment they have been made."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from pgoutput_fast.catalog import Relation
+from pgoutput_fast.segment_stores import Entry, Store
+
+__all__ = [
+    "TYPED",
+    "Progress",
+    "read_progress",
+    "rejects_file",
+    "typed_file",
+    "typed_files",
+    "write_progress",
+]
+
+TYPED = "typed"
+_PROGRESS = f"{TYPED}/_progress.json"
+_REJECTS = f"{TYPED}/_rejects"
+_MOST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Up to where there are typed files.
+
+    Attributes:
+        last_seq: of the last segment that has them.
+        next_seq: of the message that comes behind it.
+    """
+
+    last_seq: int
+    next_seq: int
+
+
+def read_progress(store: Store) -> Progress | None:
+    """None where no typed file has been made yet.
+
+    Raises:
+        ValueError: if the file that tells it is damaged.
+    """
+    try:
+        values = json.loads(store.read(_PROGRESS))
+        return Progress(int(values["last_seq"]), int(values["next_seq"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{store}/{_PROGRESS} is damaged: remove {TYPED}/, then its files are made again of the segments that are "
+            "there"
+        ) from None
+
+
+def write_progress(store: Store, progress: Progress) -> None:
+    """Durable when it returns."""
+    store.put(_PROGRESS, json.dumps({"last_seq": progress.last_seq, "next_seq": progress.next_seq}).encode())
+
+
+def typed_file(relation: Relation, segment: str) -> str:
+    """The file of a relation version's changes that committed in a segment.
+
+    >>> typed_file(Relation(16401, -2, "public", "so called.", "d", ()), "7-9.parquet")
+    'typed/public.so%20called%2E/fffffffffffffffe/7-9.parquet'
+    """
+    table = f"{_escaped(relation.namespace)}.{_escaped(relation.name)}"
+    if len(table) > _MOST_NAME:
+        table = re.sub("%.?$", "", table[:_MOST_NAME]) + f"~{relation.oid}"
+    if table.startswith("_"):
+        table = "%5F" + table[1:]  # or it would be hidden from who lists directories
+    return f"{TYPED}/{table}/{relation.version & (1 << 64) - 1:016x}/{segment}"
+
+
+def rejects_file(segment: str) -> str:
+    """The file of what could not be decoded of them."""
+    return f"{_REJECTS}/{segment}"
+
+
+def typed_files(store: Store) -> list[Entry]:
+    """All of them, rejects included."""
+    return [
+        each
+        for each in store.entries(TYPED, recursive=True)
+        if each.name.endswith(".parquet") and not each.name.rpartition("/")[2].startswith(".")
+    ]
+
+
+def _escaped(name: str) -> str:
+    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")

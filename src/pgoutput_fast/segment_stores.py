@@ -1,0 +1,272 @@
+"""Where files are written: a directory of this machine, or a prefix in any store that `pyarrow.fs` knows.
+
+A file appears whole, or not at all, and what has appeared is durable. Names may have slashes: directories below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from pgoutput_fast.segment_paths import is_uri, open_place, shown, split_uri
+
+__all__ = ["Entry", "Store", "open_store"]
+
+# Of these a prefix is there as soon as something lies below it.
+_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+_COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file.
+
+    Attributes:
+        name: relative to the store's root, with slashes.
+        nbytes: its size.
+        modified: when it was written last, in seconds since 1970.
+    """
+
+    name: str
+    nbytes: int
+    modified: float
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it was never finished, or is no data."""
+        return any(part.startswith((".", "_")) for part in self.name.split("/"))
+
+
+class Store(ABC):
+    """A place for files."""
+
+    #: Whether it is a directory of this machine.
+    local: bool
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """As a message may have it: without credentials."""
+
+    @abstractmethod
+    def at(self, name: str) -> Path | str:
+        """The path or URI of a file."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Has it exist."""
+
+    @abstractmethod
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        """Its files, or those of a directory below, by name; none where there is no such directory."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """A small file's content.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+        """
+
+    @abstractmethod
+    def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
+        """A file to write, which appears when the block ends well, and is durable then.
+
+        Raises:
+            FileExistsError: if it is there and `replace` is not set.
+            OSError: if it cannot be written; then it has not appeared.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> bool:
+        """Removes a file; whether it was there."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes a small file, over what may be there."""
+        with self.write(name, replace=True) as file:
+            file.write(content)
+
+
+def open_store(place: str | os.PathLike[str]) -> Store:
+    """The store of a directory or a URI.
+
+    Raises:
+        ValueError: for a URI that pyarrow does not know, or that was made a path.
+    """
+    text = os.fspath(place)
+    if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
+        raise ValueError(f"{text} was a URI, but a path has no double slash: give it as a str")
+    if not is_uri(text):
+        return _Directory(Path(text))
+    uri = split_uri(text)
+    return _Directory(Path(unquote(uri.path))) if uri.scheme == "file" else _Remote(text)
+
+
+class _Directory(Store):
+    local = True
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def at(self, name: str) -> Path:
+        return self._root / name
+
+    def make(self) -> None:
+        _make_directory(self._root)
+
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        found: list[Entry] = []
+        try:
+            with os.scandir(self._root / below) as files:
+                for file in files:
+                    name = f"{below}/{file.name}" if below else file.name
+                    if file.is_dir():
+                        found += self.entries(name, recursive=True) if recursive else []
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            status = file.stat()
+                            found.append(Entry(name, status.st_size, status.st_mtime))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=lambda each: each.name)
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+    @contextmanager
+    def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:
+        target = self._root / name
+        if not replace and target.exists():
+            raise FileExistsError(f"{target} exists")
+        if not target.parent.is_dir():
+            _make_directory(target.parent)
+        hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            with open(hidden, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(hidden, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                hidden.unlink()
+            raise
+        _fsync_directory(target.parent)
+
+    def remove(self, name: str) -> bool:
+        try:
+            (self._root / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class _Remote(Store):
+    local = False
+
+    def __init__(self, uri: str) -> None:
+        self._uri = split_uri(uri)
+        self._files, root = open_place(uri)
+        self._root = root.rstrip("/")
+
+    def __str__(self) -> str:
+        return shown(self._uri.geturl())
+
+    def at(self, name: str) -> str:
+        return self._uri._replace(path=f"{self._uri.path.rstrip('/')}/{quote(name)}").geturl()
+
+    def make(self) -> None:
+        if self._files.type_name not in _WITHOUT_DIRECTORIES:
+            self._files.create_dir(self._root, recursive=True)
+
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        from pyarrow import fs
+
+        base = f"{self._root}/{below}" if below else self._root
+        selector = fs.FileSelector(base, recursive=recursive, allow_not_found=True)
+        found = [
+            Entry(each.path[len(self._root) + 1 :], each.size, each.mtime_ns / 1e9)
+            for each in self._files.get_file_info(selector)
+            if each.type == fs.FileType.File
+        ]
+        return sorted(found, key=lambda each: each.name)
+
+    def read(self, name: str) -> bytes:
+        with self._files.open_input_file(f"{self._root}/{name}") as file:
+            content: bytes = file.read()
+            return content
+
+    @contextmanager
+    def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:
+        inside = f"{self._root}/{name}"
+        if not replace and self._size(inside) is not None:
+            raise FileExistsError(f"{self}/{name} exists")
+        # It is made here first. A stream into a store that is closed ends as a file, also where an error closed it.
+        with tempfile.TemporaryFile(prefix="pgoutput-fast-") as file:
+            yield file
+            file.flush()
+            self._upload(file, inside)
+
+    def _upload(self, file: IO[bytes], inside: str) -> None:
+        """Sends it in one call, so that nothing comes between. What lacks a part is never completed."""
+        size = os.fstat(file.fileno()).st_size
+        if "/" in inside and self._files.type_name not in _WITHOUT_DIRECTORIES:
+            self._files.create_dir(inside.rpartition("/")[0], recursive=True)
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+            self._send(content, inside)
+        arrived = self._size(inside)
+        if arrived != size:
+            # It stays as it is, for it may be another's.
+            raise OSError(f"{self}: {inside} has {arrived} bytes and not the {size} that were sent")
+
+    def _send(self, content: mmap.mmap, inside: str) -> None:
+        buffer = pa.py_buffer(content)
+        try:
+            with self._files.open_output_stream(inside) as stream:
+                stream.write(buffer)
+        finally:
+            del buffer
+
+    def _size(self, inside: str) -> int | None:
+        (info,) = self._files.get_file_info([inside])
+        return info.size if info.is_file else None
+
+    def remove(self, name: str) -> bool:
+        inside = f"{self._root}/{name}"
+        if self._size(inside) is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            self._files.delete_file(inside)
+        return True
+
+
+def _make_directory(directory: Path) -> None:
+    """With its parents; all of them durable."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+        _fsync_directory(directory.parent)
+
+
+def _fsync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,267 @@
+"""`spark.read.format("pgoutput").option("mode", "snapshot")`: a table as it is at one moment, read on the executors.
+
+Options: `dsn`, `table`; `publication` (names with commas, for the columns and rows that they publish); `slot` (created
+if it does not exist: what changes after the snapshot is what it sends), `snapshot_seconds` (so long it is held, 3600);
+or `snapshot` and `consistent_lsn` of one that somebody else holds (`Snapshot.spark_options()`); `columns`, `time`,
+`partition_bytes`; and `unrepresentable`, `numeric`, `uuid`, `metadata_prefix` as in `Options`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from pgoutput_fast._core.copy_rows import CopyRows
+from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.snapshot_export import SnapshotError
+from pgoutput_fast.capture.snapshot_holder import HeldSnapshot, hold_snapshot, java_above
+from pgoutput_fast.capture.snapshot_load import streamed
+from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
+from pgoutput_fast.capture.snapshot_read import SnapshotReader, in_snapshot
+from pgoutput_fast.capture.snapshot_tables import SnapshotTable, describe_tables
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.names import parse_qualified_name
+from pgoutput_fast.options import Options
+from pgoutput_fast.schema import metadata_fields
+from pgoutput_fast.spark.source_plan import arrow_schema, listed
+from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.values import to_spark
+
+__all__ = ["SnapshotPlan", "SnapshotSourceReader", "make_snapshot_reader", "plan_snapshot"]
+
+# No on_error: there is nowhere to keep rejects.
+_DECODING = ("unrepresentable", "numeric", "uuid", "metadata_prefix")
+_OPTIONS = (
+    "mode", "dsn", "table", "publication", "slot", "snapshot", "consistent_lsn", "snapshot_seconds", "columns", "time",
+    "partition_bytes", *_DECODING,
+)  # fmt: skip
+_PARTITION_BYTES = 1 << 26
+_HELD_SECONDS = 3600
+# What Spark takes best; and how many such batches wait in a task.
+_BATCH_ROWS, _BATCH_BYTES, _WAITING = 10_000, 1 << 26, 4
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """What is settled when a query is planned."""
+
+    dsn: str
+    snapshot: str
+    table: SnapshotTable
+    catalog: Catalog
+    options: Options
+    ranges: tuple[ReadRange, ...]
+    columns: tuple[str, ...]
+    target: pa.Schema
+    spark_schema: StructType
+    hint: str
+
+
+@dataclass
+class RangeOfTable(InputPartition):
+    """Pages of the table."""
+
+    range: ReadRange
+
+
+def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
+    """Exports a snapshot, unless one is given, and settles schema and ranges from what it shows.
+
+    Raises:
+        KeyError: if there is no such table or column.
+        ValueError: for options that are missing, unknown or wrong.
+        SnapshotError: if the snapshot is gone, or the slot exists whose snapshot is wanted.
+        psycopg2.Error: if the server refuses.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    _check(given)
+    asked = _asked(given)
+    held: HeldSnapshot | None = None
+    if "snapshot" in given:
+        name, lsn = given["snapshot"], int(given["consistent_lsn"])
+        hint = "who gave it must hold it (capture.Snapshot) until the query has ended"
+    else:
+        held = hold_snapshot(asked.dsn, given.get("slot"), asked.seconds, java_above())
+        name, lsn = held.name, held.consistent_lsn
+        hint = (
+            f"it was held for {asked.seconds} seconds from when the DataFrame was loaded, or until the application "
+            "ended: load it again, with a larger snapshot_seconds if that was not enough"
+        )
+        if "slot" in given:
+            hint += f", and after dropping slot {held.slot}"
+    try:
+        return _planned(asked, name, lsn, hint)
+    except BaseException:
+        if held is not None and "slot" not in given:
+            held.release()
+        raise
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options, parsed."""
+
+    dsn: str
+    table: str
+    named: tuple[str, str]
+    publications: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    options: Options
+    time: Any
+    seconds: int
+    nbytes: int
+
+
+def _asked(given: Mapping[str, str]) -> _Asked:
+    (table,) = listed("table", given["table"])
+    named = parse_qualified_name(table)
+    if named is None:
+        raise ValueError(f"option table must be a qualified name, such as public.orders; not {table!r}")
+    columns = tuple(listed("columns", given["columns"])) if "columns" in given else None
+    decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
+    options = Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding)
+    if columns is not None:
+        metadata = {field.name for field in metadata_fields(options.metadata_prefix)}
+        options = replace(options, columns={table: [name for name in columns if name not in metadata]})
+    return _Asked(
+        given["dsn"],
+        table,
+        named,
+        tuple(_unquoted(name) for name in listed("publication", given.get("publication", ""))),
+        columns,
+        options,
+        given.get("time", "string"),
+        _number("snapshot_seconds", given.get("snapshot_seconds", str(_HELD_SECONDS))),
+        _number("partition_bytes", given.get("partition_bytes", str(_PARTITION_BYTES))),
+    )
+
+
+def _planned(asked: _Asked, snapshot: str, consistent_lsn: int, hint: str) -> SnapshotPlan:
+    with session(asked.dsn) as cursor, in_snapshot(cursor, snapshot):
+        major = read_server(cursor).major
+        found, catalog = describe_tables(
+            cursor,
+            asked.publications,
+            major,
+            consistent_lsn,
+            user_types=True,
+            named=() if asked.publications else [asked.named],
+        )
+        cursor.execute("SHOW block_size")
+        block_size = int(cursor.fetchone()[0])
+    table = next((t for t in found if (t.relation.namespace, t.relation.name) == asked.named), None)
+    if table is None:
+        where = f"published by {', '.join(asked.publications)}" if asked.publications else "here"
+        raise KeyError(f"no table {asked.table} is {where}")
+    schema = CopyRows(table.relation, asked.options, catalog.types, 0).schema
+    columns = asked.columns if asked.columns is not None else tuple(schema.names)
+    if not columns or not set(columns) <= set(schema.names) or len(set(columns)) < len(columns):
+        metadata = [field.name for field in metadata_fields(asked.options.metadata_prefix)]
+        there = [*metadata, *(column.name for column in table.relation.columns)]
+        raise KeyError(f"option columns must name columns, each once; there is {', '.join(there)}")
+    # Without field metadata, which are not part of what Spark compares.
+    bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
+    fields = spark_schema(bare, asked.time)
+    return SnapshotPlan(
+        asked.dsn,
+        snapshot,
+        table,
+        Catalog([table.relation], catalog.types),
+        asked.options,
+        tuple(ranges_of(table, major, block_size, asked.nbytes)),
+        columns,
+        spark_arrow_schema(bare, asked.time),
+        StructType([StructField(field.name, field.dataType) for field in fields]),
+        hint,
+    )
+
+
+def _check(given: Mapping[str, str]) -> None:
+    if given.get("mode") != "snapshot":
+        raise ValueError(f"option mode must be 'snapshot' or left out, not {given.get('mode')!r}")
+    unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
+    if unknown:
+        raise ValueError(
+            f"mode snapshot has no option {', '.join(map(repr, unknown))}; there is {', '.join(_OPTIONS)}"
+        )
+    for name in ("dsn", "table"):
+        if not given.get(name):
+            raise ValueError(f"mode snapshot needs the option {name}")
+    if len(listed("table", given["table"])) != 1:
+        raise ValueError("mode snapshot reads one table: load each by itself, with the same slot")
+    if ("snapshot" in given) != ("consistent_lsn" in given):
+        raise ValueError("options snapshot and consistent_lsn go together: see Snapshot.spark_options()")
+    if not given.get("consistent_lsn", "0").isdecimal():
+        raise ValueError(f"option consistent_lsn must be a number, not {given['consistent_lsn']!r}")
+    if "snapshot" in given and ("slot" in given or "snapshot_seconds" in given):
+        raise ValueError(
+            "a snapshot that is given has its slot, and is held by somebody: leave out the other options"
+        )
+    check_time(given.get("time", "string"))
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"option {option} must be a number, at least 1, not {text!r}")
+    return int(text)
+
+
+def _unquoted(name: str) -> str:
+    parts = parse_qualified_name(f"x.{name}")
+    return parts[1] if parts is not None else name
+
+
+class SnapshotSourceReader(DataSourceReader):
+    """Reads what was planned, a range of pages at a time.
+
+    Args:
+        plan: what was planned.
+        schema: as Spark wants it.
+    """
+
+    def __init__(self, plan: SnapshotPlan, schema: StructType) -> None:
+        self._plan = plan
+        self._target = arrow_schema(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A partition per range."""
+        return [RangeOfTable(each) for each in self._plan.ranges] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of a range, as they come; a few of them are in memory."""
+        if not isinstance(partition, RangeOfTable):
+            return
+        plan = self._plan
+
+        def run(put: Callable[[str, pa.RecordBatch], None], stop: threading.Event) -> None:
+            reader = SnapshotReader(plan.dsn, plan.snapshot, plan.catalog, plan.options)
+            try:
+                reader.read(plan.table, partition.range, lambda batch: put(plan.table.name, batch))
+            finally:
+                reader.close()
+
+        try:
+            for _, batch in streamed(run, _WAITING):
+                rows = to_spark(pa.Table.from_batches([batch]).select(plan.columns), plan.target)
+                yield from rows.cast(self._target).to_batches()
+        except SnapshotError as problem:
+            raise SnapshotError(f"{problem}. {plan.hint}") from None
+
+
+def make_snapshot_reader(plan: SnapshotPlan | None, schema: StructType) -> SnapshotSourceReader:
+    """The reader of a plan.
+
+    Raises:
+        ValueError: if nothing was planned, because the user gave a schema.
+    """
+    if plan is None:
+        raise ValueError(
+            "a snapshot has the schema of its table: leave out the schema, and choose by columns"
+        )
+    return SnapshotSourceReader(plan, schema)

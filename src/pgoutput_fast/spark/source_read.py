@@ -1,0 +1,176 @@
+"""What tasks of `format("pgoutput")` do, be it a batch or a stream: row groups of a segment -> record batches."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
+from pgoutput_fast.segment_paths import open_file
+from pgoutput_fast.segments import RowGroup, Segment
+from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
+
+__all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "fates_of", "may_have", "ranges"]
+
+# Tagged columns -> the smallest and largest value that is wanted.
+Bounds = Mapping[str, tuple[int, int]]
+
+
+@dataclass
+class SegmentRows(InputPartition):
+    """Row groups of one segment.
+
+    Attributes:
+        path: the segment.
+        row_groups: which.
+        outcomes: what became of their transactions, if only committed ones are wanted.
+        bounds: which of their rows, if not all.
+    """
+
+    path: str
+    row_groups: tuple[int, ...]
+    outcomes: pa.RecordBatch | None = None
+    bounds: Bounds = field(default_factory=dict)
+
+
+@dataclass
+class ManyRows(InputPartition):
+    """Row groups of several segments, which are small.
+
+    Attributes:
+        pieces: these.
+        tables: what they are decoded by, if not as it was planned.
+    """
+
+    pieces: tuple[SegmentRows, ...]
+    tables: tuple[TablePlan, ...] | None = None
+
+
+class RowsReader:
+    """Reads what was planned.
+
+    Args:
+        plan: what was planned.
+        schema: as Spark wants it.
+    """
+
+    def __init__(self, plan: SourcePlan, schema: StructType) -> None:
+        self._plan = plan
+        self._target = arrow_schema(schema)
+
+    def rows_of(
+        self, partition: SegmentRows, tables: tuple[TablePlan, ...] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of a partition; one row group is in memory at a time. `tables` if not as it was planned."""
+        if not partition.row_groups:
+            return
+        with pq.ParquetFile(open_file(partition.path)) as file:
+            for k in partition.row_groups:
+                rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
+                rows = _chosen(rows, partition)
+                for table in self._plan.tables if tables is None else tables:
+                    for batch in _of(table, rows).to_batches():
+                        yield from map(self._finished(table), table.decode(iter([batch])))
+
+    def _finished(self, table: TablePlan) -> Any:
+        """What makes a table's decoded rows those of the source."""
+        count = len(metadata_fields(self._plan.prefix))
+
+        def finished(batch: pa.RecordBatch) -> pa.RecordBatch:
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            if self._plan.several:
+                names = batch.schema.names
+                columns = {name: columns[name] for name in names[:count]}
+                columns[f"{self._plan.prefix}relation"] = pa.repeat(pa.scalar(table.name), batch.num_rows)
+                columns[table.name] = pa.StructArray.from_arrays(batch.columns[count:], names=names[count:])
+            return pa.RecordBatch.from_arrays(
+                [
+                    columns[field.name].cast(field.type)
+                    if field.name in columns
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in self._target
+                ],
+                schema=self._target,
+            )
+
+        return finished
+
+
+def _chosen(rows: pa.Table, partition: SegmentRows) -> pa.Table:
+    """The changes that the bounds leave, and that are committed."""
+    kept = np.isin(rows.column("kind").to_numpy(), list(b"IUDT"))
+    for name, (first, last) in partition.bounds.items():
+        values = rows.column(name)
+        numbers = values.fill_null(0).to_numpy()
+        kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
+    rows = _where(rows, kept)
+    if partition.outcomes is None:
+        return rows
+    from pgoutput_fast.transactions import CommittedView
+
+    batches = [CommittedView.released(batch, partition.outcomes) for batch in rows.to_batches()]
+    return pa.Table.from_batches(batches, TAGGED_SCHEMA)
+
+
+def _of(table: TablePlan, rows: pa.Table) -> pa.Table:
+    ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), table.oids)
+    if table.others:
+        ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), table.others)
+    return _where(rows, ours)
+
+
+def _where(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
+    """Mostly all rows are wanted, for row groups are cut at relations: then nothing is copied."""
+    return rows if bool(kept.all()) else rows.filter(pa.array(kept))
+
+
+def ranges(
+    segment: Segment, oids: Sequence[int], most_bytes: int, txns: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
+    """The row groups that can have rows of these relations, cut where they become more than so many bytes.
+
+    Args:
+        segment: of which segment.
+        oids: of which relations.
+        most_bytes: in the file.
+        txns: only what can have rows of these transactions, in ascending order.
+    """
+    found: list[list[int]] = []
+    size = 0
+    for k in segment.row_groups_of(oids):
+        if txns is not None and not may_have(segment.row_groups[k], txns):
+            continue
+        nbytes = segment.row_groups[k].nbytes
+        if not found or size + nbytes > most_bytes:
+            found.append([])
+            size = 0
+        found[-1].append(k)
+        size += nbytes
+    return [tuple(each) for each in found]
+
+
+def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
+    """Whether a row of one of these transactions, which are in ascending order, can be in a row group."""
+    if group.txns is None:
+        return True
+    first, last = group.txns
+    at = bisect_left(txns, first)
+    return at < len(txns) and txns[at] <= last
+
+
+def fates_of(segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBatch) -> pa.RecordBatch:
+    """Those outcomes that can concern rows of the row groups: so many fates a task need not be sent."""
+    known = [found for k in row_groups if (found := segment.row_groups[k].txns) is not None]
+    if len(known) < len(row_groups):
+        return outcomes
+    first, last = min(each[0] for each in known), max(each[1] for each in known)
+    txns = outcomes.column("txn").fill_null(-1).to_numpy()
+    return outcomes.filter(pa.array((txns >= first) & (txns <= last)))

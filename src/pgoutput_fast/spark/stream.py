@@ -1,0 +1,211 @@
+"""The streaming side of `format("pgoutput")`: positions, batches, and what a batch may take. Options: `stream_plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.segment_stream import SegmentStream
+from pgoutput_fast.segments import Segment
+from pgoutput_fast.spark.source_plan import TablePlan
+from pgoutput_fast.spark.source_read import ManyRows, RowsReader
+from pgoutput_fast.spark.stream_plan import StreamPlan, new_versions, planned_again
+from pgoutput_fast.spark.stream_rows import RangeRows
+
+if TYPE_CHECKING:
+    from pgoutput_fast.spark.stream_capture import OwnCapture
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before 4.2
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Nobody asks."""
+
+
+__all__ = ["StreamReader"]
+
+
+class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the segments that a capture writes.
+
+    An offset is `{"seq": n}`: the messages before ordinal n have been taken.
+
+    Args:
+        plan: what was planned.
+        schema: as Spark wants it.
+    """
+
+    def __init__(self, plan: StreamPlan, schema: StructType) -> None:
+        super().__init__(plan.source, schema)
+        self._settled = plan
+        self._segments = SegmentStream(plan.directory)
+        self._ranges = RangeRows(self._segments, plan.source)
+        self._again: tuple[Any, tuple[TablePlan, ...]] | None = None
+        # How far Spark is, for the versions that do not say it; and how far it may go if it is to take what is there.
+        self._at: dict[str, Any] | None = None
+        self._until: int | None = None
+        self._capture: OwnCapture | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What tasks need.
+        return {"_plan": self._plan, "_target": self._target}
+
+    # ---- positions -----------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query begins that has no checkpoint."""
+        self._keep_capturing()
+        self._segments.listed(fresh=True)
+        begin, end = self._segments.begin(), self._segments.end()
+        starting = self._settled.starting
+        if starting == "earliest":
+            self._at = {"seq": begin}
+        elif starting == "latest":
+            self._at = {"seq": end}
+        elif begin <= int(starting) <= end:
+            self._at = {"seq": int(starting)}
+        else:
+            raise ValueError(f"starting at message {starting}: there are messages {begin} to {end - 1}")
+        # From here on nothing may be removed.
+        self.commit(self._at)
+        return self._at
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """How far the next batch goes."""
+        self._keep_capturing()
+        at = self._at if start is None else start
+        end = self._segments.end() if self._until is None else self._until
+        if at is None:  # a restart on a Spark that does not say where it stands
+            return {"seq": end}
+        self._at = at
+        if self._segments.end() < at["seq"]:
+            self._segments.listed(fresh=True)
+            if self._segments.end() < at["seq"]:
+                raise ValueError(
+                    f"the query has taken messages up to {at['seq'] - 1}, but the segments end at "
+                    f"{self._segments.end() - 1}: they are not those that it began with"
+                )
+        return {"seq": max(at["seq"], self._limited(at["seq"], end, limit))}
+
+    def _limited(self, start: int, end: int, limit: Any) -> int:
+        """How far a batch goes that begins at `start`: not beyond `end`, but one segment at least."""
+        segments = nbytes = None
+        if limit is None or type(limit).__name__ not in ("ReadAllAvailable", "ReadMaxFiles", "ReadMaxBytes"):
+            segments, nbytes = self._settled.max_segments, self._settled.max_bytes
+        elif type(limit).__name__ == "ReadMaxFiles":
+            # Spark takes one limit only: the other one is ours to hold.
+            segments, nbytes = limit.max_files, self._settled.max_bytes
+        elif type(limit).__name__ == "ReadMaxBytes":
+            segments, nbytes = None, limit.max_bytes
+        if start >= end or (segments is None and nbytes is None):
+            return end
+        at, size = start, 0
+        for count, named in enumerate(self._segments.between(start, end)):
+            if nbytes is not None:
+                size += sum(group.nbytes for group in self._segments.footer(named).row_groups)
+            full = (segments is not None and count >= segments) or (nbytes is not None and size > nbytes)
+            if count and full:
+                break
+            at = named.last_seq + 1
+        return min(at, end)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """What the options say of a batch's size."""
+        if self._settled.max_segments is not None:
+            return ReadMaxFiles(self._settled.max_segments)
+        if self._settled.max_bytes is not None:
+            return ReadMaxBytes(self._settled.max_bytes)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """How far the capture is, for the query's progress."""
+        return {"seq": self._segments.end()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now will be taken, and nothing beyond; of a query that captures, what the server has now."""
+        capture = self._own_capture()
+        if capture is not None:
+            capture.catch_up()
+        self._segments.listed(fresh=True)
+        self._until = self._segments.end()
+
+    def _own_capture(self) -> OwnCapture | None:
+        if self._capture is None and "dsn" in self._settled.given:
+            from pgoutput_fast.spark.stream_capture import OwnCapture
+
+            self._capture = OwnCapture(self._settled.given)
+        return self._capture
+
+    def _keep_capturing(self) -> None:
+        capture = self._own_capture()
+        if capture is not None and self._until is None:
+            capture.keep()
+
+    # ---- batches -------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The rows between two positions, whatever has come or gone since."""
+        self._at = end
+        if start["seq"] >= end["seq"]:
+            return []
+        segments = self._ranges.segments(start["seq"], end["seq"])
+        return self._ranges.partitions(segments, start["seq"], end["seq"], self._tables(segments))
+
+    def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
+        """What the rows are decoded by, if versions came that nobody knew when the query was planned."""
+        wanted = self._settled.given.get("slot")
+        other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
+        if other is not None:
+            raise ValueError(
+                f"the segments are those of slot {other}, not of {wanted}: take another directory"
+            )
+        catalogs = [segment.catalog for segment in segments]
+        found = reduce(Catalog.merged, catalogs)
+        new = new_versions(self._settled, found)
+        if not new:
+            return None
+        came = f"{', '.join(new)}: a newer version of the relation came than the query was planned with"
+        if self._settled.mode == "latest":
+            raise ValueError(
+                f"{came} (catalog {self._plan.tables[0].decode.fingerprint}). Restart it to go on with the new "
+                "schema, or pin one with schema(...)"
+            )
+        known = tuple(relation.version for relation in found.relations)
+        if self._again is None or self._again[0] != known:
+            try:
+                self._again = known, planned_again(self._settled, found)
+            except ValueError as problem:
+                raise ValueError(
+                    f"{came}, and does not fit: {problem}. Restart it with a schema that has room for it"
+                ) from None
+        return self._again[1]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of a partition; one row group is in memory at a time."""
+        assert isinstance(partition, ManyRows)
+        for piece in partition.pieces:
+            yield from self.rows_of(piece, partition.tables)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Up to there Spark will not ask again: retention may take it."""
+        if self._settled.consumer is not None:
+            from pgoutput_fast.capture.retention import Consumers
+
+            Consumers(self._settled.directory).set(self._settled.consumer, end["seq"] - 1)
+
+    def stop(self) -> None:
+        """The query has ended, and with it a capture of its own."""
+        if self._capture is not None:
+            self._capture.stop()

@@ -1,0 +1,107 @@
+"""A streaming query that captures what it reads: options `dsn`, `slot`, `publication` and `capture`. Needs psycopg2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from pgoutput_fast.capture.described import describe_tables
+from pgoutput_fast.capture.process import CaptureProcess, Settings
+from pgoutput_fast.capture.session import current_lsn
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.segment_stream import SegmentStream
+
+__all__ = ["OwnCapture", "known_with_server", "settings_of"]
+
+_LIMITS = ("rows", "nbytes", "seconds")
+
+
+def settings_of(given: Mapping[str, str]) -> Settings:
+    """What the options say of the capture.
+
+    Args:
+        given: options, in lower case.
+
+    Raises:
+        ValueError: for options that are missing or wrong.
+    """
+    missing = [name for name in ("slot", "publication") if not given.get(name, "").strip()]
+    if missing:
+        raise ValueError(f"with dsn the query captures what it reads, and needs the option {missing[0]}")
+    publications = tuple(name.strip() for name in given["publication"].split(",") if name.strip())
+    try:
+        more = json.loads(given.get("capture", "{}"))
+        limits = {name: more.pop(name) for name in _LIMITS if name in more}
+        retry = more.pop("retry_seconds", None)
+        settings = Settings(
+            given["dsn"], given["slot"], publications, given["path"], limits, more, retry_seconds=retry
+        )
+        settings.capture()
+    except (ValueError, AttributeError, TypeError) as problem:
+        raise ValueError(f"option capture must be a JSON object of a capture's settings: {problem}") from None
+    return settings
+
+
+def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -> Catalog:
+    """What the segments know, the server's types, and of tables that have not changed yet what the server says.
+
+    Raises:
+        KeyError: for a table that is not known and not published.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    settings = settings_of(given)
+    stream = SegmentStream(settings.directory)
+    listed = stream.listed()
+    known = stream.footer(listed[-1]).catalog if listed else Catalog()
+    return describe_tables(settings.dsn, settings.publications, tables, known)
+
+
+class OwnCapture:
+    """The capture of a query, beside it. Waits while another one captures into the directory, and takes its place.
+
+    Args:
+        given: the query's options, in lower case.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._settings = settings_of(given)
+        self._process: CaptureProcess | None = None
+
+    @property
+    def slot(self) -> str:
+        """Whose changes it captures."""
+        return self._settings.slot
+
+    def keep(self) -> None:
+        """Has it run.
+
+        Raises:
+            CaptureError: if it cannot go on; the message says what to do.
+        """
+        if self._process is None:
+            self._process = CaptureProcess(self._settings)
+            self._process.start()
+        if not self._process.check():  # somebody told it to end, and not us
+            self.stop()
+
+    def catch_up(self) -> None:
+        """Captures what is committed by now, and ends.
+
+        Raises:
+            CaptureError: if it cannot; the message says what to do.
+            psycopg2.Error: if the server cannot be asked.
+        """
+        self.stop()
+        self._process = CaptureProcess(replace(self._settings, until_lsn=current_lsn(self._settings.dsn)))
+        self._process.start()
+        try:
+            self._process.wait()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends it; what it has is durable then."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None

@@ -1,0 +1,120 @@
+"""What a streaming query settles when it is planned, and what becomes of that when a table changes under it.
+
+Options beside those of `source_plan`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for a capture of its own
+`dsn`, `slot`, `publication`, `capture`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql.types import StructType
+
+from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.spark.settle import SchemaMode, mode_of
+from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, plan_source
+
+__all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What is settled of a streaming query.
+
+    Attributes:
+        source: what rows are decoded into.
+        mode: what happens when a version of a relation comes that was not known.
+        given: the user's options, in lower case.
+        directory: of the segments.
+        starting: `earliest`, `latest` or the ordinal of a message.
+        max_segments, max_bytes: what a batch takes at most, None for all there is; one segment at least.
+        consumer: under which name retention hears how far this is, None for not at all.
+    """
+
+    source: SourcePlan
+    mode: SchemaMode
+    given: Mapping[str, str]
+    directory: str
+    starting: str
+    max_segments: int | None
+    max_bytes: int | None
+    consumer: str | None
+
+
+def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourcePlan | None) -> StreamPlan:
+    """Settles a streaming query.
+
+    Args:
+        options: what the user said.
+        schema: as Spark has it.
+        planned: what `plan_source` settled, if the user gave no schema.
+
+    Raises:
+        ValueError: for options that are wrong, and as `plan_source`.
+        KeyError: as `plan_source`.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    source = plan_source(options, schema) if planned is None else planned
+    if len(source.paths) != 1 or "paths" in given:
+        raise ValueError("a stream reads one directory: load(path)")
+    starting = given.get("starting", "earliest")
+    if starting not in ("earliest", "latest") and not starting.isdecimal():
+        raise ValueError(f"starting must be earliest, latest or the ordinal of a message, not {starting!r}")
+    alone = sorted(
+        name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
+    )
+    if alone:
+        raise ValueError(f"option {alone[0]} says what is captured, for which the option dsn is needed")
+    # What rolls back is nothing that a stream could take back.
+    committed = given.get("transactions", "committed") == "committed"
+    return StreamPlan(
+        replace(source, committed=committed),
+        mode_of(given.get("schema_mode"), planned is None),
+        given,
+        source.paths[0],
+        starting,
+        _number(given, "max_segments"),
+        _number(given, "max_bytes"),
+        given.get("consumer"),
+    )
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        raise ValueError(f"{name} must be a number of at least 1, not {text!r}")
+    return None if text is None else int(text)
+
+
+def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
+    """Names of the query's tables of which `found` has versions that were not known when it was planned."""
+    tables = plan.source.tables
+    known = {relation.version for relation in _planned(plan).relations}
+    known.update(version for table in tables for version in table.others)
+    names = {table.name for table in tables}
+    oids = {oid: table.name for table in tables for oid in table.oids}
+    new = [relation for relation in found.relations if relation.version not in known]
+    said = [oids.get(each.oid, each.qualified_name) for each in new]
+    return [name for name in dict.fromkeys(said) if name in names]
+
+
+def planned_again(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
+    """The tables, with the same schema, from what was known and what was found since.
+
+    Raises:
+        ValueError: if a version does not fit into the schema of the query.
+    """
+    options = {
+        key: value for key, value in plan.given.items() if key not in ("schema_mode", "columns", "catalog")
+    }
+    if "columns" in plan.given:
+        options["extra_columns"] = "drop"
+    known = _planned(plan).merged(found)
+    return plan_source(options, plan.source.spark_schema, known).tables
+
+
+def _planned(plan: StreamPlan) -> Catalog:
+    catalogs = [Catalog.from_json(table.decode.catalog) for table in plan.source.tables]
+    return reduce(Catalog.merged, catalogs)

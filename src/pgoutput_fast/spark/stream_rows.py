@@ -1,0 +1,160 @@
+"""What a range of positions holds: partitions that depend on nothing but the range and its segments."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.schema import OUTCOMES_SCHEMA
+from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
+from pgoutput_fast.segments import Segment, one_batch, outcomes_of
+from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
+from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
+
+__all__ = ["RangeRows"]
+
+# So many segments' outcomes are kept, for the next batch asks for those of the last segment again.
+_MOST_OUTCOMES = 4
+# What is smaller in the file than this is not worth a task, unless a batch has fewer of them than that.
+_TASK_BYTES, _TASKS = 1 << 20, 64
+
+
+class RangeRows:
+    """Cuts ranges of positions into partitions.
+
+    A range holds, as they were sent, the changes whose ordinals lie in it; of committed transactions, those whose
+    commit lies in it, wherever their rows lie.
+
+    Args:
+        stream: the segments.
+        plan: what is read.
+    """
+
+    def __init__(self, stream: SegmentStream, plan: SourcePlan) -> None:
+        self._stream = stream
+        self._plan = plan
+        self._outcomes: OrderedDict[str, pa.RecordBatch] = OrderedDict()
+
+    def partitions(
+        self, inside: Sequence[Segment], start: int, end: int, tables: tuple[TablePlan, ...] | None = None
+    ) -> list[ManyRows]:
+        """The rows between two positions.
+
+        Args:
+            inside: what `segments` gives for them.
+            start: ordinal of the first message.
+            end: ordinal behind the last one.
+            tables: what rows are decoded by, if not as it was planned.
+
+        Raises:
+            SegmentsGoneError: if messages that are needed are in no segment any more.
+        """
+        read = self._plan.tables if tables is None else tables
+        oids = sorted({oid for table in read for oid in table.oids})
+        if self._plan.committed:
+            found = self._committed(inside, start, end, oids)
+        else:
+            found = [
+                (segment, SegmentRows(str(segment.path), taken, None, _bounds(segment, start, end)))
+                for segment in inside
+                for taken in ranges(segment, oids, self._plan.partition_bytes)
+            ]
+        return _together(found, tables, self._plan.partition_bytes)
+
+    def segments(self, start: int, end: int) -> list[Segment]:
+        """The segments between two positions.
+
+        Raises:
+            SegmentsGoneError: if one of them is gone.
+        """
+        return [self._stream.footer(named) for named in self._stream.between(start, end)]
+
+    def _committed(
+        self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
+    ) -> list[tuple[Segment, SegmentRows]]:
+        if not inside:
+            return []
+        told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
+        commits = _commits(told, start, end)
+        aborts = [_aborts(told)]
+        txns = np.sort(commits.column("txn").to_numpy())
+        # Those whose first rows lie before the range: they were streamed or prepared, or a segment was cut inside.
+        older = txns[txns < inside[0].first_seq]
+        before = self._before(older.tolist(), inside[0].first_seq)
+        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older.tolist())]
+        fates = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
+        of_older = fates.filter(pc.is_in(fates.column("txn"), pa.array(older)))
+        found = []
+        for segments, known, wanted in ((before, of_older, older.tolist()), (inside, fates, txns.tolist())):
+            for segment in segments:
+                for taken in ranges(segment, oids, self._plan.partition_bytes, wanted):
+                    few = fates_of(segment, taken, known)
+                    found.append((segment, SegmentRows(str(segment.path), taken, few)))
+        return found
+
+    def _before(self, txns: Sequence[int], end: int) -> list[Segment]:
+        """The segments before a position that can have rows of these transactions, which are in ascending order."""
+        if not txns:
+            return []
+        try:
+            found = self.segments(txns[0], end)
+        except SegmentsGoneError as problem:
+            raise SegmentsGoneError(
+                f"{problem}. They are needed, for a transaction that began at message {txns[0]} commits only now"
+            ) from None
+        return found
+
+    def _told(self, segment: Segment) -> pa.RecordBatch:
+        path = str(segment.path)
+        if path not in self._outcomes:
+            self._outcomes[path] = outcomes_of(segment)
+            while len(self._outcomes) > _MOST_OUTCOMES:
+                self._outcomes.popitem(last=False)
+        self._outcomes.move_to_end(path)
+        return self._outcomes[path]
+
+
+def _together(
+    found: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
+) -> list[ManyRows]:
+    """Puts small ones together, for a task costs something: a live capture's segments have some kilobytes each."""
+    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in found]
+    enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
+    together: list[list[SegmentRows]] = []
+    taken = enough
+    for (_, rows), size in zip(found, sizes, strict=True):
+        if taken + size > enough:
+            together.append([])
+            taken = 0
+        together[-1].append(rows)
+        taken += size
+    return [ManyRows(tuple(each), tables) for each in together]
+
+
+def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    """The commits between two positions."""
+    at = told.column("at_seq").to_numpy()
+    whole = told.column("subxid").is_null().to_numpy(zero_copy_only=False)
+    committed = pc.equal(told.column("outcome"), "committed").to_numpy(zero_copy_only=False)
+    return told.filter(pa.array(whole & committed & (at >= start) & (at < end)))
+
+
+def _aborts(told: pa.RecordBatch) -> pa.RecordBatch:
+    """The rollbacks of parts of transactions."""
+    return told.filter(pc.is_valid(told.column("subxid")))
+
+
+def _ends_parts_of(segment: Segment, txns: Sequence[int]) -> bool:
+    """Whether something may be told of these transactions there."""
+    return any(group.bare and may_have(group, txns) for group in segment.row_groups)
+
+
+def _bounds(segment: Segment, start: int, end: int) -> Bounds:
+    """Which of its rows are in the range, if not all of them are."""
+    if segment.first_seq >= start and segment.last_seq < end:
+        return {}
+    return {"seq": (start, end - 1)}

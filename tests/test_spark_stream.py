@@ -1,0 +1,481 @@
+"""`spark.readStream.format("pgoutput")`: every committed change once, whatever ends and begins again, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+import pg
+from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture.retention import Consumers, retain
+from pgoutput_fast.segments import list_segments
+
+_numbers = itertools.count(1)
+
+
+class Shop:
+    """A database with a publication and a slot, captured into a directory."""
+
+    def __init__(self, database: pg.Database, directory: Path) -> None:
+        self.database = database
+        self.directory = directory
+        self.slot = f"{database.name}_s{next(_numbers)}"
+        self.publication = f"p_{self.slot}"
+        self.tables: list[str] = []
+
+    @property
+    def dsn(self) -> str:
+        """Streams what is more than a few rows."""
+        return self.database.dsn + " options='-c logical_decoding_work_mem=64kB'"
+
+    def begin(self, *tables: str) -> None:
+        self.database.execute(*(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)" for table in tables))
+        self.tables += tables
+        self.database.execute(f"CREATE PUBLICATION {self.publication} FOR TABLE {', '.join(tables)}")
+        create_slot(self.database.dsn, self.slot)
+
+    def run(self, *statements: str) -> None:
+        self.database.execute(*statements)
+
+    def capture(self) -> None:
+        """All that is committed now, and what is streamed."""
+        Capture(self.dsn, self.slot, [self.publication], self.directory).run(until_lsn=self._now())
+
+    @contextlib.contextmanager
+    def capturing(self, seconds: float = 0.1) -> Iterator[None]:
+        """A capture beside, in one session, whose segments are short."""
+        stop = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                limits = Limits(seconds=seconds)
+                Capture(self.dsn, self.slot, [self.publication], self.directory, limits=limits).run(stop=stop)
+            except BaseException as problem:
+                failed.append(problem)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        assert not failed
+
+    def arrived(self) -> None:
+        """Waits until what was committed is in segments."""
+        lsn, deadline = self._now(), time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = find_slot(self.database.dsn, self.slot)
+            if found is not None and (found.confirmed_flush_lsn or 0) >= lsn:
+                return
+            time.sleep(0.05)
+        raise AssertionError("the capture does not come there")
+
+    def _now(self) -> int:
+        return int(self.database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
+
+    def drop(self) -> None:
+        with contextlib.suppress(psycopg2.Error):
+            self.database.execute(
+                f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+            )
+        for _ in range(100):
+            try:
+                drop_slot(self.database.dsn, self.slot)
+                break
+            except psycopg2.Error:
+                time.sleep(0.1)
+        self.database.execute(
+            f"DROP PUBLICATION IF EXISTS {self.publication}",
+            *(f"DROP TABLE IF EXISTS {t}" for t in self.tables),
+        )
+
+
+@pytest.fixture(scope="module")
+def base(servers: pg.Servers) -> Iterator[pg.Database]:
+    """A database of the newest server."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    database = pg.Database(servers[max(servers)])
+    yield database
+    database.drop()
+
+
+@pytest.fixture
+def shop(base: pg.Database, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(base, tmp_path / "segments")
+    yield shop
+    shop.drop()
+
+
+class Query:
+    """A streaming query with a checkpoint, that can be begun again; its sink keeps each batch once."""
+
+    def __init__(self, spark: Any, shop: Shop, place: Path, **options: str) -> None:
+        self.spark, self.shop, self.place, self.options = spark, shop, place, options
+
+    def run(self, schema: str | None = None, **options: str) -> int:
+        """Takes what is there; in so many batches."""
+        before = len(self._batches())
+        query = self._writer(schema, options).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        return len(self._batches()) - before
+
+    @contextlib.contextmanager
+    def running(self, schema: str | None = None, **options: str) -> Iterator[Any]:
+        """The query, for the time of the block."""
+        query = self._writer(schema, options).trigger(processingTime="0.1 seconds").start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def _writer(self, schema: str | None, options: dict[str, str]) -> Any:
+        reader = self.spark.readStream.format("pgoutput").options(**{**self.options, **options})
+        if schema is not None:
+            reader = reader.schema(schema)
+        frame = reader.load(str(self.shop.directory))
+        writer = frame.writeStream.option("checkpointLocation", str(self.place / "checkpoint"))
+        return writer.foreachBatch(self._keep)
+
+    def _keep(self, frame: Any, batch: int) -> None:
+        rows = frame.toArrow().to_pylist()
+        path = self.place / f"batch-{batch:06}.json"
+        text = json.dumps(sorted(rows, key=lambda row: row["_seq"]), default=str)
+        # A batch that comes again is the same.
+        assert not path.exists() or path.read_text() == text
+        path.write_text(text)
+
+    def _batches(self) -> list[Path]:
+        return sorted(self.place.glob("batch-*.json"))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All batches."""
+        return [row for path in self._batches() for row in json.loads(path.read_text())]
+
+    def forget(self, batches: int = 1) -> None:
+        """As if Spark had died before it noted that the last batches were done."""
+        for path in sorted((self.place / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))[
+            -batches:
+        ]:
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def query(spark: Any, shop: Shop, tmp_path: Path) -> Query:
+    place = tmp_path / "query"
+    place.mkdir()
+    return Query(spark, shop, place, table="public.orders")
+
+
+def _applied(rows: list[dict[str, Any]], table: str | None = None) -> dict[int, str]:
+    """The table that the changes make; each of them once."""
+    assert len({(row["_seq"], row["_change_type"]) for row in rows}) == len(rows)
+    found: dict[int, str] = {}
+    for row in sorted(rows, key=lambda row: (row["_commit_lsn"], row["_seq"])):
+        if row["_change_type"] == "truncate":
+            found.clear()
+        elif row["_change_type"] == "delete":
+            del found[row["id"]]
+        elif row["_change_type"] != "update_preimage":
+            found[row["id"]] = row["note"]
+    return found
+
+
+def _table(shop: Shop, table: str = "orders") -> dict[int, str]:
+    return dict(shop.database.execute(f"SELECT id, note FROM {table}"))
+
+
+def test_what_comes_between_triggers(shop: Shop, query: Query) -> None:
+    shop.begin("orders")
+    shop.run("INSERT INTO orders SELECT g, 'first' FROM generate_series(1, 30) g")
+    shop.capture()
+    assert query.run() == 1
+    assert _applied(query.rows()) == _table(shop)
+    assert query.run() == 0  # nothing new
+    shop.run("UPDATE orders SET note = 'second' WHERE id <= 7", "DELETE FROM orders WHERE id = 20")
+    shop.capture()
+    shop.run("INSERT INTO orders VALUES (31, 'third')")
+    shop.capture()
+    assert query.run() == 1
+    assert _applied(query.rows()) == _table(shop)
+    query.forget()
+    assert query.run() == 0  # the same batch again, and `_keep` compares
+    assert _applied(query.rows()) == _table(shop)
+
+
+def test_transactions_that_lie_across_batches(shop: Shop, query: Query) -> None:
+    """Streamed, aborted, rolled back in part, and prepared ones: rows come with their commit."""
+    shop.begin("orders")
+    fill = "INSERT INTO orders SELECT g, repeat('x', 500) FROM generate_series({}, {}) g"
+    with shop.database.session() as one, shop.database.session() as other, shop.capturing():
+        first, second = one.cursor(), other.cursor()
+        first.execute("BEGIN")
+        first.execute(fill.format(1000, 1300))
+        second.execute("BEGIN")
+        second.execute(fill.format(5000, 5300))
+        shop.run("INSERT INTO orders VALUES (1, 'plain')")
+        shop.arrived()
+        first.execute("SAVEPOINT s")
+        first.execute(fill.format(2000, 2300))
+        shop.run("INSERT INTO orders VALUES (2, 'plain')")
+        shop.arrived()
+        assert query.run(max_segments="1") > 1
+        assert set(_applied(query.rows())) == {1, 2}
+        first.execute("ROLLBACK TO s")
+        first.execute(fill.format(3000, 3300))
+        shop.run("INSERT INTO orders VALUES (3, 'plain')")
+        shop.arrived()
+        query.run()
+        assert set(_applied(query.rows())) == {1, 2, 3}
+        first.execute("COMMIT")
+        second.execute("ROLLBACK")
+        shop.arrived()
+    query.run()
+    query.forget()
+    query.run()
+    assert _applied(query.rows()) == _table(shop)
+    assert len(_table(shop)) == 605
+    assert all(row["_commit_lsn"] for row in query.rows())
+
+
+def test_as_sent_from_somewhere(shop: Shop, query: Query) -> None:
+    """What is rolled back comes, too; a query may begin at any message."""
+    shop.begin("orders")
+    shop.capture()
+    with shop.database.session() as one, shop.capturing():
+        cursor = one.cursor()
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO orders SELECT g, repeat('x', 500) FROM generate_series(1000, 1300) g")
+        shop.run("INSERT INTO orders SELECT g, 'a' FROM generate_series(1, 10) g")
+        shop.arrived()
+        cursor.execute("ROLLBACK")
+        shop.run("INSERT INTO orders SELECT g, 'b' FROM generate_series(11, 20) g")
+        shop.arrived()
+    query.run(transactions="as_sent", max_bytes="1")
+    rows = query.rows()
+    assert {row["id"] for row in rows} >= {*range(1, 21), 1000}
+    assert [row["_seq"] for row in rows] == sorted({row["_seq"] for row in rows})
+    middle = next(row["_seq"] for row in rows if row["id"] == 5)
+    for transactions, expected in (("as_sent", set(range(5, 21))), ("committed", set(range(1, 21)))):
+        place = query.place / transactions
+        place.mkdir()
+        other = Query(query.spark, shop, place, **query.options)
+        other.run(transactions=transactions, starting=str(middle))
+        assert {row["id"] for row in other.rows() if row["id"] < 1000} == expected
+        assert all(row["_seq"] >= middle for row in other.rows()) == (transactions == "as_sent")
+
+
+def test_tables_that_change(shop: Shop, query: Query) -> None:
+    shop.begin("orders", "others")
+    shop.run("INSERT INTO orders VALUES (1, 'old')", "INSERT INTO others VALUES (7, 'o')")
+    shop.capture()
+    both = {"table": "public.orders, public.others"}
+    places = {mode: query.place / mode for mode in ("latest", "union", "pinned")}
+    queries = {}
+    for mode, place in places.items():
+        place.mkdir()
+        queries[mode] = Query(query.spark, shop, place, **query.options)
+    pinned = "_seq bigint, _change_type string, _commit_lsn bigint, note string, id bigint, more int"
+    newer = r"public\.orders: .* newer version of the relation .*Restart"
+    with contextlib.ExitStack() as stack:
+        latest = stack.enter_context(queries["latest"].running(**both))
+        union = stack.enter_context(queries["union"].running(schema_mode="union"))
+        stack.enter_context(queries["pinned"].running(pinned))
+        _wait_for(lambda: [len(each.rows()) for each in queries.values()] == [2, 1, 1])
+        shop.run("ALTER TABLE orders ALTER COLUMN note SET NOT NULL", "UPDATE orders SET note = 'set'")
+        shop.run("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (2, 'new', 3)")
+        shop.capture()
+        for query in (latest, union):
+            with pytest.raises(StreamingQueryException, match=newer):
+                query.awaitTermination(60)
+        _wait_for(lambda: len(queries["pinned"].rows()) == 3)
+    rows = [(row["id"], row["note"], row["more"]) for row in queries["pinned"].rows()]
+    assert rows == [(1, "old", None), (1, "set", None), (2, "new", 3)]
+    queries["latest"].run(**both)
+    rows = queries["latest"].rows()
+    assert [row["_relation"] for row in rows] == ["public.orders", "public.others", *["public.orders"] * 2]
+    assert rows[-1]["public.orders"] == {"id": 2, "note": "new", "more": 3}
+    assert rows[1]["public.orders"] is None
+
+
+def test_what_retention_may_take(shop: Shop, query: Query) -> None:
+    shop.begin("orders")
+    for k in range(3):
+        shop.run(f"INSERT INTO orders VALUES ({k}, 'kept')")
+        shop.capture()
+    query.run(consumer="lake", max_segments="1")
+    # Spark says that a batch is done when it asks for the next.
+    assert 0 < Consumers(shop.directory).positions()["lake"] < list_segments(shop.directory)[2].last_seq
+    assert len(retain(shop.directory, consumed=True)) >= 1
+    assert query.run(consumer="lake") == 0
+    shop.run("INSERT INTO orders VALUES (3, 'kept')")
+    shop.capture()
+    assert query.run(consumer="lake") == 1
+    assert _applied(query.rows()) == _table(shop)
+    # A batch that is to come again, and whose segments somebody removed.
+    query.forget()
+    for segment in list_segments(shop.directory)[:-1]:
+        Path(segment.path).unlink()
+    shop.run("INSERT INTO orders VALUES (4, 'late')")
+    shop.capture()
+    Path(list_segments(shop.directory)[0].path).unlink()
+    with pytest.raises(
+        StreamingQueryException, match=r"lacks messages \d+ to \d+: their segments were removed"
+    ):
+        query.run()
+
+
+def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None:
+    """From an empty directory, before the first change; and again, and beside another capture."""
+    shop.begin("orders")
+    shop.run("CREATE TYPE sized AS (w int, h int)", "ALTER TABLE orders ADD COLUMN size sized")
+    own = {
+        "dsn": shop.dsn,
+        "slot": shop.slot,
+        "publication": shop.publication,
+        "capture": json.dumps({"seconds": 0.2}),
+    }
+    query.run(**own)
+    assert not query.rows()
+    shop.run("INSERT INTO orders VALUES (1, 'first', (3, 4))")
+    assert query.run(**own) == 1
+    assert query.rows()[0]["size"] == {"w": 3, "h": 4}
+    with query.running(**own):
+        for k in range(2, 5):
+            shop.run(f"INSERT INTO orders VALUES ({k}, 'live')")
+            _wait_for(lambda: _applied(query.rows()) == dict(_table(shop)))
+    _wait_for(
+        lambda: not find_slot(shop.database.dsn, shop.slot).active_pid
+    )  # the capture has ended with the query
+    with shop.capturing():
+        shop.run("INSERT INTO orders VALUES (5, 'by another')")
+        assert query.run(**own) == 1
+    drop_slot(shop.database.dsn, shop.slot)
+    with pytest.raises(StreamingQueryException, match=rf"slot {shop.slot} is gone.*load the tables again"):
+        query.run(**own)
+    with pytest.raises(StreamingQueryException, match=r"is gone"), query.running(**own) as running:
+        running.awaitTermination(60)
+    assert _applied(query.rows()) == _table(shop)
+
+
+def _busy(shop: Shop, done: Callable[[], bool]) -> int:
+    """Changes `orders`, with transactions that are streamed and rolled back between; gives how many times it did."""
+    rows = "INSERT INTO orders SELECT {0} * g, repeat('x', 400) FROM generate_series({1}, {2}) g"
+    n, deadline = 0, time.monotonic() + 90
+    while not done() and time.monotonic() < deadline:
+        n += 1
+        first, last = n * 500, n * 500 + n % 3 * 200
+        shop.run(
+            rows.format(1, first, last), f"UPDATE orders SET note = note || 'y' WHERE id % 500 = {n % 7}"
+        )
+        with shop.database.session() as connection:
+            connection.autocommit = False
+            connection.cursor().execute(rows.format(-1, first, last + 200))
+            connection.rollback()
+        time.sleep(0.2)
+    return n
+
+
+_DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate())
+options, directory, place = json.loads(sys.argv[1]), *sys.argv[2:]
+frame = spark.readStream.format("pgoutput").options(**options).load(directory)
+writer = frame.writeStream.format("parquet").option("checkpointLocation", place + "/checkpoint")
+query = writer.trigger(processingTime="0.1 seconds").start(place + "/out")
+if query.awaitTermination(120):
+    raise SystemExit("it ended")
+"""
+
+
+def test_a_driver_that_is_killed(shop: Shop, spark: Any, tmp_path: Path) -> None:
+    """Its capture ends, too; and the next one goes on, in the same sink."""
+    shop.begin("orders")
+    own = {"dsn": shop.dsn, "slot": shop.slot, "publication": shop.publication, "table": "public.orders"}
+    own["capture"] = json.dumps({"seconds": 0.1})
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-c", _DRIVER, json.dumps(own), str(shop.directory), str(tmp_path)]
+    driver = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        n = _busy(
+            shop, lambda: driver.poll() is not None or len(list(out.glob("_spark_metadata/[0-9]*"))) >= 3
+        )
+    finally:
+        driver.kill()
+        _, said = driver.communicate()
+    assert driver.returncode == -signal.SIGKILL, said
+    shop.run("DELETE FROM orders WHERE id % 7 = 0")
+    _wait_for(lambda: not find_slot(shop.database.dsn, shop.slot).active_pid)
+    frame = spark.readStream.format("pgoutput").options(**own).load(str(shop.directory))
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start(str(out)).awaitTermination(120)
+    rows = spark.read.parquet(str(out)).toArrow().to_pylist()
+    assert _applied(rows) == _table(shop)
+    assert sum(row["_change_type"] == "insert" for row in rows) == sum(
+        k % 3 * 200 + 1 for k in range(1, n + 1)
+    )
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"starting": "now"}, "starting must be earliest, latest or"),
+        ({"max_segments": "0"}, "max_segments must be a number"),
+        ({"slot": "s"}, "option slot .* for which the option dsn is needed"),
+        ({"dsn": "", "slot": "s"}, "needs the option publication"),
+        (
+            {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
+            "option capture must be a JSON",
+        ),
+        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
+    ],
+)
+def test_options_that_are_wrong(shop_once: Shop, spark: Any, options: dict[str, str], message: str) -> None:
+    frame = spark.readStream.format("pgoutput").options(table="public.orders", **options)
+
+    def run() -> None:
+        query = frame.load(str(shop_once.directory)).writeStream.format("noop").start()
+        query.processAllAvailable()
+
+    with pytest.raises(PySparkException, match=message):
+        run()
+    batch = spark.read.format("pgoutput").options(table="public.orders", starting="0")
+    with pytest.raises(PySparkException, match=r"is one of spark\.readStream"):
+        batch.load(str(shop_once.directory)).count()
+
+
+@pytest.fixture(scope="module")
+def shop_once(base: pg.Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    shop = Shop(base, tmp_path_factory.mktemp("shop") / "segments")
+    shop.begin("orders")
+    shop.run("INSERT INTO orders VALUES (1, 'only')")
+    shop.capture()
+    yield shop
+    shop.drop()
