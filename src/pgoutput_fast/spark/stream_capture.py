@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from pgoutput_fast.capture.described import describe_tables
+from pgoutput_fast.capture.described import describe_missing
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.session import current_lsn
 from pgoutput_fast.catalog import Catalog
@@ -54,7 +54,7 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
     stream = SegmentStream(settings.directory)
     listed = stream.listed()
     known = stream.footer(listed[-1]).catalog if listed else Catalog()
-    return describe_tables(settings.dsn, settings.publications, tables, known)
+    return describe_missing(settings.dsn, settings.publications, tables, known)
 
 
 class OwnCapture:

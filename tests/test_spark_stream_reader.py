@@ -1,0 +1,210 @@
+"""The streaming reader as Spark calls it, by hand: what it does when tables change, and how far batches go."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import Source, write_segment
+from pyspark_pgoutput import DefaultSource
+
+ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+WIDER = dataclasses.replace(ORDERS, columns=(*ORDERS.columns, ColumnSpec("more", 23)))
+OTHERS = RelationSpec(16402, "public", "others", (ColumnSpec("id", 23, key=True),))
+PINNED = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (("_seq", "long"), ("note", "string"), ("id", "long"), ("more", "integer"))
+        ],
+    }
+)
+
+
+class Directory:
+    """Segments of one transaction each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = Writer()
+        self._state: pgo.StreamState | None = None
+        self._n = 0
+        self.end = 0
+
+    def add(self, relation: RelationSpec, *rows: list[str | None]) -> int:
+        """Inserts; gives the position behind them."""
+        self._n += 1
+        wal = self._writer.begin(700 + self._n, 100 * self._n, 0)
+        for row in rows:
+            wal += self._writer.change(relation, "insert", new=row)
+        wal += self._writer.commit(100 * self._n, 100 * self._n + 8, 0)
+        tagged, self._state = pgo.tag(wal, self._state)
+        write_segment(self.path, tagged, self._state, source=Source("1", "shop", "slot"))
+        self.end = self._state.next_seq
+        return self.end
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    directory = Directory(tmp_path)
+    directory.add(ORDERS, ["1", "old"])
+    return directory
+
+
+def _reader(directory: Directory, schema: str | None = None, **options: str) -> Any:
+    """What Spark gets from the process that plans."""
+    given = CaseInsensitiveDict({"table": "public.orders", "path": str(directory.path), **options})
+    source = DefaultSource(given)
+    if schema is not None:
+        return source.streamReader(StructType.fromJson(json.loads(schema)))
+    settled = source.schema()
+    return pickle.loads(pickle.dumps(source)).streamReader(settled)
+
+
+def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:
+    """What tasks read, in order."""
+    parts = pickle.loads(pickle.dumps(reader.partitions({"seq": start}, {"seq": end})))
+    task = pickle.loads(pickle.dumps(reader))
+    batches = [batch for part in parts for batch in task.read(part)]
+    rows = pa.Table.from_batches(batches).to_pylist() if batches else []
+    return sorted(rows, key=lambda row: row["_seq"])
+
+
+def test_latest_asks_for_a_restart(directory: Directory) -> None:
+    first = _reader(directory)
+    assert first.initialOffset() == {"seq": 0}
+    end = first.latestOffset()["seq"]
+    assert [row["note"] for row in _rows(first, 0, end)] == ["old"]
+    later = directory.add(WIDER, ["2", "new", "3"])
+    with pytest.raises(ValueError, match=r"public\.orders: a newer version .*catalog \w{16}.*Restart it"):
+        first.partitions({"seq": end}, {"seq": later})
+    again = _reader(directory)
+    assert [row["more"] for row in _rows(again, end, later)] == [3]
+    # What was read before comes as before, with the new schema.
+    assert [(row["note"], row["more"]) for row in _rows(again, 0, end)] == [("old", None)]
+    # Other tables are no concern of the query.
+    assert [row["id"] for row in _rows(again, later, directory.add(OTHERS, ["7"]))] == []
+
+
+def test_a_table_that_was_made_again(directory: Directory) -> None:
+    """It has another oid, so that nothing of the old one tells of it but the name."""
+    latest, pinned = _reader(directory), _reader(directory, PINNED, extra_columns="drop")
+    begin = directory.add(ORDERS, ["2", "last"])
+    end = directory.add(dataclasses.replace(WIDER, oid=16500), ["3", "another", None])
+    with pytest.raises(ValueError, match=r"public\.orders: a newer version"):
+        latest.partitions({"seq": begin}, {"seq": end})
+    assert [row["note"] for row in _rows(pinned, 0, end)] == ["old", "last", "another"]
+    # And one that has another name from then on.
+    later = directory.add(dataclasses.replace(WIDER, name="former"), ["4", "elsewhere", None])
+    with pytest.raises(ValueError, match=r"public\.orders: a newer version"):
+        latest.partitions({"seq": end}, {"seq": later})
+    assert _rows(pinned, end, later) == []
+
+
+def test_union_takes_what_fits(directory: Directory) -> None:
+    union = _reader(directory, schema_mode="union")
+    end = directory.add(dataclasses.replace(ORDERS, replica_identity="f"), ["2", "as before"])
+    assert [row["note"] for row in _rows(union, 0, end)] == ["old", "as before"]
+    later = directory.add(WIDER, ["3", "new", "3"])
+    with pytest.raises(ValueError, match=r"does not fit: .*'more'.*Restart it with a schema that has room"):
+        union.partitions({"seq": end}, {"seq": later})
+    chosen = _reader(Directory(directory.path), schema_mode="union", columns="note,_seq")
+    latest = directory.add(dataclasses.replace(WIDER, replica_identity="f"), ["4", "chosen", None])
+    assert _rows(chosen, later, latest) == [{"note": "chosen", "_seq": latest - 2}]
+
+
+def test_pinned_goes_on(directory: Directory) -> None:
+    pinned = _reader(directory, PINNED)
+    end = directory.add(WIDER, ["2", "new", "3"])
+    assert [(row["id"], row["note"], row["more"]) for row in _rows(pinned, 0, end)] == [
+        (1, "old", None),
+        (2, "new", 3),
+    ]
+    widest = dataclasses.replace(WIDER, columns=(*WIDER.columns, ColumnSpec("extra", 25)))
+    later = directory.add(widest, ["3", "newer", "3", "e"])
+    with pytest.raises(ValueError, match=r"does not fit: .*'extra'"):
+        pinned.partitions({"seq": end}, {"seq": later})
+    dropping = _reader(directory, PINNED, extra_columns="drop")
+    assert [row["id"] for row in _rows(dropping, 0, later)] == [1, 2, 3]
+
+
+def test_several_tables(directory: Directory) -> None:
+    directory.add(OTHERS, ["7"])
+    reader = _reader(directory, table="public.orders, public.others", schema_mode="union")
+    end = directory.add(dataclasses.replace(OTHERS, replica_identity="n"), ["8"])
+    rows = [(row["_relation"], row["public.orders"], row["public.others"]) for row in _rows(reader, 0, end)]
+    assert rows == [
+        ("public.orders", {"id": 1, "note": "old"}, None),
+        ("public.others", None, {"id": 7}),
+        ("public.others", None, {"id": 8}),
+    ]
+
+
+def test_how_far_a_batch_goes(directory: Directory) -> None:
+    ends = [directory.end, *(directory.add(ORDERS, [str(n), "more"]) for n in range(2, 6))]
+
+    def walk(reader: Any, limit: Any = None) -> list[int]:
+        found = [reader.initialOffset()["seq"]]
+        while True:
+            end = reader.latestOffset({"seq": found[-1]}, limit)["seq"]
+            if end == found[-1]:
+                return found
+            found.append(end)
+
+    assert walk(_reader(directory)) == [0, ends[-1]]
+    assert walk(_reader(directory, max_segments="2")) == [0, ends[1], ends[3], ends[4]]
+    assert walk(_reader(directory, max_bytes="1")) == [0, *ends]
+    assert walk(_reader(directory, max_bytes=str(1 << 30))) == [0, ends[-1]]
+    assert walk(_reader(directory, max_segments="3", max_bytes="1")) == [0, *ends]
+    assert walk(_reader(directory, max_segments="2", starting=str(ends[0] + 1))) == [
+        ends[0] + 1,
+        ends[2],
+        ends[4],
+    ]
+    # As Spark asks before 4.2: the reader knows how far Spark is.
+    old = _reader(directory, max_segments="1")
+    assert old.initialOffset() == {"seq": 0}
+    assert old.latestOffset() == {"seq": ends[0]}
+    old.partitions({"seq": 0}, {"seq": ends[0]})
+    assert old.latestOffset() == {"seq": ends[1]}
+    # Up to what was there when it was told to take what is there.
+    now = _reader(directory)
+    now.prepareForTriggerAvailableNow()
+    directory.add(ORDERS, ["9", "late"])
+    assert walk(now) == [0, ends[-1]]
+    assert _reader(directory).reportLatestOffset()["seq"] > ends[-1]
+
+
+def test_limits_of_spark(directory: Directory) -> None:
+    streaming = pytest.importorskip("pyspark.sql.streaming.datasource")
+    ends = [directory.add(ORDERS, [str(n), "more"]) for n in range(2, 6)]
+    both = _reader(directory, max_segments="2", max_bytes="1000000000")
+    assert both.getDefaultReadLimit() == streaming.ReadMaxFiles(2)
+    assert both.latestOffset({"seq": 0}, streaming.ReadMaxFiles(1))["seq"] < ends[0]
+    assert both.latestOffset({"seq": 0}, streaming.ReadMaxFiles(2)) == {"seq": ends[0]}
+    assert both.latestOffset({"seq": 0}, streaming.ReadMaxBytes(1))["seq"] < ends[0]
+    assert both.latestOffset({"seq": 0}, streaming.ReadAllAvailable()) == {"seq": ends[-1]}
+    assert _reader(directory, max_bytes="5").getDefaultReadLimit() == streaming.ReadMaxBytes(5)
+    assert _reader(directory).getDefaultReadLimit() == streaming.ReadAllAvailable()
+
+
+def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> None:
+    end = directory.add(ORDERS, ["2", "more"])
+    with pytest.raises(ValueError, match=rf"taken messages up to {end}, but the segments end at {end - 1}"):
+        _reader(directory).latestOffset({"seq": end + 1})
+    reader = _reader(directory)
+    reader._settled.given["slot"] = "another"
+    with pytest.raises(ValueError, match="those of slot slot, not of another"):
+        reader.partitions({"seq": 0}, {"seq": end})
+    assert reader.partitions({"seq": end}, {"seq": end}) == []
