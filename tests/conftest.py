@@ -106,6 +106,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
+            # Tests that count a query's stages may come behind thousands of them.
+            .config("spark.ui.retainedStages", 20_000)
+            .config("spark.ui.retainedJobs", 20_000)
             # Tests are too short to repay the optimising compiler or a concurrent collector.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.sql.shuffle.partitions", 2)

@@ -308,7 +308,8 @@ class Decoder:
         lsn, timestamp, xid = reader.lsn(), reader.timestamp(), reader.u32()
         reader.end()
         self.require_between_transactions()
-        self.void_older(xid, frame)
+        self.void_stream(xid, frame)
+        self.void_prepared(xid, frame)
         self.plain = Transaction(frame.seq, "B", xid, commit_lsn=lsn, commit_timestamp=timestamp)
         self.boundary(frame, "begin", self.plain, xid, lsn=lsn, timestamp=timestamp)
 
@@ -333,7 +334,8 @@ class Decoder:
         xid, gid = reader.u32(), reader.string()
         reader.end()
         self.require_between_transactions()
-        self.void_older(xid, frame)
+        self.void_stream(xid, frame)
+        self.void_prepared(xid, frame)
         self.end_namesake(gid)
         self.plain = Transaction(frame.seq, "b", xid, gid, prepare_timestamp=timestamp)
         self.boundary(
@@ -360,6 +362,7 @@ class Decoder:
         self.require_between_transactions()
         txn = self.open_stream(xid)
         del self.streams[xid]
+        self.void_prepared(xid, frame)
         self.end_namesake(gid)
         txn.gid, txn.prepare_timestamp, txn.prepare_end_lsn = gid, timestamp, end_lsn
         self.prepared[xid] = txn
@@ -383,6 +386,7 @@ class Decoder:
             txn.commit_lsn, txn.commit_timestamp = lsn, timestamp
             self.promote(txn)
             self.is_committed(txn, frame.seq)
+        self.end_double(xid, txn, frame)
 
     def rollback_prepared(self, frame: Frame, reader: Reader) -> None:
         reader.zero_flags()
@@ -398,13 +402,14 @@ class Decoder:
         )  # fmt: skip
         if txn:
             self.outcome(txn, "aborted", frame.seq)
+        self.end_double(xid, txn, frame)
 
     def stream_start(self, frame: Frame, reader: Reader) -> None:
         xid, first = reader.u32(), reader.zero_or_one()
         reader.end()
         self.require_between_transactions()
         if first:
-            self.void_older(xid, frame)
+            self.void_stream(xid, frame)
             self.streams[xid] = Transaction(frame.seq, "S", xid)
         self.block = self.open_stream(xid)
         self.boundary(frame, "stream_start", self.block, xid, first_segment=bool(first))
@@ -424,6 +429,7 @@ class Decoder:
         self.require_between_transactions()
         txn = self.open_stream(xid)
         del self.streams[xid]
+        self.void_prepared(xid, frame)
         txn.commit_lsn, txn.commit_timestamp = lsn, timestamp
         self.boundary(
             frame, "stream_commit", txn, xid, lsn=lsn, end_lsn=end_lsn, timestamp=timestamp, ends=True
@@ -479,13 +485,25 @@ class Decoder:
             return None
         return self.prepared.pop(xid)
 
-    def void_older(self, xid: int, frame: Frame) -> None:
-        """A transaction that starts with a known xid shows that the older one of that xid is void."""
-        for known in (self.streams, self.prepared):
-            if xid in known:
-                self.is_void(known.pop(xid), frame.seq)
-                if known is self.streams:
-                    self.earlier_messages = set(self.met_messages)
+    def void_stream(self, xid: int, frame: Frame) -> None:
+        """A transaction that starts under an xid shows that a stream that is open under it is void."""
+        if xid in self.streams:
+            self.is_void(self.streams.pop(xid), frame.seq)
+            self.earlier_messages = set(self.met_messages)
+
+    def void_prepared(self, xid: int, frame: Frame) -> None:
+        """Only what is whole can take the place of a prepared transaction: it may be streamed again, and not prepared."""
+        if xid in self.prepared:
+            self.is_void(self.prepared.pop(xid), frame.seq)
+
+    def end_double(self, xid: int, prepared: Transaction | None, frame: Frame) -> None:
+        """A prepared transaction has ended, and with it what was streamed of it a second time."""
+        if xid in self.streams:
+            double = self.streams.pop(xid)
+            if prepared is None:
+                self.set_aside(double)
+            else:
+                self.is_void(double, frame.seq)
 
     def end_namesake(self, gid: str) -> None:
         """A name is prepared once at a time."""

@@ -139,6 +139,31 @@ def test_slots_that_somebody_else_moved(
             capture.run()
 
 
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_what_was_prepared_may_be_streamed_again(
+    database: pg.Database, slot: str, tmp_path: Path, end: str
+) -> None:
+    """Short of memory, a later session streams it a second time, and says no more of it than how it ended."""
+    if database.version < 15:
+        pytest.skip("prepared transactions are sent since 15")
+    drop_slot(database.dsn, slot)
+    create_slot(database.dsn, slot, two_phase=True)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], tmp_path, typed=True)
+    filler = "repeat('x', 300)"
+    database.execute(
+        "BEGIN",
+        f"INSERT INTO counted SELECT g, 1, {filler} FROM generate_series(1, 400) g",
+        f"PREPARE TRANSACTION '{slot}'",
+    )
+    capture.run(until_lsn=now(database))
+    database.execute(f"INSERT INTO counted SELECT g, 1, {filler} FROM generate_series(1001, 1400) g")
+    capture.run(until_lsn=now(database))
+    database.execute(f"{end} PREPARED '{slot}'")
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+    assert list_segments(tmp_path)[-1].state.open_txns == []
+
+
 def test_a_connection_that_is_cut(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

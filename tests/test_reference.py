@@ -600,6 +600,8 @@ def test_ends_of_transactions_never_seen_are_tolerated() -> None:
 def test_a_new_transaction_of_a_known_xid_voids_the_older_one() -> None:
     for older in ([start(9), STOP], [start(9), STOP, prepare(9, tag=b"p")], [begin_prepare(9), prepare(9)]):
         for newer in (start(9), begin(xid=9), begin_prepare(9)):
+            if newer[:1] == b"S" and older[-1] != STOP:
+                continue  # what is prepared may be streamed again
             out = decode([*older, newer])
             found = [(o["txn"], o["subxid"], o["outcome"], o["at_seq"]) for o in out.outcomes]
             assert found == [(0, None, "aborted", len(older))]

@@ -201,7 +201,46 @@ def test_an_xid_that_begins_again_voids_what_was_open() -> None:
     assert outcomes(pgo.decode([S, E, S, E])) == [(0, None, "aborted", 2)]
     assert outcomes(pgo.decode([S, E, encode.encode_begin(1, 0, 9)])) == [(0, None, "aborted", 2)]
     prepared = encode.encode_stream_prepare(1, 2, 0, 9, "g")
-    assert outcomes(pgo.decode([S, E, prepared, S])) == [(0, None, "aborted", 3)]
+    assert outcomes(pgo.decode([S, E, prepared, encode.encode_begin(1, 0, 9)])) == [(0, None, "aborted", 3)]
+
+
+def test_a_prepared_transaction_that_is_streamed_again() -> None:
+    """A new session may stream what was prepared and acknowledged before, and say no more of it than how it ended."""
+    prepared = [S, E, encode.encode_stream_prepare(1, 2, 0, 9, "g")]
+    commit, rollback = (
+        encode.encode_commit_prepared(3, 4, 0, 9, "g"),
+        encode.encode_rollback_prepared(2, 4, 0, 0, 9, "g"),
+    )
+    assert outcomes(pgo.decode([*prepared, S, E])) == []
+    assert outcomes(pgo.decode([*prepared, S, E, S_MORE, E, commit])) == [
+        (0, None, "committed", 7), (3, None, "aborted", 7),
+    ]  # fmt: skip
+    assert outcomes(pgo.decode([*prepared, S, E, rollback])) == [
+        (0, None, "aborted", 5),
+        (3, None, "aborted", 5),
+    ]
+    # What is prepared again, for its acknowledgement was lost, or commits as a stream, takes its place.
+    assert outcomes(pgo.decode([*prepared, S, E, prepared[2], commit])) == [
+        (0, None, "aborted", 5), (3, None, "committed", 6),
+    ]  # fmt: skip
+    assert outcomes(pgo.decode([*prepared, S, E, C9])) == [(0, None, "aborted", 5), (3, None, "committed", 5)]
+    abort = encode.encode_stream_abort(9, 9)
+    assert outcomes(pgo.decode([*prepared, S, E, abort, commit])) == [
+        (3, None, "aborted", 5), (0, None, "committed", 6),
+    ]  # fmt: skip
+
+
+def test_a_stream_whose_prepare_was_never_seen_is_in_doubt_when_it_ends() -> None:
+    """What came of it may be a part of it only."""
+    insert = encode.encode_insert(20_000, ["1"], xid=9)
+    relation = encode.encode_relation(RelationSpec(20_000, "s", "t", (ColumnSpec("id", 23),)), xid=9)
+    commit = encode.encode_commit_prepared(3, 4, 0, 9, "g")
+    out = pgo.decode(
+        [S, relation, insert, E, commit], options=pgo.Options(transactions="committed", on_error="quarantine")
+    )
+    assert outcomes(out) == []
+    assert out.rejects.column("raw").to_pylist() == [insert]
+    assert not out.changes
 
 
 def test_a_session_voids_streams_and_keeps_what_is_prepared() -> None:

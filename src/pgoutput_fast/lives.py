@@ -58,18 +58,16 @@ class Block:
 
 
 class Life:
-    """What is kept of an xid that is not over.
+    """What is kept of a transaction that is not over, or of all that came under an xid that is known from before.
 
     Attributes:
-        here: whether it began in this stretch, so that all that is open under the xid is known.
         units: what is kept, in order: blocks, and lists of messages.
         block: the block that goes on.
         prepared: (gid, end LSN) once it is prepared, where it began here.
-        left: where it did not begin here, whether no stream is open under the xid any more.
+        left: where it did not begin here, whether what was streamed under the xid is open no more.
     """
 
-    def __init__(self, here: bool) -> None:
-        self.here = here
+    def __init__(self) -> None:
         self.units: list[Block | list[Message]] = []
         self.block: Block | None = None
         self.prepared: tuple[bytes, int] | None = None

@@ -14,7 +14,7 @@ from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import fields_of
 from pgoutput_fast.encode_messages import encode_stream_start
 from pgoutput_fast.lives import Block, Life, all_of, hear_first, place
-from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void
+from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void, void_stream
 from pgoutput_fast.xids import XidSet, lowest
 
 __all__ = ["Summarizer", "compose", "summarize"]
@@ -41,7 +41,13 @@ class Summarizer:
         self._firsts: dict[tuple[int, int], dict[bytes, Message]] = {}
         self._begun = XidSet()
         self._began: list[tuple[int, int, int]] = []  # the same, with `_lsn` where they did
-        self._lives: dict[int, Life] = {}
+        # Xids that began as streams, with `_lsn` where they first did: what was prepared under them may still be.
+        self._streamed: dict[int, int] = {}
+        # By xid: streams that began here and are open, what was prepared here, and all that came under xids that may
+        # have been open or prepared before, without the streams that began under them here.
+        self._streams: dict[int, Life] = {}
+        self._prepared: dict[int, Life] = {}
+        self._found: dict[int, Life] = {}
         # What was kept of xids that were open before the stretch, and began again in it; and of those that were when
         # the first session started.
         self._past: dict[int, list[Block | list[Message]]] = {}
@@ -108,12 +114,16 @@ class Summarizer:
 
     def _named(self, events: list[tuple[int, int, Message]]) -> set[int]:
         """Xids whose beginnings must keep their place among the other messages."""
-        named = {*self._lives, *self._past, *self._ended}
+        named = {*self._xids(), *self._past}
         for _, _, message in events:
             if message.payload[:1] and message.payload[0] in _BOUNDARIES:
                 fields = boundary_of(message.payload)
                 named.update(() if fields is None else (fields[0],))
         return named
+
+    def _xids(self) -> set[int]:
+        """Of which something is known that an xid's beginning may change."""
+        return {*self._streams, *self._prepared, *self._found, *self._streamed, *self._ended}
 
     def _add_begun(self, xids: Any, lsns: Any) -> None:
         """Xids that began, of which nothing else is known."""
@@ -143,11 +153,16 @@ class Summarizer:
             self._take(message._replace(seq=base + message.seq))
         if other.settled and not self._failed:
             self._replaying = True
-            for xid in {*self._lives, *self._ended}:
+            for xid in self._xids():
                 at = other.begun_at(xid)
                 if at is not None:
                     self._send_again(xid, max(self._lsn, at))
                     self._begin(xid)
+            for xid, at in other.streamed:
+                if xid in self._streams or xid in self._found:
+                    self._send_again(xid, max(self._lsn, at))
+                self._stream(xid, max(self._lsn, at))
+                del self._streams[xid]
             for xid, at in other.voided:
                 self._send_again(xid, max(self._lsn, at))
             ranges = _without(other.begun, list(self._past))
@@ -225,12 +240,10 @@ class Summarizer:
 
     def _take_session(self, mark: Message) -> None:
         """Streams that are open, and an unfinished transaction, are void; what is prepared stays."""
-        for xid, life in [*self._lives.items()]:
-            if not life.here and not self._session:
-                self._ended[xid] = life.units
-                del self._lives[xid]
-            elif life.here and life.prepared is None:
-                del self._lives[xid]
+        self._streams.clear()
+        if not self._session:
+            self._ended.update((xid, life.units) for xid, life in self._found.items())
+            self._found.clear()
         if not self._settled:
             self._first.append(mark)
             self._settled = True
@@ -243,30 +256,52 @@ class Summarizer:
 
     def _send_again(self, xid: int, lsn: int) -> None:
         """If a stream is open under an xid that begins again, logical messages up to `lsn` come again."""
-        life = self._lives.get(xid)
-        if life is not None and life.here:
-            if life.prepared is None:
-                self._repeated = max(self._repeated, lsn)
-        elif not self._session and not (
-            life.left if life is not None else xid in self._begun or xid in self._past
-        ):
+        found = self._found.get(xid)
+        if xid in self._streams:
+            self._repeated = max(self._repeated, lsn)
+        elif not self._session and not (found.left if found is not None else self._has_begun(xid)):
             self._voided.setdefault(xid, lsn)
+
+    def _has_begun(self, xid: int) -> bool:
+        """Whether no stream of before the stretch is open under an xid of which nothing is kept."""
+        return xid in self._begun or xid in self._past or xid in self._streamed
 
     def _begin(self, xid: int) -> None:
         """An xid begins again: what was open or prepared under it is void."""
-        life = self._lives.get(xid)
-        if life is not None and not self._replaying:
+        if not self._replaying and (xid in self._streams or xid in self._found):
             self._send_again(xid, self._lsn)
-        units = [] if life is None or life.here else life.units
+        self._streams.pop(xid, None)
+        if not self._settle(xid) and xid not in self._past:
+            self._begun.add([xid])
+            if self._session or not self._replaying:
+                self._began.append((xid, xid + 1, 0 if self._session else self._lsn))
+
+    def _settle(self, xid: int) -> bool:
+        """What was prepared under an xid is void, with all that was found. Whether that had to be noted."""
+        self._prepared.pop(xid, None)
+        found = self._found.pop(xid, None)
+        units = found.units if found is not None else []
         if units or (xid in self._ended and xid not in self._past):
             # Its end has its place behind what is kept, and needs no ordinal of its own.
             last = units[-1] if units else self._ended[xid][-1]
             self._past[xid] = [*units, void(xid, place(last))]
-        self._lives.pop(xid, None)
-        if xid not in self._past:
+            return True
+        if xid in self._streamed and xid not in self._past:
             self._begun.add([xid])
-            if self._session or not self._replaying:
-                self._began.append((xid, xid + 1, 0 if self._session else self._lsn))
+            self._began.append((xid, xid + 1, self._streamed.pop(xid)))
+            return True
+        return False
+
+    def _stream(self, xid: int, lsn: int) -> Life:
+        """A stream begins under an xid: what was streamed under it is void, what was prepared stays."""
+        found = self._found.get(xid)
+        if found is not None and not found.left:
+            found.keep(void_stream(xid, place(found.units[-1])))
+            found.left = True
+        elif found is None and not self._has_begun(xid) and xid not in self._ended:
+            self._streamed[xid] = 0 if self._session else lsn
+        life = self._streams[xid] = Life()
+        return life
 
     def _boundary(
         self,
@@ -293,24 +328,21 @@ class Summarizer:
             self._open(_PLAIN if kind == "B" else _PREPARING, message)
             self._fields = (xid, subxid, lsn, end_lsn, gid)
             return True
-        life = self._lives.get(xid)
         if kind == "S" and first:
-            self._begin(xid)
-            life = self._lives[xid] = Life(True)
+            if not self._replaying and (xid in self._streams or xid in self._found):
+                self._send_again(xid, self._lsn)
+            life = self._stream(xid, self._lsn)
             self._open(_STREAMING, message)
             self._block = life.open(message)
-            return True
-        if life is None:
-            if xid in self._begun or xid in self._past:
-                # Nothing is open or prepared under it any more.
-                return kind in "AKr"
-            if self._session and kind not in "Kr":
-                return kind == "A"  # no stream is open that did not begin here
-            life = self._lives[xid] = Life(False)
-        if not life.here:
-            self._go_on_unknown(life, kind, message, xid, subxid)
-            return True
-        return self._go_on(life, kind, message, xid, subxid, lsn, end_lsn, gid)
+        elif kind in "Kr":
+            self._end_prepared(xid, kind, message, lsn, gid)
+        elif xid in self._streams:
+            self._go_on(kind, message, xid, subxid, end_lsn, gid)
+        elif xid not in self._found and (self._has_begun(xid) or self._session):
+            return kind == "A"  # no stream is open that did not begin here
+        else:
+            self._go_on_unknown(kind, message, xid, subxid)
+        return True
 
     def _open(self, context: int, message: Message | None) -> None:
         self._context, self._opened, self._origin, self._block = context, message, None, None
@@ -325,13 +357,14 @@ class Summarizer:
         if self._context != _PREPARING or (self._fields[0], self._fields[4]) != (xid, gid):
             return False
         assert self._opened is not None
-        life = self._lives.setdefault(xid, Life(True))
+        life = self._prepared[xid] = Life()
         life.keep([each for each in (self._opened, self._origin, message) if each is not None])
         life.prepared = (gid, end_lsn)
         return self._close(_PREPARING)
 
-    def _go_on_unknown(self, life: Life, kind: str, message: Message, xid: int, subxid: int) -> None:
+    def _go_on_unknown(self, kind: str, message: Message, xid: int, subxid: int) -> None:
         """Of a transaction that was open before the stretch, or is not known."""
+        life = self._found.setdefault(xid, Life())
         if kind == "S":
             block = life.block if life.block is not None else life.open(message)
             block.start = block.start or message
@@ -342,46 +375,48 @@ class Summarizer:
             block.forget(subxid)
             block.forgotten.setdefault(subxid, message)
         else:
-            life.left = life.left or kind in "cpA"
+            life.left = True
             life.keep([message])
 
-    def _go_on(
-        self,
-        life: Life,
-        kind: str,
-        message: Message,
-        xid: int,
-        subxid: int,
-        lsn: int,
-        end_lsn: int,
-        gid: bytes,
-    ) -> bool:
-        """Of a transaction that began in this stretch. False where it is an error for sure."""
-        if life.prepared is not None:
-            if kind in "Kr":
-                if life.prepared[0] == gid and (kind == "K" or life.prepared[1] == lsn):
-                    self._end(xid, life, kind == "K")
-                return True
-            return kind == "A"
+    def _go_on(self, kind: str, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes) -> None:
+        """Of a stream that began in this stretch."""
+        life = self._streams[xid]
         assert life.block is not None
         if kind == "S":
             self._open(_STREAMING, message)
             self._block = life.block
         elif kind == "A" and xid != subxid:
             life.block.forget(subxid)
-        elif kind in "Ac":
-            self._end(xid, life, kind == "c")
-        elif kind == "p":
-            life.prepared = (gid, end_lsn)
-            life.keep([message])
-        return True
+        else:
+            del self._streams[xid]
+            if kind == "c":
+                self._settle(xid)
+                self._promote(life)
+            elif kind == "p":
+                self._settle(xid)
+                life.keep([message])
+                life.prepared = (gid, end_lsn)
+                self._prepared[xid] = life
 
-    def _end(self, xid: int, life: Life, committed: bool) -> None:
-        """It began and ended here: only what it said may be left of it."""
-        for unit in life.units if committed else ():
+    def _end_prepared(self, xid: int, kind: str, message: Message, lsn: int, gid: bytes) -> None:
+        """A prepared transaction ends, and with it what was streamed of it a second time."""
+        self._streams.pop(xid, None)
+        known = self._prepared.get(xid)
+        if known is not None and known.prepared is not None:
+            if known.prepared[0] == gid and (kind == "K" or known.prepared[1] == lsn):
+                del self._prepared[xid]
+                if kind == "K":
+                    self._promote(known)
+        elif xid not in self._begun and xid not in self._past:
+            life = self._found.setdefault(xid, Life())
+            life.left = True
+            life.keep([message])
+
+    def _promote(self, life: Life) -> None:
+        """It is committed: what it said holds for all."""
+        for unit in life.units:
             for (kind, oid, _), message in all_of(unit.said, unit.firsts) if isinstance(unit, Block) else ():
                 self._hold(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
-        del self._lives[xid]
 
     # ---- what comes out --------------------------------------------------------------------------------------------
 
@@ -399,6 +434,7 @@ class Summarizer:
             self._lsn,
             self._repeated,
             tuple(sorted((xid, at) for xid, at in self._voided.items() if at > self._repeated)),
+            tuple(sorted((xid, at if at > self._repeated else 0) for xid, at in self._streamed.items())),
         )
 
     def _errors(self) -> tuple[Message, ...]:
@@ -411,7 +447,11 @@ class Summarizer:
         for kept in [
             *self._ended.values(),
             *self._past.values(),
-            *(life.units for life in self._lives.values()),
+            *(
+                life.units
+                for lives in (self._found, self._prepared, self._streams)
+                for life in lives.values()
+            ),
         ]:
             for unit in kept:
                 units.append((place(unit), unit.messages() if isinstance(unit, Block) else unit))

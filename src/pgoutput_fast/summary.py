@@ -10,7 +10,8 @@ the stretch runs over it: there is no second set of rules. Three parts follow on
 1. until the first message behind which no transaction is open for sure, everything that moves the state, as it came;
 2. what holds for all behind it: the last Relation and Type of each oid (of a Type also where each thing that it said
    came first: Relations behind it are understood by it), and the xids that began (an xid that begins
-   again voids what was open under it), as ranges;
+   again voids what was open under it), as ranges; those that began as streams, and stayed that, apart: they void what
+   was streamed under them, and nothing that was prepared;
 3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
    the last word of each subtransaction.
 
@@ -19,7 +20,8 @@ up to which they come again. The first is a maximum. The second becomes the firs
 xid begins again under which a stream was open; whether one was, only the state before can tell: so each xid that began
 has the highest LSN before it.
 
-The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions.
+The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions; a
+streamed one that was rolled back, or prepared and ended, leaves its xid.
 Changes, Truncates and what logical messages hold do not move the state and are not looked into: what is wrong with
 them shows when the stretch is tagged.
 """
@@ -32,18 +34,25 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pgoutput_fast._core.controls import boundary_of
 from pgoutput_fast._core.decode import NativeDecoder
-from pgoutput_fast.encode_messages import encode_begin, encode_commit, encode_message
+from pgoutput_fast.encode_messages import (
+    encode_begin,
+    encode_commit,
+    encode_message,
+    encode_stream_abort,
+    encode_stream_start,
+    encode_stream_stop,
+)
 from pgoutput_fast.options import Options
 from pgoutput_fast.state import StreamState
 
-__all__ = ["SESSION_STARTS", "Message", "Summary", "void"]
+__all__ = ["SESSION_STARTS", "Message", "Summary", "void", "void_stream"]
 
 # Stands for a session's start in a list of messages. Logical messages that were sent are in no such list.
 SESSION_STARTS = encode_message(0, "", b"", transactional=False)
@@ -72,6 +81,7 @@ class Summary:
         lsn: the highest LSN of messages behind it.
         repeated: `lsn` where last something began that makes messages come again, whatever was before; -1: nowhere.
         voided: xids that began again after the stretch found something open under them, and `lsn` there.
+        streamed: xids that began as streams, and what was prepared under them before may still be; and `lsn` there.
 
     The identity is `Summary()`.
     """
@@ -87,6 +97,7 @@ class Summary:
     lsn: int = 0
     repeated: int = -1
     voided: tuple[tuple[int, int], ...] = ()
+    streamed: tuple[tuple[int, int], ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
         """The state after the stretch, from that before it.
@@ -123,9 +134,12 @@ class Summary:
                 chain.from_iterable(void(xid, 0) for xid in open_xids if self.begun_at(xid) is not None),
                 base,
             )
-            voided = dict(self.voided)
+            voided, streamed = dict(self.voided), dict(self.streamed)
             for xid in (each["xid"] for each in since["streamed"]):
-                repeated += [max(lsn, at) for at in [self.begun_at(xid), voided.get(xid)] if at is not None]
+                if xid in streamed:
+                    _replay(native, void_stream(xid, 0), base)
+                found = self.begun_at(xid), voided.get(xid), streamed.get(xid)
+                repeated += [max(lsn, at) for at in found if at is not None]
             _replay(native, self.said, base)
             _replay(native, self.body, base)
         lsns = {"message_lsn": max(lsn, self.lsn), "repeated_lsn": max(repeated)}
@@ -152,7 +166,8 @@ class Summary:
         for begin, end, lsn in self.begun:
             begun += [begin - at, end - begin, lsn]
             at = end
-        document = vars(self) | {"begun": begun}
+        streamed = [[xid - before, lsn] for (before, _), (xid, lsn) in pairwise([(0, 0), *self.streamed])]
+        document = vars(self) | {"begun": begun, "streamed": streamed}
         for part in ("first", "said", "body"):
             document[part] = [
                 [seq, lsn, base64.b85encode(payload).decode()] for seq, lsn, payload in document[part]
@@ -175,6 +190,10 @@ class Summary:
         document["begun"] = tuple(begun)
         document["lsn_before"] = tuple(document["lsn_before"])
         document["voided"] = tuple((xid, lsn) for xid, lsn in document["voided"])
+        xids = accumulate(gap for gap, _ in document["streamed"])
+        document["streamed"] = tuple(
+            (xid, lsn) for xid, (_, lsn) in zip(xids, document["streamed"], strict=True)
+        )
         return cls(**document)
 
 
@@ -187,6 +206,12 @@ def _values(native: NativeDecoder) -> dict[str, Any]:
 def void(xid: int, seq: int) -> list[Message]:
     """An empty transaction: what was open or prepared under its xid is void."""
     return [Message(seq, 0, encode_begin(1, 0, xid)), Message(seq, 0, encode_commit(1, 1, 0))]
+
+
+def void_stream(xid: int, seq: int) -> list[Message]:
+    """An empty stream that is rolled back: what was streamed under its xid is void, and nothing that was prepared."""
+    payloads = encode_stream_start(xid, True), encode_stream_stop(), encode_stream_abort(xid, xid)
+    return [Message(seq, 0, payload) for payload in payloads]
 
 
 def _replay(native: NativeDecoder, messages: Iterable[Message], base: int) -> None:

@@ -89,7 +89,9 @@ cdef class Transactions:
     cdef uint8_t _expected(self, uint8_t outside) noexcept nogil
     cdef void _void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil
     cdef void _expect_repeated_messages(self) noexcept nogil
-    cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil
+    cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil
+    cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil
+    cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil

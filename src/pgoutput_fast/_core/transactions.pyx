@@ -244,21 +244,27 @@ cdef class Transactions:
         """Non-transactional messages are sent again by a new session, each with the LSN that it had."""
         self.state.repeated_lsn = max(self.state.repeated_lsn, self.state.message_lsn)
 
-    cdef void _void_older(self, uint32_t xid, int64_t seq) noexcept nogil:
-        """An xid that begins again: what was open or prepared under it is void."""
+    cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil:
+        """An xid that begins again, or whose transaction has ended otherwise: what was streamed under it is void."""
+        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.find(xid)
+        if it != self.state.streamed.end():
+            self._void_transaction(dereference(it).second, seq)
+            self.state.streamed.erase(it)
+
+    cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
+        """An xid under which a transaction is whole again: what was prepared under it is void."""
         cdef size_t k
-        cdef cmap[uint32_t, Transaction].iterator it
-        if not self.state.streamed.empty():
-            it = self.state.streamed.find(xid)
-            if it != self.state.streamed.end():
-                self._void_transaction(dereference(it).second, seq)
-                self.state.streamed.erase(it)
-                self._expect_repeated_messages()
         for k in range(self.state.prepared.size()):
             if self.state.prepared[k].xid == xid:
                 self._void_transaction(self.state.prepared[k], seq)
                 self.state.prepared.erase(self.state.prepared.begin() + k)
-                break
+                return
+
+    cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil:
+        """A stream that is open under an xid that begins again is sent again, and so are messages outside of it."""
+        if not self.state.streamed.empty() and self.state.streamed.count(xid):
+            self._void_stream(xid, seq)
+            self._expect_repeated_messages()
 
     cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil:
         """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
@@ -328,7 +334,8 @@ cdef class Transactions:
             return self.fail(w, i, reason, offset)
         self.state.lost = False
         if kind == c'B' or kind == c'b':
-            self._void_older(<uint32_t> b.xid, b.seq)
+            self._begin_again(<uint32_t> b.xid, b.seq)
+            self._void_prepared(<uint32_t> b.xid, b.seq)
             b.txn = b.seq
             t = &self.state.current
             t.begin(b.txn, <uint32_t> b.xid)
@@ -346,7 +353,9 @@ cdef class Transactions:
             self.open_run()
         elif kind == c'S':
             if b.first_segment == 1:
-                self._void_older(<uint32_t> b.xid, b.seq)
+                # What is prepared under the xid stays: a new session may stream it again, and say no more of it than how
+                # it ended, for its prepare was acknowledged.
+                self._begin_again(<uint32_t> b.xid, b.seq)
                 self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)
             b.txn = self.state.streamed[<uint32_t> b.xid].txn
             self.state.context = STREAMING
@@ -417,6 +426,7 @@ cdef class Transactions:
         if t == NULL:
             pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
         elif b.kind == c'p':
+            self._void_prepared(xid, b.seq)
             self._void_namesake(gid, gid_length)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
             t.prepare_end_lsn = b.end_lsn
@@ -431,6 +441,8 @@ cdef class Transactions:
             self.records.outcomes.push_back(o)
         else:
             self.state.promote(t[0])
+            if b.kind == c'c':
+                self._void_prepared(xid, b.seq)
             if t.doubtful:
                 self.records.forgotten.push_back(t.txn)
             else:
@@ -438,8 +450,13 @@ cdef class Transactions:
                 o.commit_lsn = b.lsn
                 o.commit_timestamp = b.timestamp
                 self.records.outcomes.push_back(o)
-        if t != NULL and (b.kind == c'K' or b.kind == c'r'):
-            self.state.prepared.erase(self.state.prepared.begin() + place)
+        if b.kind == c'K' or b.kind == c'r':
+            if t != NULL:
+                self.state.prepared.erase(self.state.prepared.begin() + place)
+            elif self.state.streamed.count(xid):
+                # Its prepare was never seen: what was streamed may be a part of it.
+                self.state.streamed[xid].doubtful = True
+            self._void_stream(xid, b.seq)
         elif t != NULL and (b.kind != c'A' or b.subxid == b.xid):
             self.state.streamed.erase(xid)
         self.open_run()
