@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -89,6 +91,52 @@ def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str,
     done = subprocess.run([*COMMAND, *given, "--keep-days", "-1"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "a time to keep something cannot be negative" in done.stderr
+
+
+def test_the_command_captures_through_sql_and_tells_metrics(
+    base: pg.Database, slot: str, tmp_path: Path
+) -> None:
+    base.execute("INSERT INTO t VALUES (1)")
+    file = tmp_path / "capture.prom"
+    given = [
+        "--dsn",
+        base.dsn,
+        "--slot",
+        slot,
+        "--publication",
+        "p",
+        "--path",
+        str(tmp_path / "s"),
+        "--until",
+        "now",
+    ]
+    told = [
+        "--through",
+        "sql",
+        "--metrics-file",
+        str(file),
+        "--metrics-address",
+        "127.0.0.1:0",
+        "--log-seconds",
+        "60",
+    ]
+    done = subprocess.run([*COMMAND, *given, *told], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sum(segment.rows for segment in list_segments(tmp_path / "s")) >= 3
+    assert "pgoutput_fast_capture_segments_total" in file.read_text()
+    done = subprocess.run([*COMMAND, *given, "--metrics-address", "here"], capture_output=True, text=True)
+    assert (done.returncode, "must be host:port" in done.stderr) == (1, True)
+    # Files that must not grow: what to do is said as well.
+    base.execute("INSERT INTO t SELECT g FROM generate_series(10, 20000) g")
+    limit = (4000, 4000)
+    done = subprocess.run(
+        [*COMMAND, *given],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+    assert done.returncode == 1
+    assert re.search("File too large.* has no room for another segment. Nothing is lost", done.stderr)
 
 
 def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from pgoutput_fast.capture import (
 )
 from pgoutput_fast.capture.pull import Pull
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.segments import list_segments
+from pgoutput_fast.segments import list_segments, read_segment
 
 __all__ = ["slot"]  # a fixture
 
@@ -338,6 +338,28 @@ def test_slots_that_go_while_it_runs(database: pg.Database, slot: str, tmp_path:
     (problem,) = failed
     # Between a look at the slot and the peek, the server itself says that it is not there.
     assert isinstance(problem, CaptureError | psycopg2.errors.UndefinedObject)
+
+
+def test_prepared_transactions_across_peeks(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Prepared in one peek, ended in a later one, which is a session of its own."""
+    if database.version < 15:
+        pytest.skip("prepared transactions are sent since 15")
+    drop_slot(database.dsn, slot)
+    create_slot(database.dsn, slot, two_phase=True)
+    capture = _through_sql(database, slot, tmp_path)
+    rows = "SELECT g, 1, repeat('z', 200) FROM generate_series({}, {}) g"
+    database.execute(
+        f"BEGIN; INSERT INTO counted {rows.format(1, 900)}; PREPARE TRANSACTION '{slot} kept'",
+        f"BEGIN; INSERT INTO counted {rows.format(1001, 1900)}; PREPARE TRANSACTION '{slot} undone'",
+    )
+    capture.run(until_lsn=now(database))
+    database.execute("INSERT INTO counted VALUES (5000, 1)")
+    capture.run(until_lsn=now(database))
+    database.execute(f"COMMIT PREPARED '{slot} kept'", f"ROLLBACK PREPARED '{slot} undone'")
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+    kinds = [kind for each in list_segments(tmp_path) for kind in read_segment(each.path)["kind"].to_pylist()]
+    assert [kinds.count(ord(kind)) for kind in "PKrI"] == [2, 1, 1, 1801]
 
 
 def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ cdef class Transactions:
             self.open_run()
         elif kind == c'S':
             if b.first_segment == 1:
-                # What is prepared under the xid stays: a new session may stream it again, and say no more of it than how
+                # What is prepared under the xid stays: a new session may stream it again, and say no more than how
                 # it ended, for its prepare was acknowledged.
                 self._begin_again(<uint32_t> b.xid, b.seq)
                 self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.is_set() and given.supervised:
             return 0  # nobody is there who would want to know
         said = str(problem).strip() or type(problem).__name__
+        said = " ".join([said, *getattr(problem, "__notes__", [])])
         if given.supervised:
             print(json.dumps({"error": said}), flush=True)
         else:
@@ -86,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slot", help="the replication slot, which is created if there is none")
     parser.add_argument("--publication", action="append", default=[], help="may be given several times")
     parser.add_argument("--path", help="the directory of the segments, or a URI such as s3://bucket/segments")
+    parser.add_argument(
+        "--through",
+        choices=("walsender", "sql"),
+        default="walsender",
+        help="sql needs no replication connection",
+    )
     parser.add_argument("--two-phase", action="store_true", help="of a slot that is created")
     parser.add_argument(
         "--plugin-option", action="append", default=[], metavar="NAME=VALUE", help="such as binary=true"
@@ -106,6 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--wait", action="store_true", help="while another process captures into the directory"
     )
+    parser.add_argument("--log-seconds", type=float, metavar="SECONDS", help="log the metrics so often")
+    parser.add_argument(
+        "--metrics-file", metavar="FILE", help="write them there, for Prometheus' node exporter"
+    )
+    parser.add_argument("--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape them there")
     parser.add_argument("--quiet", action="store_true", help="say warnings and errors only")
     # Settings are a line of JSON on the standard input, and it ends when that does; why it failed is one, too.
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
@@ -130,6 +142,10 @@ def _settings(given: argparse.Namespace) -> Settings:
         "typed": given.typed,
         "retention": retention if kept else None,
         "two_phase": given.two_phase,
+        "through": given.through,
+        "log_seconds": given.log_seconds,
+        "metrics_file": given.metrics_file,
+        "metrics_address": given.metrics_address,
         "overrides": {name: value for name, _, value in pairs},
     }
     return Settings(
