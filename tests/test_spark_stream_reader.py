@@ -208,3 +208,35 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
     with pytest.raises(ValueError, match="those of slot slot, not of another"):
         reader.partitions({"seq": 0}, {"seq": end})
     assert reader.partitions({"seq": end}, {"seq": end}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"starting": "now"}, "starting must be earliest, latest or"),
+        ({"max_segments": "0"}, "max_segments must be a number"),
+        ({"slot": "s"}, "option slot .* for which the option dsn is needed"),
+        ({"dsn": "", "slot": "s"}, "needs the option publication"),
+        (
+            {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
+            "option capture must be a JSON",
+        ),
+        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
+    ],
+)
+def test_options_that_are_wrong(directory: Directory, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _reader(directory, PINNED if "dsn" in options else None, **options).initialOffset()
+
+
+def test_options_of_one_side_only(directory: Directory) -> None:
+    source = DefaultSource(
+        CaseInsensitiveDict({"table": "public.orders", "path": str(directory.path), "Starting": "0"})
+    )
+    with pytest.raises(ValueError, match=r"option starting is one of spark\.readStream"):
+        source.reader(source.schema())
+    with pytest.raises(ValueError, match=r"option mode is one of spark\.read:"):
+        _reader(directory, PINNED, mode="snapshot")
+    given = CaseInsensitiveDict({"table": "public.orders", "paths": json.dumps([str(directory.path)])})
+    with pytest.raises(ValueError, match="a stream reads one directory"):
+        DefaultSource(given).streamReader(StructType.fromJson(json.loads(PINNED)))

@@ -112,7 +112,8 @@ FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.oid JOIN pg_catalog.pg_name
 ORDER BY n.nspname, c.relname
 """
 
-# What Type messages say: a domain bears its base type's name.
+# What Type messages say: a domain bears its base type's name. Types of lower oids are the same everywhere.
+_FIRST_NAMED = 10_000
 _TYPE_NAMES = """
 WITH RECURSIVE base (root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
@@ -175,8 +176,7 @@ def describe_tables(
     oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
     cursor.execute(_UNSENDABLE, (oids,))
     unsendable = {oid for (oid,) in cursor.fetchall()}
-    first_named = 10_000 if major >= 12 else 16_384
-    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= first_named],))
+    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= _FIRST_NAMED],))
     type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
     tables = tuple(
         _table(
