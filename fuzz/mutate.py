@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from cases import Case, captured, make_case, read_fixture  # noqa: E402
+from copies import copies_failure  # noqa: E402
 from frames import frames_failure  # noqa: E402
 
 from streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
@@ -108,7 +109,7 @@ def main() -> int:
     print(f"seeds from {seed} on", flush=True)
     sources = captured()
     begin = said = time.monotonic()
-    cases = failures = mutated = frames = 0
+    cases = failures = mutated = frames = copies = 0
     while (
         time.monotonic() < begin + arguments.seconds
         and failures < arguments.failures
@@ -127,13 +128,23 @@ def main() -> int:
         if trace:
             failures += 1
             print(f"\nseed {seed}, frames:\n{trace}")
+        streams, trace = copies_failure(random.Random(seed))
+        if trace:
+            failures += 1
+            print(f"\nseed {seed}, copies:\n{trace}")
+        copies += streams
         cases, mutated, frames, seed = cases + 1, mutated + case.mutated, frames + tried, seed + 1
         if time.monotonic() > said + 60:
             said = time.monotonic()
-            print(f"{mutated} mutated messages, {frames} frames, {failures} failures so far", flush=True)
+            print(
+                f"{mutated} mutated messages, {frames} frames, {copies} copies, {failures} failures so far",
+                flush=True,
+            )
     took = time.monotonic() - begin
     print(
-        f"{cases} cases with {mutated} mutated messages and {frames} mutated frames in {took:.0f} s, ", end=""
+        f"{cases} cases with {mutated} mutated messages, {frames} mutated frames and {copies} mutated copies in "
+        f"{took:.0f} s, ",
+        end="",
     )
     print(f"{failures} failures; the next seed is {seed}", flush=True)
     return 1 if failures else 0

@@ -62,6 +62,35 @@ def _now(database: pg.Database) -> int:
     return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
 
 
+def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str, tmp_path: Path) -> None:
+    given = [
+        "--dsn",
+        base.dsn,
+        "--slot",
+        slot,
+        "--publication",
+        "p",
+        "--path",
+        str(tmp_path),
+        "--until",
+        "now",
+    ]
+    for n, more in enumerate((["--typed"], ["--typed", "--keep-days", "0"], ["--typed", "--keep-days", "1"])):
+        base.execute(f"INSERT INTO t VALUES ({n})")
+        done = subprocess.run(
+            [*COMMAND, *given, *more, "--keep-unread", "--keep-typed-days", "1"],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    # The second one removed the first segment, whose typed file was there; to the third, nothing is old.
+    assert len(list_segments(tmp_path)) == 2
+    assert len(list((tmp_path / "typed" / "public.t").glob("*/*.parquet"))) == 3
+    done = subprocess.run([*COMMAND, *given, "--keep-days", "-1"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "a time to keep something cannot be negative" in done.stderr
+
+
 def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
     base.execute("INSERT INTO t VALUES (1)")
     given = ["--slot", slot, "--publication", "p", "--path", str(tmp_path), "--plugin-option", "binary=true"]

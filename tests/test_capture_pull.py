@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import pg
-from capturing import Writers, committed, expect_exactly_once, now, slot, streaming_dsn
+from capturing import Running, Writers, committed, expect_exactly_once, now, slot, streaming_dsn, wait_until
 from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.pull import CopiedRows
 from pgoutput_fast.capture import (
@@ -200,6 +201,12 @@ def _through_sql(database: pg.Database, slot: str, directory: Path, **limits: fl
     )
 
 
+def _held(database: pg.Database, slot: str) -> int:
+    """How many messages the slot holds."""
+    with Pull(database.dsn, slot, plugin_options(database.version * 10000, ["captured"])) as pull:
+        return sum(len(each.payloads) for each in pull.peek(now(database), None))
+
+
 def _change(database: pg.Database) -> None:
     """Transactions of several sizes, savepoints, rollbacks, messages, a prepared one."""
     database.execute(
@@ -295,14 +302,13 @@ def test_an_acknowledgement_that_the_slot_never_got(database: pg.Database, slot:
     """As after a kill between the segment and the advance: what the segments have is left behind first."""
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 50) g")
     lsn = now(database)
-    with Pull(database.dsn, slot, plugin_options(database.version * 10000, ["captured"])) as pull:
-        advance = Pull.advance
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Pull, "advance", lambda self, at: None if at else advance(self, at))
-            _through_sql(database, slot, tmp_path).run(until_lsn=lsn)
-        assert sum(len(each.payloads) for each in pull.peek(lsn, None)) >= 52
+    advance = Pull.advance
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pull, "advance", lambda self, at: None if at else advance(self, at))
         _through_sql(database, slot, tmp_path).run(until_lsn=lsn)
-        assert sum(len(each.payloads) for each in pull.peek(now(database), None)) == 0
+    assert _held(database, slot) >= 52
+    _through_sql(database, slot, tmp_path).run(until_lsn=lsn)
+    assert _held(database, slot) == 0
     expect_exactly_once(database, tmp_path)
 
 
@@ -332,6 +338,42 @@ def test_slots_that_go_while_it_runs(database: pg.Database, slot: str, tmp_path:
     (problem,) = failed
     # Between a look at the slot and the peek, the server itself says that it is not there.
     assert isinstance(problem, CaptureError | psycopg2.errors.UndefinedObject)
+
+
+def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Into two directories, so that no lock of files keeps them apart."""
+    options = plugin_options(database.version * 10000, ["captured"])
+    with (
+        Pull(database.dsn, slot, options),
+        pytest.raises(psycopg2.errors.ObjectInUse, match="another session pulls"),
+    ):
+        _through_sql(database, slot, tmp_path).run(retry_seconds=0.5)
+    _through_sql(database, slot, tmp_path).run(until_lsn=now(database))
+
+
+def test_a_slot_that_somebody_else_advances(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    with Running(_through_sql(database, slot, tmp_path, seconds=0.2)) as running:
+        database.execute("INSERT INTO counted VALUES (1, 1)")
+        wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))
+
+        def taken() -> bool:
+            try:
+                return bool(
+                    database.execute(
+                        "INSERT INTO counted VALUES (2, 1) ON CONFLICT (id) DO UPDATE SET n = counted.n + 1",
+                        f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{slot}', NULL, NULL, "
+                        "'proto_version', '1', 'publication_names', 'captured')",
+                    )
+                )
+            except psycopg2.errors.ObjectInUse:
+                return False
+
+        wait_until(taken)
+        running.join()
+    assert isinstance(running.failed, CaptureError)
+    assert re.search(
+        "somebody else has advanced slot .* what committed in between is lost", str(running.failed)
+    )
 
 
 def test_a_huge_transaction_is_recorded_while_it_comes(

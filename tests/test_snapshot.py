@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,9 +77,13 @@ def test_what_a_slot_can_be(database: pg.Database, schema: str, slot_name: str) 
     with pytest.raises(ValueError, match="no publication q"):
         Snapshot(database.dsn, ["p", "q"])
     with pytest.raises(KeyError, match=r"s\.u is not published here; there is s\.t"):
-        Snapshot(database.dsn, ["p"], tables=["s.u"])
+        Snapshot(database.dsn, ["p"], f"{slot_name}_3", tables=["s.u"])
     # Nothing of those that failed is left.
-    assert database.execute("SELECT count(*) FROM pg_replication_slots WHERE temporary") == [(0,)]
+    assert find_slot(database.dsn, f"{slot_name}_3") is None
+    deadline = time.monotonic() + 20
+    while database.execute("SELECT count(*) FROM pg_replication_slots WHERE temporary") != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 TABLES = (

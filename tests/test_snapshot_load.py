@@ -182,6 +182,31 @@ def test_gap_0_and_duplicates_0_under_a_live_writer(database: pg.Database, slot:
         assert pa.concat_tables([files, changes.cast(files.schema)]).num_rows == len(files) + len(changes)
 
 
+def test_prepared_transactions(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """What is prepared when the slot begins is waited for; what is prepared then is all the stream's."""
+    if database.version < 15:
+        pytest.skip("pgoutput sends prepared transactions since 15")
+    database.execute(
+        "CREATE TABLE l.a (id int PRIMARY KEY, n int, v text)",
+        "ALTER TABLE l.a REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE l.a",
+        "BEGIN", "INSERT INTO l.a VALUES (1, 0, 'prepared before')", "PREPARE TRANSACTION 'before'",
+    )  # fmt: skip
+    later = threading.Timer(0.5, database.execute, ["COMMIT PREPARED 'before'"])
+    later.start()
+    with Snapshot(database.dsn, ["p"], slot, two_phase=True) as snapshot:
+        later.join()
+        database.execute(
+            "BEGIN", "INSERT INTO l.a VALUES (2, 0, 'prepared')", "PREPARE TRANSACTION 'kept'",
+            "BEGIN", "INSERT INTO l.a VALUES (3, 0, 'prepared')", "PREPARE TRANSACTION 'dropped'",
+        )  # fmt: skip
+        read = tables_of(snapshot.read())["l.a"]
+    database.execute("COMMIT PREPARED 'kept'", "ROLLBACK PREPARED 'dropped'")
+    assert read["id"].to_pylist() == [1]
+    Capture(database.dsn, slot, ["p"], tmp_path).run(until_lsn=_now(database))
+    assert sorted(replayed(read, _changes(tmp_path, "l.a"))) == [1, 2]
+
+
 def test_a_table_that_is_published_later(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Its snapshot has a point of its own; what the slot sent of it before that is in the snapshot already."""
     database.execute(

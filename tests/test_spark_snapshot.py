@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -168,6 +172,20 @@ def test_the_holder_ends_with_what_it_is_for(newest: pg.Database) -> None:
     while is_alive(held.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_virtual_machine_is_found(tmp_path: Path) -> None:
+    """Whatever is between: here a shell that is called so, a shell, and Python."""
+    (tmp_path / "java").symlink_to("/bin/sh")
+    code = "import os; from pgoutput_fast.capture.snapshot_holder import java_above; print(java_above())"
+    inner = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}; true"
+    outer = f"echo $$; /bin/sh -c {shlex.quote(inner)}; true"
+    said = subprocess.run([tmp_path / "java", "-c", outer], capture_output=True, text=True, check=True).stdout
+    own, found = said.split()
+    assert own == found
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "None"
+    )
 
 
 @pytest.mark.parametrize(

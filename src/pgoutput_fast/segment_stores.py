@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import secrets
 import tempfile
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ __all__ = ["Entry", "Store", "open_store"]
 
 # Of these a prefix is there as soon as something lies below it.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+_COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """The store of a directory or a URI.
 
     Raises:
-        ValueError: for a URI that pyarrow does not know.
+        ValueError: for a URI that pyarrow does not know, or that was made a path.
     """
     text = os.fspath(place)
+    if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
+        raise ValueError(f"{text} was a URI, but a path has no double slash: give it as a str")
     if not is_uri(text):
         return _Directory(Path(text))
     uri = split_uri(text)

@@ -106,7 +106,7 @@ cdef class CopyRows:
     cdef vector[int64_t] no_seqs
     cdef int stage
     cdef int64_t skipped                # bytes of the header's extension still to come
-    cdef int64_t window_bytes
+    cdef int64_t window_bytes, least_window  # so much is gathered, and is when no long row is under way
     cdef readonly int64_t decoded_bytes  # of the stream, that are decoded
     cdef readonly int64_t row_count     # rows that are decoded, rejected ones included
     cdef object on_batch
@@ -126,7 +126,7 @@ cdef class CopyRows:
         self.window.reserve(BLOCK_ROWS)
         self.scratch = Scratch()
         self.on_batch = on_batch
-        self.window_bytes = window_bytes if window_bytes > 0 else WINDOW_BYTES
+        self.window_bytes = self.least_window = window_bytes if window_bytes > 0 else WINDOW_BYTES
         for column in relation.columns:
             self.rows.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
         # A row stands for a message: all of them are of one stretch, and before every change.
@@ -220,7 +220,7 @@ cdef class CopyRows:
         memmove(self.kept.data() + ROOM, self.kept.data() + ROOM + used, <size_t> (size - used))
         self.kept.set_size(<size_t> (ROOM + size - used))
         # The rest is the beginning of a row: if that is long, it is not looked at again for every piece of it.
-        self.window_bytes = max(self.window_bytes, min(2 * (size - used), LONGEST_WINDOW))
+        self.window_bytes = max(self.least_window, min(2 * (size - used), LONGEST_WINDOW))
         return 0
 
     cdef int _take(self, const uint8_t* p, int64_t size) except -1:
@@ -234,14 +234,14 @@ cdef class CopyRows:
         They go on where the last ones ended.
         """
         cdef int64_t used = 0
-        cdef int64_t n
+        cdef int64_t n = 1
         cdef int progress
-        while self.stage < IN_ROWS:
+        # Whatever is raised, by `on_batch` too, leaves it so: what was decoded then is not known any more.
+        self.failed = True
+        while self.stage < IN_ROWS and n:
             n = self._header(p + used, size - used)
             used += n
             self.decoded_bytes += n
-            if n == 0 and self.stage < IN_ROWS:
-                return used
         while self.stage == IN_ROWS:
             with nogil:
                 progress = self._rows(p, size, least, &used)
@@ -254,6 +254,7 @@ cdef class CopyRows:
                 self.on_batch(self.rows.batches.pop())
         if self.stage == BEHIND_TRAILER and used < size:
             self._raise(COPY_GOES_ON, self.decoded_bytes, -1, -1, self.row_count)
+        self.failed = False
         return used
 
     cdef int64_t _header(self, const uint8_t* p, int64_t size) except -1:

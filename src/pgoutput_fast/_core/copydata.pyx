@@ -64,7 +64,6 @@ COMMAND_OK, TUPLES_OK, COPY_OUT, COPY_BOTH = 1, 2, 3, 8
 cdef int SQLSTATE = 67  # PG_DIAG_SQLSTATE, 'C'
 # A message has at most 1 GiB; with a batch of at most this before it, offsets stay in int32.
 cdef int64_t MOST_BATCH = 1 << 29
-cdef int64_t PAUSE_MS = 1
 
 
 cdef class CopyData:
@@ -134,7 +133,7 @@ cdef class CopyData:
                 if not looked:
                     # What came already, before anybody waits.
                     looked = True
-                elif not self._wait(c, deadline, self._offsets.size() > 1):
+                elif not self._wait(c, deadline):
                     break
                 if not self._consume_input(c):
                     state = 2
@@ -143,22 +142,21 @@ cdef class CopyData:
             raise MemoryError(f"no memory for a message of {got} bytes")
         return self._array(), state
 
-    cdef bint _wait(self, void* c, int64_t deadline, bint filling) noexcept nogil:
-        """Whether to look again before the deadline: when something comes, or, while a batch is being filled, after a
-        pause in which more gathers than the one message that a server sends at a time. A signal ends it, too.
+    cdef bint _wait(self, void* c, int64_t deadline) noexcept nogil:
+        """Whether there is something to read before the deadline. A signal ends it, too.
+
+        It wakes for every message that a server sends by itself. That looks dear, but to let them gather, by pauses or
+        a low-water mark, costs the server more than it spares here: its kernel then keeps and merges small packets.
         """
         cdef pollfd one
         cdef int64_t left = deadline - monotonic_ms()
         if left <= 0:
             return False
         one.fd = self._socket(c)
-        one.events = 0 if filling else POLLIN
+        one.events = POLLIN
         one.revents = 0
         # A connection that is lost has no descriptor; reading says so.
-        if one.fd < 0:
-            return True
-        cdef int found = poll(&one, 1, <int> min(left, PAUSE_MS if filling else 1 << 20))
-        return found >= 0 if filling else found > 0
+        return one.fd < 0 or poll(&one, 1, <int> min(left, 1 << 20)) > 0
 
     cdef object _array(self):
         cdef int64_t count = <int64_t> self._offsets.size() - 1, size = <int64_t> self._data.size()
@@ -195,7 +193,7 @@ cdef class CopyData:
                 if not self._is_busy(c):
                     busy = False
                     break
-                if not self._wait(c, deadline, False):
+                if not self._wait(c, deadline):
                     break
                 if not self._consume_input(c):
                     busy = False

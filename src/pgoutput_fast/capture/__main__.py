@@ -18,6 +18,7 @@ from pgoutput_fast.capture.run import CaptureBusyError
 from pgoutput_fast.capture.session import current_lsn
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_DAY_SECONDS = 86_400.0
 # How long one that is to end may take; and how often one that waits for another looks whether that is gone.
 _GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
 
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--slot", help="the replication slot, which is created if there is none")
     parser.add_argument("--publication", action="append", default=[], help="may be given several times")
-    parser.add_argument("--path", help="the directory of the segments")
+    parser.add_argument("--path", help="the directory of the segments, or a URI such as s3://bucket/segments")
     parser.add_argument("--two-phase", action="store_true", help="of a slot that is created")
     parser.add_argument(
         "--plugin-option", action="append", default=[], metavar="NAME=VALUE", help="such as binary=true"
@@ -92,6 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, help="cut a segment after so many rows")
     parser.add_argument("--bytes", type=int, help="cut a segment after so many bytes of payloads")
     parser.add_argument("--seconds", type=float, help="cut a segment after so many seconds")
+    parser.add_argument("--typed", action="store_true", help="write typed Parquet files, too")
+    parser.add_argument("--keep-days", type=float, metavar="DAYS", help="remove segments that are older")
+    parser.add_argument(
+        "--keep-unread", action="store_true", help="remove no segment that a consumer still needs"
+    )
+    parser.add_argument(
+        "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
+    )
     parser.add_argument("--until", metavar="LSN|now", help="stop when what committed up to there is durable")
     parser.add_argument("--retry-seconds", type=float, help="wait so long for a server that is away")
     parser.add_argument(
@@ -111,7 +120,15 @@ def _settings(given: argparse.Namespace) -> Settings:
     if not all(name and sign for name, sign, _ in pairs):
         raise ValueError("--plugin-option wants NAME=VALUE")
     limits = {"rows": given.rows, "nbytes": given.bytes, "seconds": given.seconds}
+    retention = {
+        "older_than": None if given.keep_days is None else given.keep_days * _DAY_SECONDS,
+        "consumed": given.keep_unread,
+        "typed_older_than": None if given.keep_typed_days is None else given.keep_typed_days * _DAY_SECONDS,
+    }
+    kept = [given.keep_days, given.keep_typed_days] != [None, None] or given.keep_unread
     more: dict[str, Any] = {
+        "typed": given.typed,
+        "retention": retention if kept else None,
         "two_phase": given.two_phase,
         "overrides": {name: value for name, _, value in pairs},
     }

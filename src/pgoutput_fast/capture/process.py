@@ -15,6 +15,7 @@ from typing import Any
 import psycopg2
 
 from pgoutput_fast.capture.recorder import Limits
+from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.run import Capture, CaptureError
 from pgoutput_fast.capture.slots import find_slot
 
@@ -31,7 +32,7 @@ class Settings:
     Attributes:
         dsn, slot, publications, directory: as `Capture` has them.
         limits: as `Limits` has them, by name.
-        more: other keyword arguments of `Capture`.
+        more: other keyword arguments of `Capture`; `retention` as `Retention` has it, by name.
         until_lsn, retry_seconds: as `Capture.run` has them.
 
     >>> Settings.from_dict(Settings("", "s", ("p",), "d", {"rows": 7}).to_dict()).limits
@@ -64,7 +65,10 @@ class Settings:
         """
         try:
             limits = Limits(**self.limits)  # type: ignore[arg-type]
-            return Capture(self.dsn, self.slot, self.publications, self.directory, limits=limits, **self.more)
+            more = dict(self.more)
+            if more.get("retention") is not None:
+                more["retention"] = Retention(**more["retention"])
+            return Capture(self.dsn, self.slot, self.publications, self.directory, limits=limits, **more)
         except TypeError as problem:
             raise ValueError(f"settings of a capture: {problem}") from None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 import psycopg2
+import psycopg2.errors
 
 from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.pull import CopiedRows
@@ -26,6 +27,8 @@ _FILL_SECONDS = 0.05
 # While a position is waited for that the server has not reached.
 _AGAIN_SECONDS = 0.2
 
+# Between two peeks nobody uses the slot, as a walsender would: so its name is locked, as long as the session lasts.
+_LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
 _POSITION = """
 SELECT ((CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
          ELSE pg_catalog.pg_current_wal_flush_lsn() END) - '0/0'::pg_lsn)::int8
@@ -57,7 +60,7 @@ class Pull:
             only, so that each one gets further.
 
     Raises:
-        psycopg2.Error: if the server cannot be reached or refuses.
+        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session pulls from the slot.
     """
 
     def __init__(self, dsn: str, slot: str, options: Mapping[str, str]) -> None:
@@ -72,6 +75,12 @@ class Pull:
         for setting in ("client_connection_check_interval = '5s'", "idle_session_timeout = 0"):
             with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
                 cursor.execute(f"SET {setting}")
+        with self._connection.cursor() as cursor:
+            cursor.execute(_LOCK, (slot,))
+            (locked,) = cursor.fetchone()
+        if not locked:
+            self._connection.close()
+            raise psycopg2.errors.ObjectInUse(f"another session pulls from slot {slot}")
 
     def __enter__(self) -> Pull:
         return self
@@ -92,6 +101,11 @@ class Pull:
         """
         with self._connection.cursor() as cursor:
             return next(iter(read_slots(cursor, self._slot)), None)
+
+    def left(self) -> int | None:
+        """What the slot has left behind: its position; None if it has none or is gone."""
+        found = self.slot()
+        return found.confirmed_flush_lsn if found is not None else None
 
     def position(self) -> int:
         """The end of the WAL that a peek would see.
@@ -173,7 +187,7 @@ def pull_into(
     start_lsn: int,
     until_lsn: int | None,
     stop: threading.Event,
-    expect_usable: Callable[[Slot | None], object],
+    expect_usable: Callable[[Slot | None, int | None], object],
 ) -> None:
     """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
 
@@ -184,7 +198,7 @@ def pull_into(
         start_lsn: up to there the segments have what committed.
         until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
         stop: ends as soon as it is set.
-        expect_usable: raises if a slot can be pulled from no more.
+        expect_usable: raises if a slot can be pulled from no more, or is advanced beyond the position given.
 
     Raises:
         psycopg2.Error: if the server refuses, or the connection is lost.
@@ -194,8 +208,9 @@ def pull_into(
     most: int | None = limits.rows
     reached = -1
     pull.advance(start_lsn)
+    left = pull.left()
     while not stop.is_set():
-        expect_usable(pull.slot())
+        expect_usable(pull.slot(), left)
         upto = pull.position()
         if until_lsn is not None:
             upto = min(upto, until_lsn)
@@ -210,6 +225,8 @@ def pull_into(
                 pass
         if stop.is_set():
             return
+        # Had somebody advanced it before the peek, the peek would have a gap.
+        expect_usable(pull.slot(), left)
         recorder.settle()
         durable = recorder.durable_lsn
         complete = most is None or count < most
@@ -219,6 +236,8 @@ def pull_into(
         # Many logical messages outside of transactions: the next peek goes past them.
         most = limits.rows if complete or durable > before else None
         pull.advance(durable)
+        # On 10 that may be behind the record in which the position lies.
+        left = pull.left()
         if until_lsn is not None and durable >= until_lsn:
             return
         if complete:

@@ -14,8 +14,8 @@ from typing import Literal
 import psycopg2
 import psycopg2.errors
 from tenacity import (
+    RetryCallState,
     Retrying,
-    before_sleep_log,
     retry_if_exception,
     sleep_using_event,
     stop_after_delay,
@@ -157,7 +157,7 @@ class Capture:
                     wait=wait_random_exponential(multiplier=0.2, max=10),
                     stop=stop_after_delay(retry_seconds) | stop_when_event_set(stop),
                     sleep=sleep_using_event(stop),
-                    before_sleep=before_sleep_log(_log, logging.WARNING),
+                    before_sleep=_say,
                     reraise=True,
                 ):
                     with attempt:
@@ -267,11 +267,11 @@ class Capture:
         self._has_begun = True
         self._connected_at = time.monotonic()
 
-    def _expect_usable(self, found: Slot | None) -> Slot:
+    def _expect_usable(self, found: Slot | None, left: int | None = None) -> Slot:
         """The slot, which has segments already.
 
         Raises:
-            CaptureError: if it has lost what they would go on with.
+            CaptureError: if it has lost what they would go on with, or is advanced beyond `left`.
         """
         if found is None:
             raise CaptureError(
@@ -282,6 +282,12 @@ class Capture:
             raise CaptureError(
                 f"slot {self._slot} was invalidated ({found.invalidated}): what was changed since is lost. "
                 "Drop it, make a new one, load the tables again, and capture into another directory"
+            )
+        if left is not None and found.confirmed_flush_lsn is not None and found.confirmed_flush_lsn > left:
+            raise CaptureError(
+                f"somebody else has advanced slot {self._slot} to {lsn_text(found.confirmed_flush_lsn)}, but "
+                f"{self._directory} goes up to {lsn_text(left)}: what committed in between is lost. Find the "
+                "other one; then make a new slot, load the tables again, and capture into another directory"
             )
         return found
 
@@ -304,6 +310,13 @@ class Capture:
         return Source(
             server.system_identifier, server.database, self._slot, tuple(sorted(self._publications)), options
         )
+
+
+def _say(outcome: RetryCallState) -> None:
+    """Before a pause."""
+    problem = outcome.outcome.exception() if outcome.outcome is not None else None
+    seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
+    _log.warning("trying again in %.1f s: %s", seconds, str(problem).strip())
 
 
 def lsn_text(lsn: int) -> str:

@@ -1,0 +1,20 @@
+"""COPY streams, damaged: what a snapshot's reader says of them against a slow reader and the decoder of changes."""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+from cells_nested import EVERY
+from copying import check_mutated
+
+
+def copies_failure(rng: random.Random) -> tuple[int, str | None]:
+    """(mutated streams tried, what is wrong or None)."""
+    for tried in range(10):
+        cells = rng.choices([*EVERY.values()], k=rng.choice([0, 1, 2, 5, 20]))
+        try:
+            check_mutated(rng, cells, rng.choice(["raise", "quarantine"]))
+        except Exception:
+            return tried + 1, traceback.format_exc()
+    return 10, None
