@@ -14,6 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import pgoutput_fast as pgo
+from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
 from pyspark_pgoutput import DefaultSource
@@ -137,6 +138,25 @@ def test_pinned_goes_on(directory: Directory) -> None:
         pinned.partitions({"seq": end}, {"seq": later})
     dropping = _reader(directory, PINNED, extra_columns="drop")
     assert [row["id"] for row in _rows(dropping, 0, later)] == [1, 2, 3]
+
+
+def test_a_directory_as_a_uri(directory: Directory) -> None:
+    end = directory.add(ORDERS, ["2", "new"])
+    plain, uri = _reader(directory), _reader(directory, path=directory.path.as_uri())
+    assert uri.latestOffset({"seq": 0}) == {"seq": end}
+    assert _rows(uri, 0, end) == _rows(plain, 0, end)
+    assert len(_rows(uri, 0, end)) == 2
+
+
+def test_a_consumer_is_noted(directory: Directory) -> None:
+    end = directory.add(ORDERS, ["2", "new"])
+    _reader(directory).commit({"seq": end})
+    assert Consumers(directory.path).positions() == {}
+    reader = _reader(directory, consumer="lake")
+    reader.initialOffset()
+    assert Consumers(directory.path).positions() == {"lake": -1}
+    reader.commit({"seq": end})
+    assert Consumers(directory.path).positions() == {"lake": end - 1}
 
 
 def test_several_tables(directory: Directory) -> None:
