@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 import pg
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
@@ -472,41 +472,3 @@ def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> Non
     ]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"starting": "now"}, "starting must be earliest, latest or"),
-        ({"max_segments": "0"}, "max_segments must be a number"),
-        ({"slot": "s"}, "option slot .* for which the option dsn is needed"),
-        ({"dsn": "", "slot": "s"}, "needs the option publication"),
-        (
-            {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
-            "option capture must be a JSON",
-        ),
-        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
-    ],
-)
-def test_options_that_are_wrong(shop_once: Shop, spark: Any, options: dict[str, str], message: str) -> None:
-    frame = spark.readStream.format("pgoutput").options(table="public.orders", **options)
-
-    def run() -> None:
-        query = frame.load(str(shop_once.directory)).writeStream.format("noop").start()
-        query.processAllAvailable()
-
-    with pytest.raises(PySparkException, match=message):
-        run()
-    batch = spark.read.format("pgoutput").options(table="public.orders", starting="0")
-    with pytest.raises(PySparkException, match=r"is one of spark\.readStream"):
-        batch.load(str(shop_once.directory)).count()
-
-
-@pytest.fixture(scope="module")
-def shop_once(base: pg.Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    shop = Shop(base, tmp_path_factory.mktemp("shop") / "segments")
-    shop.begin("orders")
-    shop.run("INSERT INTO orders VALUES (1, 'only')")
-    shop.capture()
-    yield shop
-    shop.drop()

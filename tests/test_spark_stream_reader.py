@@ -14,6 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 import pgoutput_fast as pgo
+from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
 from pyspark_pgoutput import DefaultSource
@@ -139,6 +140,25 @@ def test_pinned_goes_on(directory: Directory) -> None:
     assert [row["id"] for row in _rows(dropping, 0, later)] == [1, 2, 3]
 
 
+def test_a_directory_as_a_uri(directory: Directory) -> None:
+    end = directory.add(ORDERS, ["2", "new"])
+    plain, uri = _reader(directory), _reader(directory, path=directory.path.as_uri())
+    assert uri.latestOffset({"seq": 0}) == {"seq": end}
+    assert _rows(uri, 0, end) == _rows(plain, 0, end)
+    assert len(_rows(uri, 0, end)) == 2
+
+
+def test_a_consumer_is_noted(directory: Directory) -> None:
+    end = directory.add(ORDERS, ["2", "new"])
+    _reader(directory).commit({"seq": end})
+    assert Consumers(directory.path).positions() == {}
+    reader = _reader(directory, consumer="lake")
+    reader.initialOffset()
+    assert Consumers(directory.path).positions() == {"lake": -1}
+    reader.commit({"seq": end})
+    assert Consumers(directory.path).positions() == {"lake": end - 1}
+
+
 def test_several_tables(directory: Directory) -> None:
     directory.add(OTHERS, ["7"])
     reader = _reader(directory, table="public.orders, public.others", schema_mode="union")
@@ -208,3 +228,35 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
     with pytest.raises(ValueError, match="those of slot slot, not of another"):
         reader.partitions({"seq": 0}, {"seq": end})
     assert reader.partitions({"seq": end}, {"seq": end}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"starting": "now"}, "starting must be earliest, latest or"),
+        ({"max_segments": "0"}, "max_segments must be a number"),
+        ({"slot": "s"}, "option slot .* for which the option dsn is needed"),
+        ({"dsn": "", "slot": "s"}, "needs the option publication"),
+        (
+            {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
+            "option capture must be a JSON",
+        ),
+        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
+    ],
+)
+def test_options_that_are_wrong(directory: Directory, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _reader(directory, PINNED if "dsn" in options else None, **options).initialOffset()
+
+
+def test_options_of_one_side_only(directory: Directory) -> None:
+    source = DefaultSource(
+        CaseInsensitiveDict({"table": "public.orders", "path": str(directory.path), "Starting": "0"})
+    )
+    with pytest.raises(ValueError, match=r"option starting is one of spark\.readStream"):
+        source.reader(source.schema())
+    with pytest.raises(ValueError, match=r"option mode is one of spark\.read:"):
+        _reader(directory, PINNED, mode="snapshot")
+    given = CaseInsensitiveDict({"table": "public.orders", "paths": json.dumps([str(directory.path)])})
+    with pytest.raises(ValueError, match="a stream reads one directory"):
+        DefaultSource(given).streamReader(StructType.fromJson(json.loads(PINNED)))

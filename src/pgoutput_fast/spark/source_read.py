@@ -40,6 +40,14 @@ class SegmentRows(InputPartition):
     outcomes: pa.RecordBatch | None = None
     bounds: Bounds = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A segment of small transactions has many: they go with each task, and resemble one another.
+        return {**self.__dict__, "outcomes": None if self.outcomes is None else _packed(self.outcomes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        packed = state["outcomes"]
+        self.__dict__.update(state, outcomes=None if packed is None else _unpacked(packed))
+
 
 @dataclass
 class ManyRows(InputPartition):
@@ -102,6 +110,19 @@ class RowsReader:
             )
 
         return finished
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _unpacked(packed: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_next_batch()
 
 
 def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
