@@ -11,7 +11,7 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
-__all__ = ["PINS", "Server", "connect", "current_lsn", "read_server", "session"]
+__all__ = ["PINS", "Server", "connect", "current_lsn", "read_position", "read_server", "session"]
 
 # Text cells follow the session that decodes. These are the settings under which text means one thing.
 PINS = {
@@ -130,8 +130,13 @@ def current_lsn(dsn: str) -> int:
         psycopg2.Error: if it does not answer.
     """
     with session(dsn) as cursor:
-        cursor.execute(
-            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
-            "ELSE pg_catalog.pg_current_wal_lsn() END - '0/0'::pg_lsn)::int8"
-        )
-        return int(cursor.fetchone()[0])
+        return read_position(cursor)
+
+
+def read_position(cursor: Any) -> int:
+    """The same through a cursor."""
+    cursor.execute(
+        "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
+        "ELSE pg_catalog.pg_current_wal_lsn() END - '0/0'::pg_lsn)::int8"
+    )
+    return int(cursor.fetchone()[0] or 0)
