@@ -319,8 +319,7 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
     the last one ended)."""
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
-    if len(boundaries):
-        inside = int(kinds[boundaries[-1]]) in _OPENS
+    opens = np.concatenate([[inside], np.isin(kinds[boundaries], _OPENS)])
     ends = np.flatnonzero(np.isin(kinds, _ENDS))
     at: int | None = None
     if len(ends):
@@ -328,4 +327,11 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
-    return end_lsn, inside, at
+    # A logical message outside of transactions is sent when its record is read, and its LSN is where that begins. The
+    # records of commits that were not sent before lie behind it: a stream that begins there lacks none of them. It has
+    # this message again, which is left out then. So a slot that nothing else is sent of follows, too.
+    messages = np.flatnonzero((kinds == ord("M")) & rows.column("txn").is_null().to_numpy())
+    between = messages[~opens[np.searchsorted(boundaries, messages)]]
+    if len(between):
+        end_lsn = max(end_lsn, rows.column("lsn")[int(between[-1])].as_py() or 0)
+    return end_lsn, bool(opens[-1]), at
