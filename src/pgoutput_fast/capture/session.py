@@ -28,6 +28,9 @@ PINS = {
     "idle_in_transaction_session_timeout": "0",
 }
 
+# The same, of later versions: before, a session that asks for them is refused. Name -> from which version on.
+_LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
+
 # A cut connection is noticed by the system after about a minute, also while nothing is sent.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
 
@@ -74,9 +77,17 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **parameters, **given, "options": options}
     if replication:
         merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
-        return psycopg2.connect(**merged)
     connection = psycopg2.connect(**merged)
-    connection.autocommit = True
+    try:
+        if not replication:
+            connection.autocommit = True
+        known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
+        if known:
+            with connection.cursor() as cursor:
+                cursor.execute("; ".join(f"SET {name} = 0" for name in known))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
