@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import psycopg2
 import pytest
 
@@ -9,6 +12,7 @@ import pg
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import PINS, create_slot, drop_slot, find_slot, list_slots, plugin_options
 from pgoutput_fast.capture.session import connect, read_server, session
+from pgoutput_fast.capture.snapshot_export import export_snapshot
 
 
 @pytest.fixture
@@ -112,6 +116,22 @@ def test_sessions_are_pinned_whatever_users_and_databases_set(database: pg.Datab
                 )
                 digits, *others = cursor.fetchone()
                 assert (float(digits), *others) == (1e-20, "\\x00ff", "-1 days +02:00:00")
+    finally:
+        _elsewhere(database, f"ALTER DATABASE {database.name} RESET ALL")
+
+
+@pytest.mark.parametrize(("setting", "since"), [("idle_session_timeout", 14), ("transaction_timeout", 17)])
+def test_timeouts_of_later_versions_end_nothing(database: pg.Database, setting: str, since: int) -> None:
+    if database.version < since:
+        pytest.skip(f"{setting} came with PostgreSQL {since}")
+    try:
+        _elsewhere(database, f"ALTER DATABASE {database.name} SET {setting} = '1s'")
+        with contextlib.closing(export_snapshot(database.dsn)) as holder, session(database.dsn) as cursor:
+            time.sleep(1.5)
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (holder.export.name,))
+            cursor.execute("SELECT pg_sleep(1.5)")
+            cursor.execute("COMMIT")
     finally:
         _elsewhere(database, f"ALTER DATABASE {database.name} RESET ALL")
 

@@ -69,6 +69,10 @@ class Store(ABC):
         """Has it exist."""
 
     @abstractmethod
+    def harden(self) -> None:
+        """Has what appeared in its root be durable, also what a process made that was killed before it saw to that."""
+
+    @abstractmethod
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         """Its files, or those of a directory below, by name; none where there is no such directory."""
 
@@ -128,6 +132,9 @@ class _Directory(Store):
 
     def make(self) -> None:
         _make_directory(self._root)
+
+    def harden(self) -> None:
+        _fsync_directory(self._root)
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         found: list[Entry] = []
@@ -193,6 +200,9 @@ class _Remote(Store):
     def make(self) -> None:
         if self._files.type_name not in _WITHOUT_DIRECTORIES:
             self._files.create_dir(self._root, recursive=True)
+
+    def harden(self) -> None:
+        """A store has it durable when it appears."""
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         from pyarrow import fs

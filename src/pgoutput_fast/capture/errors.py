@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CaptureBusyError", "CaptureError", "MovedOnError"]
+__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError"]
 
 
 class CaptureError(RuntimeError):
@@ -11,6 +11,10 @@ class CaptureError(RuntimeError):
 
 class CaptureBusyError(CaptureError):
     """Another process captures into the directory."""
+
+
+class BehindError(CaptureError):
+    """A standby has not replayed yet what segments have; it may do so soon."""
 
 
 class MovedOnError(CaptureError):

@@ -70,11 +70,9 @@ class Pull:
         self._link = CopyLink(self._connection)
         self._peeking = False
         self._peeks = 0
-        # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding; and it
-        # need not end while nothing is there to be pulled.
-        for setting in ("client_connection_check_interval = '5s'", "idle_session_timeout = 0"):
-            with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
-                cursor.execute(f"SET {setting}")
+        # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
+        with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
+            cursor.execute("SET client_connection_check_interval = '5s'")
         with self._connection.cursor() as cursor:
             cursor.execute(_LOCK, (slot,))
             (locked,) = cursor.fetchone()

@@ -28,6 +28,8 @@ __all__ = ["Limits", "Progress", "Recorder"]
 _ENDS = list(b"CcKrPp")
 _OPENS = list(b"BbS")
 _BOUNDARIES = _ENDS + _OPENS + list(b"EA")
+# The kind of a row that says that a session began.
+_MARK = 0
 # What waits for the thread; a batch has some MB. When it is full, nothing more is read from the server.
 _MOST_WAITING = 4
 
@@ -235,7 +237,10 @@ class Recorder:
     def _take(self, received: Received) -> None:
         if received.starts_session:
             self._state = _new_session(self._state)
-        tagged, state = pgo.tag(received.payloads, self._state, lsn=received.lsns)
+        tagged, state = _tag_new(received, self._state)
+        if tagged is None:
+            self._pass(len(received.payloads))
+            return
         self._state = state
         if not self._tagged:
             self._begun = time.monotonic()
@@ -250,11 +255,19 @@ class Recorder:
         ):
             self._cut()
 
+    def _pass(self, messages: int) -> None:
+        """Counts messages that segments, or what is to be one, have already."""
+        if self._tagged:
+            self._messages += messages
+            return
+        with self._lock:
+            self._stored += messages
+            self._lock.notify_all()
+
     def _cut(self) -> None:
         """Makes durable what there is."""
         if not self._tagged:
             return
-        assert self._state is not None
         rows = pa.Table.from_batches(self._tagged)
         end, inside, at = _ended(rows, self._end_lsn, self._inside)
         self._directory.write(rows, self._state, self._source, end)
@@ -267,6 +280,22 @@ class Recorder:
             self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
         self._directory.follow(rows, self._state)
+
+
+def _tag_new(received: Received, state: StreamState) -> tuple[pa.RecordBatch | None, StreamState]:
+    """Rows of the messages that did not come before, and the state behind them; None and the same state if all did.
+
+    A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a segment
+    these would lack, as if a segment had been removed.
+    """
+    tagged, after = pgo.tag(received.payloads, state, lsn=received.lsns)
+    seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
+    if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(received.payloads):
+        return tagged, after
+    if not len(seqs):
+        return None, state
+    new = pa.array(np.unique(seqs) - (after.next_seq - len(received.payloads)))
+    return pgo.tag(received.payloads.take(new), state, lsn=received.lsns.take(new))
 
 
 def _new_session(state: StreamState | None) -> StreamState:
@@ -290,8 +319,7 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
     the last one ended)."""
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
-    if len(boundaries):
-        inside = int(kinds[boundaries[-1]]) in _OPENS
+    opens = np.concatenate([[inside], np.isin(kinds[boundaries], _OPENS)])
     ends = np.flatnonzero(np.isin(kinds, _ENDS))
     at: int | None = None
     if len(ends):
@@ -299,4 +327,11 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
-    return end_lsn, inside, at
+    # A logical message outside of transactions is sent when its record is read, and its LSN is where that begins. The
+    # records of commits that were not sent before lie behind it: a stream that begins there lacks none of them. It has
+    # this message again, which is left out then. So a slot that nothing else is sent of follows, too.
+    messages = np.flatnonzero((kinds == ord("M")) & rows.column("txn").is_null().to_numpy())
+    between = messages[~opens[np.searchsorted(boundaries, messages)]]
+    if len(between):
+        end_lsn = max(end_lsn, rows.column("lsn")[int(between[-1])].as_py() or 0)
+    return end_lsn, bool(opens[-1]), at

@@ -24,13 +24,13 @@ from tenacity import (
 )
 
 from pgoutput_fast.capture.acknowledged import FILE, Acknowledged
-from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError, MovedOnError
+from pgoutput_fast.capture.errors import BehindError, CaptureBusyError, CaptureError, MovedOnError
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.retention import Retention
-from pgoutput_fast.capture.session import read_server, session
+from pgoutput_fast.capture.session import read_position, read_server, session
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
@@ -186,7 +186,7 @@ class Capture:
 
     def _may_pass(self, problem: BaseException) -> bool:
         """Whether it is worth another try."""
-        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError):
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
@@ -300,6 +300,7 @@ class Capture:
         has_begun = newest is not None or noted.lsn is not None
         with session(self._dsn) as cursor:
             server = read_server(cursor)
+            position = read_position(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
         if found is None and not has_begun:
             found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
@@ -320,6 +321,16 @@ class Capture:
                 f"only up to {lsn_text(known)}: somebody else read from it, or dropped it and made it anew. What "
                 "committed in between may be lost: load the tables again, and capture into another directory. (If "
                 f"{self._directory} was moved without its {FILE}, bring that file along)"
+            )
+        if position < known:
+            # What commits from here on has positions that the segments have behind them: it would be passed over.
+            problem = BehindError if server.in_recovery else CaptureError
+            more = " (This is a standby: it may only have to replay more)" if server.in_recovery else ""
+            raise problem(
+                f"the server stands at {lsn_text(position)}, but {self._directory} goes up to {lsn_text(known)}: it "
+                "was brought back from an older copy, or a standby took over that lacked what came last. What the "
+                "segments have beyond it, it has not. Make a new slot, load the tables again, and capture into another "
+                f"directory.{more}"
             )
         options = plugin_options(
             server.version, self._publications, two_phase=found.two_phase, overrides=self._overrides

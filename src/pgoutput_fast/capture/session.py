@@ -11,7 +11,7 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
-__all__ = ["PINS", "Server", "connect", "current_lsn", "read_server", "session"]
+__all__ = ["PINS", "Server", "connect", "current_lsn", "read_position", "read_server", "session"]
 
 # Text cells follow the session that decodes. These are the settings under which text means one thing.
 PINS = {
@@ -27,6 +27,9 @@ PINS = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+
+# The same, of later versions: before, a session that asks for them is refused. Name -> from which version on.
+_LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 
 # A cut connection is noticed by the system after about a minute, also while nothing is sent.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
@@ -74,9 +77,17 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **parameters, **given, "options": options}
     if replication:
         merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
-        return psycopg2.connect(**merged)
     connection = psycopg2.connect(**merged)
-    connection.autocommit = True
+    try:
+        if not replication:
+            connection.autocommit = True
+        known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
+        if known:
+            with connection.cursor() as cursor:
+                cursor.execute("; ".join(f"SET {name} = 0" for name in known))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -130,8 +141,13 @@ def current_lsn(dsn: str) -> int:
         psycopg2.Error: if it does not answer.
     """
     with session(dsn) as cursor:
-        cursor.execute(
-            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
-            "ELSE pg_catalog.pg_current_wal_lsn() END - '0/0'::pg_lsn)::int8"
-        )
-        return int(cursor.fetchone()[0])
+        return read_position(cursor)
+
+
+def read_position(cursor: Any) -> int:
+    """The same through a cursor."""
+    cursor.execute(
+        "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
+        "ELSE pg_catalog.pg_current_wal_lsn() END - '0/0'::pg_lsn)::int8"
+    )
+    return int(cursor.fetchone()[0] or 0)

@@ -78,6 +78,8 @@ class Sink:
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
+            # What is there is gone on from, and acknowledged at once.
+            self._store.harden()
             self._sweep()
             if self._typed is not None:
                 with self._explained(_TYPED):
