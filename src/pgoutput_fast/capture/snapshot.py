@@ -19,7 +19,7 @@ from pgoutput_fast._core.copy_rows import CopyRows
 from pgoutput_fast.capture.session import session
 from pgoutput_fast.capture.slots import drop_slot
 from pgoutput_fast.capture.snapshot_export import export_snapshot
-from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded
+from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded, loading
 from pgoutput_fast.capture.snapshot_load import run_readers, streamed
 from pgoutput_fast.capture.snapshot_progress import LoadProgress, ProgressCounter
 from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
@@ -276,12 +276,19 @@ class Snapshot:
             progress: told after each range, from any thread.
 
         Raises:
-            SnapshotError: if the snapshot is gone, or the directory holds a table of another one.
+            SnapshotError: if the snapshot is gone, the directory holds a table of another one, or another load writes
+                into it.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
             OSError: if a file cannot be written.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
+        with loading(directory):
+            return self._load_to(directory, threads, progress)
+
+    def _load_to(
+        self, directory: Path, threads: int, progress: Callable[[LoadProgress], object] | None
+    ) -> Loaded:
         files = {
             name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name))
             for name, table in self.tables.items()
