@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import pg
-from pgoutput_fast.capture import Capture, CaptureError, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.segments import list_segments
 
@@ -236,6 +236,34 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
         other.join()
         process.stop()
     assert not _is_active(base, slot)
+
+
+def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tmp_path: Path) -> None:
+    """A slot's position says nothing of a directory that others do not write into."""
+    here, elsewhere, stop = tmp_path / "here", tmp_path / "elsewhere", threading.Event()
+    limits = Limits(seconds=0.2)
+    other = threading.Thread(
+        target=Capture(base.dsn, slot, ["p"], elsewhere, limits=limits).run, kwargs={"stop": stop}
+    )
+    other.start()
+    try:
+        _wait_for(lambda: _is_active(base, slot))
+        base.execute("INSERT INTO t VALUES (1)")
+        _wait_for(lambda: bool(list_segments(elsewhere)))
+        until = list_segments(elsewhere)[-1].end_lsn
+        for directory in (here, elsewhere):
+            process = CaptureProcess(Settings(base.dsn, slot, ("p",), str(directory), until_lsn=until))
+            process.start()
+            with contextlib.closing(_Stopping(process)):
+                if directory == elsewhere:  # this one waits for the other, which has it already
+                    process.wait()
+                    continue
+                with pytest.raises(CaptureError, match=rf"slot {slot} is captured into another directory"):
+                    process.wait()
+        assert not list_segments(here)
+    finally:
+        stop.set()
+        other.join()
 
 
 def test_why_it_failed(base: pg.Database, slot: str, tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ import psycopg2
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import find_slot
 
 __all__ = ["CaptureProcess", "Settings"]
 
 # So long a capture may take to write what it has when it is to end.
 _STOP_SECONDS = 30.0
+# So long a slot may be seen ahead of the directory: a server may not have noticed that its user has gone.
+_AHEAD_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -131,19 +134,32 @@ class CaptureProcess:
         raise CaptureError(f"{where} cannot go on: {why}")
 
     def wait(self) -> None:
-        """Waits until all that committed up to `until_lsn` is durable, whoever captures it.
+        """Waits until all that committed up to `until_lsn` is durable in the directory, whoever captures it.
 
         Raises:
-            CaptureError: if the capture failed.
+            CaptureError: if the capture failed, or the slot is captured into another directory.
             psycopg2.Error: if the server cannot be asked.
         """
         until = self._settings.until_lsn
         assert until is not None
+        directory = Sink(self._settings.directory)
+        ahead_since: float | None = None
         while self.check():
+            slot = None
             with contextlib.suppress(psycopg2.OperationalError):
                 slot = find_slot(self._settings.dsn, self._settings.slot)
-                if slot is not None and (slot.confirmed_flush_lsn or 0) >= until:
+            if slot is not None and (slot.confirmed_flush_lsn or 0) >= until:
+                # What is captured here is durable here before the server hears of it.
+                if directory.reached() >= until:
                     return
+                now = time.monotonic()
+                ahead_since = now if ahead_since is None or slot.active_pid is None else ahead_since
+                if now - ahead_since > _AHEAD_SECONDS:
+                    raise CaptureError(
+                        f"slot {self._settings.slot} is captured into another directory: what committed up to now "
+                        f"is acknowledged, but not in {self._settings.directory}. Read from there, or take a slot "
+                        "of its own for this directory"
+                    )
             time.sleep(0.2)
 
     def stop(self) -> None:

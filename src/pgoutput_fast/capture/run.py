@@ -313,7 +313,9 @@ class Capture:
         stands = found.confirmed_flush_lsn or 0
         known = max((newest.end_lsn if newest is not None else None) or 0, noted.lsn or 0)
         if not has_begun:
-            noted.let_go(stands, now=True)
+            # While somebody else has the slot this has not begun: what is acknowledged meanwhile is not here.
+            if found.active_pid is None:
+                noted.let_go(stands, now=True)
         # Before 11 a slot is let go of by reading from it, which may go a record further than was asked for.
         elif server.major >= 11 and stands > known:
             raise CaptureError(

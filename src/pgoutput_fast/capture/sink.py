@@ -107,6 +107,15 @@ class Sink:
         self._last_seq = None if newest is None else newest.last_seq
         return newest
 
+    def reached(self) -> int:
+        """The position up to which all that committed is durable here, or was let go of; 0 if nobody began.
+
+        Raises:
+            CaptureError: as `acknowledged`.
+        """
+        newest = self.newest()
+        return max((newest.end_lsn if newest is not None else None) or 0, self.acknowledged.lsn or 0)
+
     def claim(self) -> None:
         """To be called once the slot is ours: nobody else writes from now on.
 

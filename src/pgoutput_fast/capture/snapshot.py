@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import psycopg2
-import psycopg2.errors
 import pyarrow as pa
 
 from pgoutput_fast._core.copy_rows import CopyRows
 from pgoutput_fast.capture.session import session
-from pgoutput_fast.capture.slots import drop_slot
 from pgoutput_fast.capture.snapshot_export import export_snapshot
-from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded
+from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded, loading
 from pgoutput_fast.capture.snapshot_load import run_readers, streamed
 from pgoutput_fast.capture.snapshot_progress import LoadProgress, ProgressCounter
 from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
@@ -30,8 +25,6 @@ from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qu
 from pgoutput_fast.options import Options
 
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
-
-_log = logging.getLogger("pgoutput_fast.capture")
 
 RANGE_BYTES = 1 << 26
 
@@ -148,9 +141,7 @@ class Snapshot:
                 for name, table in self.tables.items()
             }
         except BaseException:
-            self._holder.close()
-            if slot is not None:
-                _drop_at_once(dsn, slot)
+            self._holder.drop()
             raise
 
     def _known(self, table: str) -> str:
@@ -276,12 +267,19 @@ class Snapshot:
             progress: told after each range, from any thread.
 
         Raises:
-            SnapshotError: if the snapshot is gone, or the directory holds a table of another one.
+            SnapshotError: if the snapshot is gone, the directory holds a table of another one, or another load writes
+                into it.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
             OSError: if a file cannot be written.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
+        with loading(directory):
+            return self._load_to(directory, threads, progress)
+
+    def _load_to(
+        self, directory: Path, threads: int, progress: Callable[[LoadProgress], object] | None
+    ) -> Loaded:
         files = {
             name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name))
             for name, table in self.tables.items()
@@ -307,17 +305,3 @@ class Snapshot:
             {name: each.loaded() for name, each in files.items() if name not in lost},
             {name: str(problem) for name, problem in lost.items()},
         )
-
-
-def _drop_at_once(dsn: str, slot: str) -> None:
-    """Drops a slot that nobody will read, once the server has noticed that its connection is gone."""
-    for _ in range(100):
-        try:
-            drop_slot(dsn, slot)
-            return
-        except psycopg2.errors.ObjectInUse:
-            time.sleep(0.05)
-        except psycopg2.Error as problem:
-            _log.warning("slot %s was created and could not be dropped: %s", slot, problem)
-            return
-    _log.warning("slot %s was created and could not be dropped: it is still in use", slot)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +16,13 @@ import psycopg2
 import psycopg2.errors
 
 from pgoutput_fast.capture.session import Server, connect, read_server, session
-from pgoutput_fast.capture.slots import check_name, check_slot
+from pgoutput_fast.capture.slots import check_name, check_slot, drop_slot
 
 __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+_LOOK_SECONDS = 0.5
 
 
 class SnapshotError(RuntimeError):
@@ -42,17 +51,29 @@ class Export:
 class SnapshotHolder:
     """The connection on which a snapshot lives: it goes with it, and with the next command on it."""
 
-    def __init__(self, export: Export, connection: Any) -> None:
+    def __init__(self, export: Export, connection: Any, dsn: str) -> None:
         self.export = export
+        self._dsn = dsn
         self._connection: Any = connection
 
     def close(self) -> None:
         """Lets go of the snapshot, and of a temporary slot. Does nothing a second time."""
         self._connection.close()
 
+    def drop(self) -> None:
+        """Lets go of the snapshot, and drops a permanent slot, too: nobody will read it."""
+        self.close()
+        if not self.export.temporary:
+            _drop_at_once(self._dsn, self.export.slot)
+
 
 def export_snapshot(
-    dsn: str, slot: str | None = None, *, two_phase: bool = False, failover: bool = False
+    dsn: str,
+    slot: str | None = None,
+    *,
+    two_phase: bool = False,
+    failover: bool = False,
+    wanted: Callable[[], bool] | None = None,
 ) -> SnapshotHolder:
     """Creates a slot and exports the snapshot at which it begins.
 
@@ -62,9 +83,10 @@ def export_snapshot(
         dsn: of the database.
         slot: name of the permanent slot to create; None for a temporary one.
         two_phase, failover: as for `create_slot`.
+        wanted: asked, from another thread, whether to go on waiting; None for as long as it takes.
 
     Raises:
-        SnapshotError: if there is a slot of that name.
+        SnapshotError: if there is a slot of that name, or it was not wanted so long.
         ValueError: for a name that no slot can have, and for what the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what it lacks.
     """
@@ -75,7 +97,7 @@ def export_snapshot(
     check_slot(server.major, two_phase=two_phase, failover=failover)
     connection = connect(dsn, replication=True)
     try:
-        with connection.cursor() as cursor:
+        with connection.cursor() as cursor, _cancelled_unless(wanted, connection, name):
             cursor.execute(_command(name, server.major, slot is None, two_phase, failover))
             created, point, snapshot, _ = cursor.fetchone()
     except psycopg2.errors.DuplicateObject:
@@ -88,7 +110,56 @@ def export_snapshot(
     except BaseException:
         connection.close()
         raise
-    return SnapshotHolder(Export(snapshot, _lsn(point), created, slot is None, server), connection)
+    return SnapshotHolder(Export(snapshot, _lsn(point), created, slot is None, server), connection, dsn)
+
+
+@contextlib.contextmanager
+def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: str) -> Iterator[None]:
+    """Has the server give up what the block waits for: it does not notice by itself that its client is gone.
+
+    Raises:
+        SnapshotError: if it was not wanted any more.
+    """
+    if wanted is None:
+        yield
+        return
+    done, given_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if not wanted():
+                given_up.set()
+                with contextlib.suppress(psycopg2.Error):
+                    connection.cancel()
+
+    thread = threading.Thread(target=watch, name="pgoutput_fast-snapshot-wanted", daemon=True)
+    thread.start()
+    try:
+        yield
+    except psycopg2.errors.QueryCanceled:
+        if not given_up.is_set():
+            raise
+        raise SnapshotError(
+            f"slot {slot} was not created: the time was over, or nobody waited for it any more, before the "
+            "transactions that were open had ended"
+        ) from None
+    finally:
+        done.set()
+        thread.join()
+
+
+def _drop_at_once(dsn: str, slot: str) -> None:
+    """Drops a slot that nobody will read, once the server has noticed that its connection is gone."""
+    for _ in range(100):
+        try:
+            drop_slot(dsn, slot)
+            return
+        except psycopg2.errors.ObjectInUse:
+            time.sleep(0.05)
+        except psycopg2.Error as problem:
+            _log.warning("slot %s was created and could not be dropped: %s", slot, problem)
+            return
+    _log.warning("slot %s was created and could not be dropped: it is still in use", slot)
 
 
 def _command(name: str, major: int, temporary: bool, two_phase: bool, failover: bool) -> str:

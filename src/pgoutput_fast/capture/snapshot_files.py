@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import threading
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,12 @@ from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
 from pgoutput_fast.plain_values import plain_schema, to_types
 
-__all__ = ["TableFiles", "TableLoaded", "table_directory"]
+__all__ = ["TableFiles", "TableLoaded", "loading", "table_directory"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
+# Another one than a capture's: one may write its segments beside the tables while they are loaded.
+_LOCK = ".load.lock"
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,27 @@ def table_directory(namespace: str, name: str) -> str:
     return f"{part(namespace)}.{part(name)}"
 
 
+@contextmanager
+def loading(directory: Path) -> Iterator[None]:
+    """The right to load into a directory, for the time of the block: one load would take another's files for leftovers.
+
+    Raises:
+        SnapshotError: if another load has it, of this process or of another one.
+        OSError: if it cannot be locked.
+    """
+    # The file stays: whoever removed it could remove the one that somebody else has locked since.
+    with open(directory / _LOCK, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SnapshotError(
+                f"another load writes into {directory}: load into another directory, or wait until it has ended"
+            ) from None
+        yield
+
+
 class TableFiles:
-    """One table's directory, hidden until all of its ranges are there.
+    """One table's directory, hidden until all of its ranges are there. To be used while `loading` its parent.
 
     Args:
         directory: of all tables.
@@ -87,7 +111,9 @@ class TableFiles:
         self._schema = schema
         self._lock = threading.Lock()
         name = table_directory(table.relation.namespace, table.relation.name)
-        self._whole, self._partial = directory / name, directory / f".{name}.partial"
+        # No two snapshots share one, even where a file system has no locks.
+        by_snapshot = urllib.parse.quote(export.name, safe="")
+        self._whole, self._partial = directory / name, directory / f".{name}.{by_snapshot}.partial"
         self._about: dict[str, Any] = {
             "format": FORMAT,
             "snapshot": export.name,
@@ -111,8 +137,9 @@ class TableFiles:
         elif self._whole.exists():
             raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
         else:
-            # What another snapshot left unfinished is of no use to anybody.
-            shutil.rmtree(self._partial, ignore_errors=True)
+            # What another snapshot left unfinished is of no use to anybody. A table's name has one dot.
+            for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
+                shutil.rmtree(left, ignore_errors=True)
             self._partial.mkdir(parents=True)
 
     @staticmethod

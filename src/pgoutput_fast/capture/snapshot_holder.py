@@ -1,6 +1,7 @@
 """A process that holds a snapshot for others: `python -m pgoutput_fast.capture.snapshot_holder`.
 
-It gets its task as a line of JSON, answers with one, and lives until its time is up or the process it is for has ended.
+It gets its task as a line of JSON, answers with one, is told that the answer was taken, and lives until its time is up
+or the process it is for has ended. Before the answer was taken it ends with who asked, too, and leaves no slot behind.
 Those who want the same slot of the same application get the same snapshot.
 """
 
@@ -12,11 +13,13 @@ import getpass
 import hashlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +29,7 @@ from pgoutput_fast.capture.snapshot_export import SnapshotError, export_snapshot
 __all__ = ["HeldSnapshot", "hold_snapshot"]
 
 _LOOK_SECONDS = 1.0
+_TAKEN = "taken\n"
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,11 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
     Args:
         dsn: of the database.
         slot: the slot to create; if a process holds the snapshot of that slot for `for_pid` already, that one counts.
-        seconds: so long at most.
+        seconds: so long at most, the waiting for open transactions included.
         for_pid: the process with which it ends, None for none.
 
     Raises:
-        SnapshotError: if the slot exists, and nobody holds its snapshot.
+        SnapshotError: if the slot exists, and nobody holds its snapshot; if the time was over before there was one.
         RuntimeError: if the process failed; the message says how.
     """
     if slot is None:
@@ -107,6 +111,9 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> H
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         said = process.stdout.readline()
+        with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
+            # Not through a buffer, which would be written again when it is closed.
+            os.write(process.stdin.fileno(), _TAKEN.encode())
     # What holds the snapshot is its child.
     code = process.wait()
     if not said:
@@ -165,18 +172,44 @@ def main() -> None:
         # So that who started this one has no child left.
         os._exit(0)
     deadline = time.monotonic() + task["seconds"]
+
+    def wanted() -> bool:
+        return time.monotonic() < deadline and (task["for_pid"] is None or is_alive(task["for_pid"]))
+
     try:
-        holder = export_snapshot(task["dsn"], task["slot"])
+        # Who asked says nothing before there is an answer: what can be read is that it is gone.
+        holder = export_snapshot(
+            task["dsn"], task["slot"], wanted=lambda: wanted() and not _can_read(sys.stdin, 0)
+        )
     except Exception as problem:
         said = str(problem).strip() or type(problem).__name__
         print(json.dumps({"error": said, "refused": isinstance(problem, SnapshotError)}), flush=True)
         return
     export = holder.export
     held = HeldSnapshot(export.name, export.consistent_lsn, export.slot, os.getpid())
-    print(json.dumps(asdict(held)), flush=True)
-    while time.monotonic() < deadline and (task["for_pid"] is None or is_alive(task["for_pid"])):
+    if not _is_taken(json.dumps(asdict(held)), wanted):
+        holder.drop()
+        return
+    while wanted():
         time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0)))
     holder.close()
+
+
+def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
+    """Answers, and waits until who asked has read it. False if it is gone, or the time is over."""
+    try:
+        print(answer, flush=True)
+    except BrokenPipeError:
+        return False
+    while not _can_read(sys.stdin, _LOOK_SECONDS):
+        # A copy of the pipe may be open in a child of who asked: it can be gone without an end of the pipe.
+        if not wanted():
+            return False
+    return sys.stdin.readline() == _TAKEN
+
+
+def _can_read(file: IO[str], seconds: float) -> bool:
+    return bool(select.select([file], [], [], seconds)[0])
 
 
 if __name__ == "__main__":
