@@ -137,12 +137,14 @@ def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
 class Writers:
     """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks.
 
-    With `tolerant` they outlive the server, and go on when it is back.
+    With `tolerant` they outlive the server, and go on when it is back. With `prepares` some are prepared, and end some
+    time later.
     """
 
-    def __init__(self, database: pg.Database, *, tolerant: bool = False) -> None:
+    def __init__(self, database: pg.Database, *, tolerant: bool = False, prepares: bool = False) -> None:
         self._database = database
         self._tolerant = tolerant
+        self._prepares = prepares
         self._stop = threading.Event()
         self._failed: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, args=(k,)) for k in range(2)]
@@ -199,11 +201,20 @@ class Writers:
                 cursor.execute(
                     "UPDATE counted SET n = n + 1 WHERE id BETWEEN %s AND %s", (base + at, base + at + 50)
                 )
-                if dice.random() < 0.2:
+                ends = "ROLLBACK" if dice.random() < 0.2 else "COMMIT"
+                if self._prepares and dice.random() < 0.4:
+                    name = f"{self._database.name}_{base}"
+                    cursor.execute("PREPARE TRANSACTION %s", (name,))
+                    connection.commit()
+                    self._stop.wait(dice.random())
+                    connection.autocommit = True
+                    cursor.execute(f"{ends} PREPARED %s", (name,))
+                    connection.autocommit = False
+                elif ends == "ROLLBACK":
                     connection.rollback()
                 else:
                     connection.commit()
-                    made += count
+                made += count if ends == "COMMIT" else 0
                 self._stop.wait(0.002)
 
 

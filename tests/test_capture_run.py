@@ -207,12 +207,18 @@ def test_a_connection_that_is_cut(
     expect_exactly_once(database, tmp_path)
 
 
-def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
+def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=200."""
+    if prepares:
+        if database.version < 15:
+            pytest.skip("prepared transactions are sent since 15")
+        drop_slot(database.dsn, slot)
+        create_slot(database.dsn, slot, two_phase=True)
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     dice = random.Random(database.version)
     arguments = [sys.executable, "-c", PROCESS, streaming_dsn(database), slot, str(tmp_path)]
-    with Writers(database):
+    with Writers(database, prepares=prepares):
         for _ in range(kills):
             before = len(list(tmp_path.glob("*.parquet")))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
