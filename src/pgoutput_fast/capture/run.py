@@ -226,12 +226,14 @@ class Capture:
                     sender.status()
                 recorder.check()
                 durable = recorder.durable_lsn
-                if not len(received.payloads) and recorder.idle and sender.wal_end > durable:
-                    # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-                    is_last = until_lsn is not None and sender.wal_end >= until_lsn
-                    durable = max(durable, noted.let_go(sender.wal_end, now=is_last))
-                elif not len(received.payloads) and until_lsn is not None and sender.wal_end >= until_lsn:
-                    recorder.flush()
+                if not len(received.payloads):
+                    # A server that shuts down waits for us.
+                    hurry = sender.is_pressed or (until_lsn is not None and sender.wal_end >= until_lsn)
+                    if recorder.idle and sender.wal_end > durable:
+                        # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+                        durable = max(durable, noted.let_go(sender.wal_end, now=hurry))
+                    elif hurry:
+                        recorder.flush()
                 sender.acknowledge(durable)
                 if until_lsn is not None and durable >= until_lsn:
                     break
