@@ -48,6 +48,8 @@ _READ_SECONDS = 0.5
 _RETRY_SECONDS = 300.0
 # A connection that lasted so long was good: when it is lost, that is a new outage.
 _GOOD_SECONDS = 5.0
+# What a store says that cannot be reached; the more exact kinds (permissions, files that exist) do not pass.
+_PASSING = (OSError, ConnectionError, TimeoutError)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -130,13 +132,13 @@ class Capture:
         Args:
             until_lsn: stop when all that committed up to there is durable.
             stop: stop when it is set.
-            retry_seconds: so long a server that is away is waited for.
+            retry_seconds: so long a server or store that is away is waited for.
 
         Raises:
             CaptureError: if it cannot go on; the message says what to do.
             psycopg2.Error: if the server refuses, or is away for too long. What is wrong from the beginning is not
                 tried again, but for a slot that is in use: the server may not have noticed that its user died.
-            OSError: if a segment cannot be written.
+            OSError: if a segment cannot be written; in a store, if that is so for longer than `retry_seconds`.
             DecodeError: if the server sends what is no message.
         """
         stop = stop if stop is not None else threading.Event()
@@ -188,6 +190,9 @@ class Capture:
         """Whether it is worth another try."""
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
+        # Of a store; a disk of this machine does not come back by itself.
+        if isinstance(problem, OSError) and type(problem) in _PASSING:
+            return self._has_begun and not self._directory.local and problem.errno not in _NO_ROOM
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
             isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
