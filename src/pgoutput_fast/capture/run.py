@@ -48,8 +48,6 @@ _READ_SECONDS = 0.5
 _RETRY_SECONDS = 300.0
 # A connection that lasted so long was good: when it is lost, that is a new outage.
 _GOOD_SECONDS = 5.0
-# What a store says that cannot be reached; the more exact kinds (permissions, files that exist) do not pass.
-_PASSING = (OSError, ConnectionError, TimeoutError)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -191,7 +189,8 @@ class Capture:
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
         # Of a store; a disk of this machine does not come back by itself.
-        if isinstance(problem, OSError) and type(problem) in _PASSING:
+        # Of the more exact kinds (permissions, files that exist) only these pass.
+        if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
             return self._has_begun and not self._directory.local and problem.errno not in _NO_ROOM
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
