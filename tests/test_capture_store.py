@@ -22,7 +22,17 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
-from capturing import PROCESS, Writers, committed, expect_exactly_once, now, slot, streaming_dsn
+from capturing import (
+    PROCESS,
+    Running,
+    Writers,
+    committed,
+    expect_exactly_once,
+    now,
+    slot,
+    streaming_dsn,
+    wait_until,
+)
 from pgoutput_fast import segment_stores
 from pgoutput_fast.capture import Capture, CaptureError, Consumers, Limits, find_slot, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -317,3 +327,51 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
         thread.join()
     assert len({each.first_seq for each in list_segments(prefix)}) == 3
     expect_exactly_once(database, prefix)
+
+
+def test_a_store_that_is_away(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For a while, and for too long."""
+    moto = pytest.importorskip("moto.server")
+    from pyarrow import fs
+
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        uri = f"s3://key:secret@away/%s?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+        s3, _ = fs.FileSystem.from_uri(uri % "" + "&allow_bucket_creation=true")
+        s3.create_dir("away")
+        uri %= tmp_path.name
+        capture = Capture(database.dsn, slot, ["captured"], uri, limits=Limits(seconds=0.1))
+        with Running(capture) as running:
+            database.execute("INSERT INTO counted VALUES (1, 1)")
+            wait_until(lambda: running.failed or capture.metrics.segments)
+            server.stop()
+            database.execute("INSERT INTO counted VALUES (2, 1)")
+            wait_until(lambda: running.failed or "again" in caplog.text)
+            server = moto.ThreadedMotoServer(ip_address=host, port=port, verbose=False)
+            server.start()
+            lsn = now(database)
+            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)
+        assert running.failed is None
+        expect_exactly_once(database, uri)
+        assert len(list_segments(uri)) >= 2
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                capture.run(retry_seconds=0.5)
+            except BaseException as problem:
+                failed.append(problem)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: failed or capture.metrics.running)
+        server.stop()
+        database.execute("INSERT INTO counted VALUES (3, 1)")
+        thread.join(60)
+        assert [type(each) for each in failed] == [OSError]
+    finally:
+        server.stop()

@@ -166,13 +166,18 @@ class Pull:
             raise _malformed(problem) from None
         self._peeks += rows.rows > 0
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the server advances a slot to just the position that it is told."""
+        return bool(self._connection.server_version >= 110000)
+
     def advance(self, lsn: int) -> None:
         """Leaves behind what committed up to there: the server need not keep it. It never goes back.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
-        query = _ADVANCE if self._connection.server_version >= 110000 else _CONSUME
+        query = _ADVANCE if self.is_exact else _CONSUME
         with self._connection.cursor() as cursor:
             cursor.execute(query, {"slot": self._slot, "lsn": _text(lsn), "options": self._options})
 
@@ -236,8 +241,11 @@ def pull_into(
         # Many logical messages outside of transactions: the next peek goes past them.
         most = limits.rows if complete or durable > before else None
         pull.advance(durable)
-        # On 10 that may be behind the record in which the position lies.
-        left = pull.left()
+        # Somebody else may have been faster since the last look. On 10 it may be behind the record in which the
+        # position lies.
+        found = pull.slot()
+        expect_usable(found, max(left or 0, durable) if pull.is_exact else None)
+        left = found.confirmed_flush_lsn if found is not None else None
         if until_lsn is not None and durable >= until_lsn:
             return
         if complete:

@@ -130,13 +130,13 @@ class Capture:
         Args:
             until_lsn: stop when all that committed up to there is durable.
             stop: stop when it is set.
-            retry_seconds: so long a server that is away is waited for.
+            retry_seconds: so long a server or store that is away is waited for.
 
         Raises:
             CaptureError: if it cannot go on; the message says what to do.
             psycopg2.Error: if the server refuses, or is away for too long. What is wrong from the beginning is not
                 tried again, but for a slot that is in use: the server may not have noticed that its user died.
-            OSError: if a segment cannot be written.
+            OSError: if a segment cannot be written; in a store, if that is so for longer than `retry_seconds`.
             DecodeError: if the server sends what is no message.
         """
         stop = stop if stop is not None else threading.Event()
@@ -188,6 +188,10 @@ class Capture:
         """Whether it is worth another try."""
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
+        # Of a store; a disk of this machine does not come back by itself.
+        # Of the more exact kinds (permissions, files that exist) only these pass.
+        if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
+            return self._has_begun and not self._directory.local and problem.errno not in _NO_ROOM
         # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
             isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
@@ -226,12 +230,14 @@ class Capture:
                     sender.status()
                 recorder.check()
                 durable = recorder.durable_lsn
-                if not len(received.payloads) and recorder.idle and sender.wal_end > durable:
-                    # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-                    is_last = until_lsn is not None and sender.wal_end >= until_lsn
-                    durable = max(durable, noted.let_go(sender.wal_end, now=is_last))
-                elif not len(received.payloads) and until_lsn is not None and sender.wal_end >= until_lsn:
-                    recorder.flush()
+                if not len(received.payloads):
+                    # A server that shuts down waits for us.
+                    hurry = sender.is_pressed or (until_lsn is not None and sender.wal_end >= until_lsn)
+                    if recorder.idle and sender.wal_end > durable:
+                        # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+                        durable = max(durable, noted.let_go(sender.wal_end, now=hurry))
+                    elif hurry:
+                        recorder.flush()
                 sender.acknowledge(durable)
                 if until_lsn is not None and durable >= until_lsn:
                     break

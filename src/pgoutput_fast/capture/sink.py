@@ -67,6 +67,11 @@ class Sink:
     def __str__(self) -> str:
         return str(self._store)
 
+    @property
+    def local(self) -> bool:
+        """Whether it is a directory of this machine, and no store."""
+        return self._store.local
+
     @contextmanager
     def owned(self) -> Iterator[None]:
         """The right to write, for the time of the block. The directory is created, what a killed process left

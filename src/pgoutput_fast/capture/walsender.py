@@ -82,6 +82,7 @@ class Walsender:
         self._link = CopyLink(self._connection)
         self._acknowledged = 0
         self._wal_end = 0
+        self._is_pressed = False
         self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
 
@@ -102,6 +103,12 @@ class Walsender:
         """How far the server was when it last said so."""
         return self._wal_end
 
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the server demanded an answer during the last read. One that shuts down does so, again and again,
+        until all that it has sent is acknowledged."""
+        return self._is_pressed
+
     def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
         """What comes until it is so much, or until nothing more is there; nothing after `most_seconds` of silence.
 
@@ -116,7 +123,7 @@ class Walsender:
             DecodeError: for what is no walsender's frame.
         """
         deadline = time.monotonic() + most_seconds
-        asked = False
+        asked = self._is_pressed = False
         first = 0.0  # what is there already
         while True:
             frames = self._link.take(most_bytes, first, _FILL_SECONDS)
@@ -140,6 +147,7 @@ class Walsender:
         ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
         self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
         if pc.any(heard.keepalives.column("reply_requested")).as_py():
+            self._is_pressed = True
             self.status(force=True)
         return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
 
