@@ -374,6 +374,8 @@ def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Pat
 
 
 def test_a_slot_that_somebody_else_advances(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    if database.version < 11:
+        pytest.skip("10 advances a slot by reading, to a position that cannot be known before")
     with Running(_through_sql(database, slot, tmp_path, seconds=0.2)) as running:
         database.execute("INSERT INTO counted VALUES (1, 1)")
         wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))

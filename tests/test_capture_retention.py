@@ -17,7 +17,7 @@ import pg
 import pgoutput_fast as pgo
 from capturing import committed, now, slot, streaming_dsn
 from pgoutput_fast.capture import Capture, Limits
-from pgoutput_fast.capture.retention import Consumers, Retention, retain
+from pgoutput_fast.capture.retention import Consumers, Retention, retain, retain_typed
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, read_segment, segment_catalog, write_segment
 
@@ -74,11 +74,11 @@ def test_by_age(tmp_path: Path) -> None:
     paths = [stream.cut(stream.commit(n)) for n in range(5)]
     now = time.time()
     for k, path in enumerate(paths):
-        os.utime(path, (now, now - 3600 * (5 - k)))
+        os.utime(path, (now, now - 3600 * (4 - k)))
     assert retain(tmp_path, older_than=timedelta(days=1)) == []
-    assert retain(tmp_path, older_than=timedelta(hours=3.5), dry_run=True) == paths[:2]
+    assert retain(tmp_path, older_than=timedelta(hours=2.5), dry_run=True) == paths[:2]
     assert [each.path for each in list_segments(tmp_path)] == paths
-    assert retain(tmp_path, older_than=3.5 * 3600) == paths[:2]
+    assert retain(tmp_path, older_than=2.5 * 3600) == paths[:2]
     assert _ids(tmp_path) == [2, 3, 4]
     # The newest says how the stream goes on.
     assert retain(tmp_path, older_than=NOTHING) == paths[2:4]
@@ -96,6 +96,25 @@ def test_one_that_is_younger_keeps_those_behind_it(tmp_path: Path) -> None:
     for k, path in enumerate(paths):
         os.utime(path, (now, now - (10 if k == 1 else 3600)))
     assert retain(tmp_path, older_than=60) == paths[:1]
+
+
+def test_a_clock_that_jumped(tmp_path: Path) -> None:
+    """All is old then, by the clock; but nothing has come since that would have made it old."""
+    stream = _Stream(tmp_path)
+    paths = [stream.cut(stream.commit(k)) for k in range(4)]
+    typed = tmp_path / "typed" / "public.orders" / "0000000000000001"
+    typed.mkdir(parents=True)
+    for k, path in enumerate(paths):
+        (typed / path.name).touch()
+        for each in (path, typed / path.name):
+            os.utime(each, (0, time.time() - 1000 * 86_400 - 3600 * (3 - k)))
+    day, hours = timedelta(days=1), timedelta(minutes=90)
+    assert retain(tmp_path, older_than=day, dry_run=True) == []
+    assert retain_typed(tmp_path, older_than=day, dry_run=True) == []
+    assert retain(tmp_path, older_than=hours, dry_run=True) == paths[:2]
+    assert retain_typed(tmp_path, older_than=hours) == [typed / path.name for path in paths[:2]]
+    # By the clock alone, where nothing is to stay.
+    assert retain(tmp_path, older_than=NOTHING) == paths[:3]
 
 
 def test_by_consumers(tmp_path: Path) -> None:

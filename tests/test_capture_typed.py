@@ -24,7 +24,9 @@ from capturing import Writers, committed, now, slot, streaming_dsn
 from oracle import plain_records
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, retain, typed
 from pgoutput_fast.capture.retention import retain_typed
+from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.typed import TypedFiles
+from pgoutput_fast.capture.typed_progress import Progress, write_progress
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.plain_values import plain_schema, to_types
 from pgoutput_fast.segment_stores import open_store
@@ -419,3 +421,25 @@ def test_spark_reads_them_as_they_are(tmp_path: Path, spark: Any) -> None:
     ]  # fmt: skip
     # Nor do they get into the segments' way.
     assert spark.read.parquet(str(tmp_path)).count() == 3 * 4 + 4 - 2
+
+
+def test_without_typed_files_again_retention_says_why_it_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    kept = Retention(older_than=timedelta(days=1))
+
+    def said(retention: Retention | None) -> list[str]:
+        caplog.clear()
+        with Sink(tmp_path, retention).owned():
+            pass
+        return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+
+    assert said(kept) == []
+    write_progress(store, Progress(41, 42))
+    assert said(None) == said(Retention(typed_older_than=60)) == []
+    (message,) = said(kept)
+    assert "were made up to message 41" in message
+    assert f"remove {tmp_path}/typed/_progress.json" in message
+    (tmp_path / "typed" / "_progress.json").unlink()
+    assert said(kept) == []

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,44 @@ def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None
         )
     with pytest.raises(Exception, match=r"is gone.*who gave it must hold it"):
         frame.collect()
+
+
+def test_a_range_of_which_no_more_is_wanted(newest: pg.Database) -> None:
+    """Such as by a LIMIT, while the server looks in vain for rows that pass a filter."""
+    from pgoutput_fast.spark.snapshot_source import RangeOfTable, SnapshotSourceReader, plan_snapshot
+
+    if newest.version < 15:
+        pytest.skip("publications have row filters since 15")
+    newest.execute(
+        "CREATE TABLE s.slow (id int PRIMARY KEY, v text)",
+        "INSERT INTO s.slow SELECT g, repeat('x', 1000) FROM generate_series(1, 7000) g",
+        # Half a minute and more, if it is read to its end.
+        "CREATE PUBLICATION slow FOR TABLE s.slow WHERE (id <= 5000 OR md5(repeat(left(v, 1), 5000000)) = '')",
+    )
+    scan = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%slow%' AND state = 'active'"
+    try:
+        plan = plan_snapshot(
+            {
+                "mode": "snapshot",
+                "dsn": newest.dsn,
+                "table": "s.slow",
+                "publication": "slow",
+                "snapshot_seconds": "60",
+            }
+        )
+        plan = replace(plan, options=replace(plan.options, batch_rows=100))
+        (each,) = plan.ranges
+        batches = SnapshotSourceReader(plan, plan.spark_schema).read(RangeOfTable(each))
+        assert next(batches).num_rows == 100
+        assert newest.execute(scan) == [(1,)]
+        began = time.monotonic()
+        batches.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - began < 10
+        while newest.execute(scan) != [(0,)]:
+            assert time.monotonic() - began < 10
+            time.sleep(0.1)
+    finally:
+        newest.execute("DROP PUBLICATION slow", "DROP TABLE s.slow")
 
 
 def test_a_snapshot_whose_time_is_over(spark: Any, newest: pg.Database) -> None:

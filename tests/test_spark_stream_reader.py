@@ -198,6 +198,11 @@ def test_how_far_a_batch_goes(directory: Directory) -> None:
     assert old.latestOffset() == {"seq": ends[0]}
     old.partitions({"seq": 0}, {"seq": ends[0]})
     assert old.latestOffset() == {"seq": ends[1]}
+    # After a restart it does not know before it was given a batch, and cannot hold to limits.
+    again = _reader(directory, max_segments="1")
+    assert again.latestOffset() == {"seq": ends[-1]}
+    again.partitions({"seq": ends[0]}, {"seq": ends[1]})
+    assert again.latestOffset() == {"seq": ends[2]}
     # Up to what was there when it was told to take what is there.
     now = _reader(directory)
     now.prepareForTriggerAvailableNow()

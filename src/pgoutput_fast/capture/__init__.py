@@ -8,7 +8,7 @@ from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
 from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
 from pgoutput_fast.capture.session import PINS, Server
-from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots
+from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots, temporary_slot
 from pgoutput_fast.capture.snapshot import Loaded, Snapshot
 from pgoutput_fast.capture.snapshot_export import SnapshotError
 from pgoutput_fast.capture.snapshot_progress import LoadProgress, progress_bar
@@ -38,4 +38,5 @@ __all__ = [
     "plugin_options",
     "progress_bar",
     "retain",
+    "temporary_slot",
 ]

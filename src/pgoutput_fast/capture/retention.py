@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -124,7 +125,8 @@ def retain(
 
     Args:
         directory: of the segments; a path or a URI.
-        older_than: only segments that were written longer ago than this (a timedelta, or seconds).
+        older_than: only segments that were written longer ago than this (a timedelta, or seconds): before now, by this
+            machine's clock, and before the newest segment, by the files' times.
         consumed: only segments before the one that has the last message that a consumer (see `Consumers`) is done with:
             its footer says what is open there. Where there is no consumer, this says nothing: without `older_than`
             everything stays then.
@@ -145,7 +147,7 @@ def retain(
     segments = named_segments(store)
     most = len(segments) - 1
     if older_than is not None:
-        before = time.time() - _seconds(older_than)
+        before = _before(older_than, (each.modified for each in segments))
         most = min(most, next((k for k, each in enumerate(segments) if each.modified >= before), most))
     if consumed and positions:
         most = min(most, _ending_before(segments, min(positions.values())))
@@ -166,18 +168,28 @@ def retain_typed(
 ) -> list[Path | str]:
     """Removes typed files, and rejects, that were written longer ago than this (a timedelta, or seconds).
 
+    Before now, and before the newest of them, as for `retain`.
+
     Returns:
         What was removed, or would be.
 
     Raises:
         OSError: if one cannot be removed; then some of what should go is gone.
     """
-    store, before = open_store(directory), time.time() - _seconds(older_than)
-    going = [each.name for each in typed_files(store) if each.modified < before]
+    store = open_store(directory)
+    files = typed_files(store)
+    before = _before(older_than, (each.modified for each in files))
+    going = [each.name for each in files if each.modified < before]
     if not dry_run:
         for name in going:
             store.remove(name)
     return [store.at(name) for name in going]
+
+
+def _before(older_than: timedelta | float, modified: Iterable[float]) -> float:
+    """What was written before this is old. A clock that jumped forward makes nothing old by itself."""
+    seconds, at = _seconds(older_than), time.time()
+    return (min(at, max(modified, default=at)) if seconds else at) - seconds
 
 
 def _ending_before(segments: list[Named], seq: int) -> int:

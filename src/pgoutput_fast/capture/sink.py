@@ -16,7 +16,7 @@ from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.capture.typed import TypedFiles
-from pgoutput_fast.capture.typed_progress import TYPED
+from pgoutput_fast.capture.typed_progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.options import Options
 from pgoutput_fast.segment_names import named_segments, ordinals_of
@@ -89,6 +89,8 @@ class Sink:
             if self._typed is not None:
                 with self._explained(_TYPED):
                     self._typed.catch_up()
+            else:
+                self._say_what_is_kept()
             yield
 
     @property
@@ -165,6 +167,23 @@ class Sink:
                 # It is tried again; that segments pile up is better than that nothing is captured.
                 _log.warning(
                     "segments in %s that are not needed any more cannot be removed: %s", self, problem
+                )
+
+    def _say_what_is_kept(self) -> None:
+        """Without typed files retention goes no further than they were made, and segments would pile up unseen."""
+        if self._retention is None or (self._retention.older_than is None and not self._retention.consumed):
+            return
+        # One that is damaged stops retention by itself, which says so.
+        with suppress(ValueError):
+            progress = read_progress(self._store)
+            if progress is not None:
+                _log.warning(
+                    "typed files in %s were made up to message %d: retention keeps the segments behind that, "
+                    "for as long as the capture runs without typed=. Capture with typed= again, and they are made; "
+                    "or remove %s if there shall be none any more",
+                    self,
+                    progress.last_seq,
+                    self._store.at(PROGRESS),
                 )
 
     def _retain(self, kept: Retention) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pgoutput_fast.capture.session import read_server, session
 
-__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots"]
+__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots", "temporary_slot"]
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
@@ -143,18 +147,46 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
     """
     check_name(name)
     with session(dsn) as cursor:
-        major = read_server(cursor).major
-        check_slot(major, two_phase=two_phase, failover=failover)
-        arguments: list[Any] = [name, False]
-        if major >= 14:
-            arguments.append(two_phase)
-        if major >= 17:
-            arguments.append(failover)
-        places = ", ".join(["%s"] * (len(arguments) - 1))
-        cursor.execute(
-            f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
-        )
-        return read_slots(cursor, name)[0]
+        return _create(cursor, name, temporary=False, two_phase=two_phase, failover=failover)
+
+
+@contextmanager
+def temporary_slot(
+    dsn: str, name: str | None = None, *, two_phase: bool = False
+) -> Iterator[tuple[Slot, Any]]:
+    """A slot for pgoutput for the time of a block: it goes with its session, whatever ends that, and its WAL with it.
+
+    No other session can read from it, so that no `Capture` can: it is for looking at changes through SQL.
+
+    Args:
+        dsn, two_phase: as for `create_slot`.
+        name: as for `create_slot`; None for one that nobody has.
+
+    Returns:
+        For the block, the slot and a psycopg2 cursor of its session, for `pg_logical_slot_get_binary_changes`.
+
+    Raises:
+        ValueError, psycopg2.Error: as `create_slot`.
+    """
+    name = name if name is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    check_name(name)
+    with session(dsn) as cursor:
+        yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor
+
+
+def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failover: bool) -> Slot:
+    major = read_server(cursor).major
+    check_slot(major, two_phase=two_phase, failover=failover)
+    arguments: list[Any] = [name, temporary]
+    if major >= 14:
+        arguments.append(two_phase)
+    if major >= 17:
+        arguments.append(failover)
+    places = ", ".join(["%s"] * (len(arguments) - 1))
+    cursor.execute(
+        f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
+    )
+    return read_slots(cursor, name)[0]
 
 
 def drop_slot(dsn: str, name: str) -> bool:

@@ -11,6 +11,7 @@ from pgoutput_fast.catalog import Relation
 from pgoutput_fast.segment_stores import Entry, Store
 
 __all__ = [
+    "PROGRESS",
     "TYPED",
     "Progress",
     "read_progress",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 TYPED = "typed"
-_PROGRESS = f"{TYPED}/_progress.json"
+PROGRESS = f"{TYPED}/_progress.json"
 _REJECTS = f"{TYPED}/_rejects"
 _MOST_NAME = 200
 
@@ -46,20 +47,20 @@ def read_progress(store: Store) -> Progress | None:
         ValueError: if the file that tells it is damaged.
     """
     try:
-        values = json.loads(store.read(_PROGRESS))
+        values = json.loads(store.read(PROGRESS))
         return Progress(int(values["last_seq"]), int(values["next_seq"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{store}/{_PROGRESS} is damaged: remove {TYPED}/, then its files are made again of the segments that are "
+            f"{store}/{PROGRESS} is damaged: remove {TYPED}/, then its files are made again of the segments that are "
             "there"
         ) from None
 
 
 def write_progress(store: Store, progress: Progress) -> None:
     """Durable when it returns."""
-    store.put(_PROGRESS, json.dumps({"last_seq": progress.last_seq, "next_seq": progress.next_seq}).encode())
+    store.put(PROGRESS, json.dumps({"last_seq": progress.last_seq, "next_seq": progress.next_seq}).encode())
 
 
 def typed_file(relation: Relation, segment: str) -> str:

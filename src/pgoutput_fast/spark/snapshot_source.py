@@ -21,9 +21,9 @@ from pgoutput_fast._core.copy_rows import CopyRows
 from pgoutput_fast.capture.session import read_server, session
 from pgoutput_fast.capture.snapshot_export import SnapshotError
 from pgoutput_fast.capture.snapshot_holder import HeldSnapshot, hold_snapshot, java_above
-from pgoutput_fast.capture.snapshot_load import streamed
+from pgoutput_fast.capture.snapshot_load import run_readers, streamed
 from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
-from pgoutput_fast.capture.snapshot_read import SnapshotReader, in_snapshot
+from pgoutput_fast.capture.snapshot_read import SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable, describe_tables
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.names import parse_qualified_name
@@ -240,11 +240,17 @@ class SnapshotSourceReader(DataSourceReader):
         plan = self._plan
 
         def run(put: Callable[[str, pa.RecordBatch], None], stop: threading.Event) -> None:
-            reader = SnapshotReader(plan.dsn, plan.snapshot, plan.catalog, plan.options)
-            try:
-                reader.read(plan.table, partition.range, lambda batch: put(plan.table.name, batch))
-            finally:
-                reader.close()
+            def connect() -> SnapshotReader:
+                return SnapshotReader(plan.dsn, plan.snapshot, plan.catalog, plan.options)
+
+            def work(reader: SnapshotReader, each: ReadRange) -> None:
+                reader.read(plan.table, each, lambda batch: put(plan.table.name, batch))
+
+            lost: dict[str, TableLostError] = {}
+            # It has the server give up when nobody wants more, also where no row comes that would find that out.
+            run_readers(connect, [partition.range], 1, work, lost, stop)
+            for problem in lost.values():
+                raise problem
 
         try:
             for _, batch in streamed(run, _WAITING):
