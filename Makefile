@@ -63,6 +63,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
     test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py \
+    test_capture_process.py test_snapshot_holder.py \
     test_snapshot_killed.py
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
