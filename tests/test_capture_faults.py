@@ -85,6 +85,9 @@ def _crash(own: pg.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, t
                 own.server.crash()
                 time.sleep(0.3)
                 own.server.start()
+        # A record that the crash cut off still says how long it was: no server reads past it before so much new WAL
+        # is there.
+        own.execute("INSERT INTO noted SELECT g, repeat('z', 1900) FROM generate_series(1, 20) g")
         lsn = now(own)
         wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)
     assert running.failed is None

@@ -312,6 +312,19 @@ def test_an_acknowledgement_that_the_slot_never_got(database: pg.Database, slot:
     expect_exactly_once(database, tmp_path)
 
 
+def test_many_peeks_in_one_session(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """A process of an old server decodes ten times at most."""
+    with Running(capture := _through_sql(database, slot, tmp_path, seconds=0.02)) as running:
+        for k in range(15):
+            database.execute(f"INSERT INTO counted VALUES ({k}, 1)")
+            lsn = now(database)
+            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)  # noqa: B023
+        assert running.failed is None
+        assert capture.metrics.sessions == 1
+    assert len(list_segments(tmp_path)) >= 15
+    expect_exactly_once(database, tmp_path)
+
+
 def test_slots_that_go_while_it_runs(database: pg.Database, slot: str, tmp_path: Path) -> None:
     failed: list[BaseException] = []
 

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
+from typing import Any
 
 import psycopg2
 import psycopg2.errors
@@ -29,6 +30,7 @@ _AGAIN_SECONDS = 0.2
 
 # Between two peeks nobody uses the slot, as a walsender would: so its name is locked, as long as the session lasts.
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
+_UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
 _POSITION = """
 SELECT ((CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
          ELSE pg_catalog.pg_current_wal_flush_lsn() END) - '0/0'::pg_lsn)::int8
@@ -64,15 +66,11 @@ class Pull:
     """
 
     def __init__(self, dsn: str, slot: str, options: Mapping[str, str]) -> None:
+        self._dsn = dsn
         self._slot = slot
         self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
-        self._connection = connect(dsn)
-        self._link = CopyLink(self._connection)
-        self._peeking = False
         self._peeks = 0
-        # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
-        with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
-            cursor.execute("SET client_connection_check_interval = '5s'")
+        self._connection = connect(dsn)
         with self._connection.cursor() as cursor:
             cursor.execute(_LOCK, (slot,))
             (locked,) = cursor.fetchone()
@@ -86,9 +84,9 @@ class Pull:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._peeking:
-            with contextlib.suppress(psycopg2.Error):
-                self._connection.cancel()
+        # A connection's end takes the server a moment, and whoever comes next should find the slot free.
+        with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
+            cursor.execute(_UNLOCK)
         self._connection.close()
 
     def slot(self) -> Slot | None:
@@ -126,7 +124,7 @@ class Pull:
             upto_lsn: nothing that commits behind the record there is sent.
             most_changes: the server stops behind the transaction with which there are so many messages; None for no
                 limit.
-            wanted: asked now and then; as soon as it is not, this ends, and the session is of no more use.
+            wanted: asked now and then; as soon as it is not, this ends.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
@@ -139,26 +137,33 @@ class Pull:
             "most": most_changes,
             "options": self._options,
         }
-        with self._connection.cursor() as cursor:
-            query = cursor.mogrify(_PEEK, arguments).decode()
-        self._peeking = True
-        begun = self._link.begin(query, wanted)
-        while begun and wanted():
-            chunk = self._link.take(_BATCH_BYTES, _READ_SECONDS, _FILL_SECONDS)
-            if chunk is None:
-                self._peeking = False
-                break
-            if not len(chunk):
-                continue
+        with self._decoding() as connection:
+            with connection.cursor() as cursor:
+                query = cursor.mogrify(_PEEK, arguments).decode()
+            link = CopyLink(connection)
+            complete = False
             try:
-                payloads, lsns = rows.feed(chunk.buffers()[2])
-            except Malformed as problem:
-                raise _malformed(problem) from None
-            if len(payloads):
-                # The recorder has marked the beginning of the first one by itself.
-                starts = self._peeks > 0 and rows.rows == len(payloads)
-                yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
-        else:
+                begun = link.begin(query, wanted)
+                while begun and wanted():
+                    chunk = link.take(_BATCH_BYTES, _READ_SECONDS, _FILL_SECONDS)
+                    if chunk is None:
+                        complete = True
+                        break
+                    if not len(chunk):
+                        continue
+                    try:
+                        payloads, lsns = rows.feed(chunk.buffers()[2])
+                    except Malformed as problem:
+                        raise _malformed(problem) from None
+                    if len(payloads):
+                        # The recorder has marked the beginning of the first one by itself.
+                        starts = self._peeks > 0 and rows.rows == len(payloads)
+                        yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
+            finally:
+                if not complete:
+                    with contextlib.suppress(psycopg2.Error):
+                        connection.cancel()
+        if not complete:
             return
         try:
             rows.finish()
@@ -177,9 +182,29 @@ class Pull:
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
-        query = _ADVANCE if self.is_exact else _CONSUME
-        with self._connection.cursor() as cursor:
-            cursor.execute(query, {"slot": self._slot, "lsn": _text(lsn), "options": self._options})
+        arguments = {"slot": self._slot, "lsn": _text(lsn), "options": self._options}
+        if self.is_exact:
+            with self._connection.cursor() as cursor:
+                cursor.execute(_ADVANCE, arguments)
+        else:
+            with self._decoding() as connection, connection.cursor() as cursor:
+                cursor.execute(_CONSUME, arguments)
+
+    @contextlib.contextmanager
+    def _decoding(self) -> Iterator[Any]:
+        """A connection for one use of the plugin.
+
+        Each use leaves a callback behind in the server's process for as long as that lives. An old server (10.23, for
+        one) has room for ten, and ends the process then: "out of relcache_callback_list slots".
+        """
+        connection = connect(self._dsn)
+        try:
+            # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
+            with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
+                cursor.execute("SET client_connection_check_interval = '5s'")
+            yield connection
+        finally:
+            connection.close()
 
 
 def pull_into(
