@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--times", type=int, default=TIMES, help="how often the wide corpus is repeated")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the corpus's full size")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args(arguments)
     spark = session()
     with tempfile.TemporaryDirectory() as name:

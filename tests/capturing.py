@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -25,6 +27,7 @@ __all__ = [
     "Writers",
     "committed",
     "expect_exactly_once",
+    "kill_often",
     "now",
     "prepare",
     "slot",
@@ -93,6 +96,25 @@ def expect_exactly_once(database: pg.Database, directory: Path) -> None:
     assert seen == expected
     last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
     assert last == expected
+
+
+def kill_often(arguments: list[str], directory: Path, kills: int, dice: random.Random) -> None:
+    """Starts a process that captures, again and again, and kills it when it has written some segments and a moment has
+    passed."""
+
+    def segments() -> int:
+        return len(list(directory.glob("*.parquet")))
+
+    for _ in range(kills):
+        enough = segments() + dice.randrange(1, 4)
+        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < deadline and segments() < enough:
+            time.sleep(0.002)
+        time.sleep(dice.random() * 0.1)
+        process.kill()
+        _, said = process.communicate()
+        assert process.returncode == -signal.SIGKILL, said
 
 
 class Running:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +17,17 @@ import pyarrow as pa
 import pytest
 
 import pg
-from capturing import Running, Writers, committed, expect_exactly_once, now, slot, streaming_dsn, wait_until
+from capturing import (
+    Running,
+    Writers,
+    committed,
+    expect_exactly_once,
+    kill_often,
+    now,
+    slot,
+    streaming_dsn,
+    wait_until,
+)
 from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.pull import CopiedRows
 from pgoutput_fast.capture import (
@@ -451,23 +459,9 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=500
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=200."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
-    dice = random.Random(database.version)
     arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, str(tmp_path)]
     with Writers(database):
-        for _ in range(kills):
-            before = len(list(tmp_path.glob("*.parquet")))
-            process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-            deadline = time.monotonic() + 20
-            while (
-                process.poll() is None
-                and time.monotonic() < deadline
-                and len(list(tmp_path.glob("*.parquet"))) < before + dice.randrange(1, 4)
-            ):
-                time.sleep(0.002)
-            time.sleep(dice.random() * 0.1)
-            process.send_signal(signal.SIGKILL)
-            _, said = process.communicate()
-            assert process.returncode == -signal.SIGKILL, said
+        kill_often(arguments, tmp_path, kills, random.Random(database.version))
     _through_sql(database, slot, tmp_path).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 import pg
-from capturing import PROCESS, Writers, expect_exactly_once, now, slot, streaming_dsn
+from capturing import PROCESS, Writers, expect_exactly_once, kill_often, now, slot, streaming_dsn
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.segments import list_segments
 
@@ -216,24 +214,9 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
         drop_slot(database.dsn, slot)
         create_slot(database.dsn, slot, two_phase=True)
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
-    dice = random.Random(database.version)
     arguments = [sys.executable, "-c", PROCESS, streaming_dsn(database), slot, str(tmp_path)]
     with Writers(database, prepares=prepares):
-        for _ in range(kills):
-            before = len(list(tmp_path.glob("*.parquet")))
-            process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-            # It lives until it has written something, or every second time is killed before.
-            deadline = time.monotonic() + 20
-            while (
-                process.poll() is None
-                and time.monotonic() < deadline
-                and len(list(tmp_path.glob("*.parquet"))) < before + dice.randrange(1, 4)
-            ):
-                time.sleep(0.002)
-            time.sleep(dice.random() * 0.1)
-            process.send_signal(signal.SIGKILL)
-            _, said = process.communicate()
-            assert process.returncode == -signal.SIGKILL, said
+        kill_often(arguments, tmp_path, kills, random.Random(database.version))
     Capture(streaming_dsn(database), slot, ["captured"], tmp_path).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
     assert len(list_segments(tmp_path)) > kills

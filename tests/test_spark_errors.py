@@ -76,6 +76,21 @@ def test_changes(wal: Any) -> None:
     _expect_few_lines(_text(frame.select("id").collect), PLACE)
 
 
+@pytest.mark.parametrize(
+    "damaged", [b"", b"\0", b"C", b"D"], ids=["empty", "no kind", "another kind", "too long"]
+)
+def test_payloads_that_begin_otherwise(spark: Any, payloads: list[bytes], damaged: bytes) -> None:
+    """A change is found by its tags, but tasks read its kind from the payload: such a row is no end of anything."""
+    rows = pgo.tag(payloads[:12])[0].to_pylist()
+    at = next(n for n, row in enumerate(rows) if row["kind"] == ord("I"))
+    rows[at]["payload"] = damaged + rows[at]["payload"][1:] if damaged else b""
+    wal = spark.createDataFrame(pa.Table.from_pylist(rows, pgo.TAGGED_SCHEMA))
+    [reject] = pgspark.rejects(wal).collect()
+    assert reject["seq"] == rows[at]["seq"]
+    where = f"DecodeError: message {at}"
+    assert where in _text(pgspark.changes(wal, "public.t").collect)
+
+
 def test_the_source(spark: Any, segments: Path) -> None:
     reader = spark.read.format("pgoutput").option("table", "public.t")
     _expect_few_lines(_text(reader.load(str(segments)).collect), PLACE)

@@ -11,19 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.spark.order import Surveyed, slice_column, survey
-from pgoutput_fast.spark.order_tasks import FIRST, LAST, SAMPLE, Survey, ascending, runs_of
+from pgoutput_fast.spark.order import bounds, looks_ordered, pieces_of, sampled, slice_column
+from pgoutput_fast.spark.order_tasks import Sample, ascending, runs_of
 
-SCHEMA = pa.schema(
-    [
-        ("piece", pa.int64()),
-        ("what", pa.int8()),
-        ("rows", pa.int64()),
-        ("ascending", pa.bool_()),
-        ("text", pa.string()),
-        ("order0", pa.int64()),
-    ]
-)
 SEVERAL = {
     "int": ([-3, 0, 9, 2**40], pa.int64()),
     "text": (["", "B", "a", "b", "é"], pa.string()),
@@ -72,21 +62,14 @@ def batches(pieces: list[tuple[int, list[int]]], size: int) -> list[pa.RecordBat
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_survey_tells_the_ends_and_samples_evenly(size: int) -> None:
-    pieces = [(7, list(range(5000, 9000))), (-1, [3]), (7, [9, 8]), (2, list(range(100)))]
-    rows = [row for batch in Survey(SCHEMA)(iter(batches(pieces, size))) for row in batch.to_pylist()]
-    ends = [row for row in rows if row["what"] != SAMPLE]
-    assert [row["what"] for row in ends] == [FIRST, LAST] * 4
-    assert [(row["piece"], row["order0"], row["rows"], row["ascending"]) for row in ends] == [
-        (7, 5000, 4000, True), (7, 8999, 4000, True),
-        (-1, 3, 1, True), (-1, 3, 1, True),
-        (7, 9, 2, False), (7, 8, 2, False),
-        (2, 0, 100, True), (2, 99, 100, True),
-    ]  # fmt: skip
-    assert [row["text"] for row in ends[:2]] == ["5000", "8999"]
-    samples = [row["order0"] for row in rows if row["what"] == SAMPLE and row["order0"] >= 5000]
-    assert samples == list(range(5000, 9000, 32))
-    assert {row["rows"] for row in rows if row["what"] == SAMPLE and row["order0"] >= 5000} == {32}
+def test_samples_are_taken_evenly(size: int) -> None:
+    values = pa.table({"order0": pa.array(range(5000, 9000), pa.int64())})
+    rows = [
+        row for batch in Sample(("rows", "value"))(iter(values.to_batches(size))) for row in batch.to_pylist()
+    ]
+    assert [row["value"] for row in rows] == list(range(5000, 9000, 32))
+    assert {row["rows"] for row in rows} == {32}
+    assert list(Sample(("rows", "value"))(iter([]))) == []
 
 
 def test_runs_end_where_the_number_changes() -> None:
@@ -100,23 +83,19 @@ def test_runs_end_where_the_number_changes() -> None:
     assert list(runs_of(iter([]))) == []
 
 
-def surveyed(samples: list[tuple[Any, int]]) -> Surveyed:
-    return Surveyed(None, True, [], samples)  # type: ignore[arg-type]
-
-
 def test_bounds_cut_into_ranges_of_a_size() -> None:
-    assert surveyed([(k, 1) for k in range(100)]).bounds(4) == [25, 50, 75]
-    assert surveyed([(0, 97), (1, 1), (2, 1), (3, 1)]).bounds(4) == [1, 2, 3]
-    assert surveyed([(5, 1)] * 10).bounds(4) == [5]
-    assert surveyed([]).bounds(4) == []
-    assert surveyed([(k, 1) for k in range(10)]).bounds(1) == []
+    assert bounds([(k, 1) for k in range(100)], 4) == [25, 50, 75]
+    assert bounds([(0, 97), (1, 1), (2, 1), (3, 1)], 4) == [1, 2, 3]
+    assert bounds([(5, 1)] * 10, 4) == [5]
+    assert bounds([], 4) == []
+    assert bounds([(k, 1) for k in range(10)], 1) == []
     chance = random.Random(5)
     for _ in range(100):
         samples = sorted(
             (chance.randrange(50), chance.choice([1, 8])) for _ in range(chance.randrange(1, 200))
         )
-        bounds = surveyed(samples).bounds(chance.randrange(1, 12))
-        assert bounds == sorted(set(bounds))
+        cuts = bounds(samples, chance.randrange(1, 12))
+        assert cuts == sorted(set(cuts))
 
 
 def test_bounds_on_spark_cut_where_the_driver_says(spark: Any) -> None:
@@ -130,18 +109,35 @@ def test_bounds_on_spark_cut_where_the_driver_says(spark: Any) -> None:
             "cast(id as decimal(9, 2)) number",
         )
         for name in frame.columns:
-            found = survey(frame, [name])
-            assert found.in_order
-            bounds = found.bounds(6)
-            assert len(bounds) == 5
+            assert looks_ordered(frame, name, pieces_of(frame))
+            cuts = bounds(sampled(frame, name), 6)
+            assert len(cuts) == 5
             counts = (
-                frame.groupBy(slice_column(frame, name, bounds).alias("slice"))
+                frame.groupBy(slice_column(frame, name, cuts).alias("slice"))
                 .count()
                 .orderBy("slice")
                 .collect()
             )
             assert [row["slice"] for row in counts] == list(range(6))
             assert all(30 <= row["count"] <= 50 for row in counts), name
-            assert not survey(frame.orderBy(name), [name]).stable
+            assert not pieces_of(frame.orderBy(name)).stable
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("order", "looks"),
+    [
+        ("id", True),
+        ("id div 5", True),  # the same place twice is none: it is seen when all is read
+        ("if(id = 77, null, id)", True),
+        ("if(id = 64, null, id)", False),
+        ("-id", False),
+        ("id % 100", False),
+        ("id % 10", False),
+    ],
+)
+def test_a_few_rows_tell_how_all_may_lie(spark: Any, order: str, looks: bool) -> None:
+    """Of each partition, in powers of two."""
+    frame = spark.range(0, 300, 1, 3).selectExpr(f"{order} place")
+    assert looks_ordered(frame, "place", pieces_of(frame)) == looks

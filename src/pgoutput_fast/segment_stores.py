@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from pgoutput_fast.durable import fsync
 from pgoutput_fast.segment_paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "open_store"]
@@ -134,7 +135,7 @@ class _Directory(Store):
         _make_directory(self._root)
 
     def harden(self) -> None:
-        _fsync_directory(self._root)
+        fsync(self._root)
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         found: list[Entry] = []
@@ -173,7 +174,7 @@ class _Directory(Store):
             with contextlib.suppress(FileNotFoundError):
                 hidden.unlink()
             raise
-        _fsync_directory(target.parent)
+        fsync(target.parent)
 
     def remove(self, name: str) -> bool:
         try:
@@ -271,12 +272,4 @@ def _make_directory(directory: Path) -> None:
         _make_directory(directory.parent)
         with contextlib.suppress(FileExistsError):
             directory.mkdir()
-        _fsync_directory(directory.parent)
-
-
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        fsync(directory.parent)

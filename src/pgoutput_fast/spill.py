@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.durable import fsync
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
@@ -89,7 +90,7 @@ class SpillFile:
     def keep(self, keep: bool) -> None:
         """Says whether a saved state names it. Once one does, its bytes are on the disk."""
         if keep and not self._synced:
-            _sync(self.path)
+            fsync(self.path)
             self._synced = True
         self._fate.keep = keep
 
@@ -229,7 +230,7 @@ class Spiller:
         for file in named:
             file.keep(True)
         if named and self.directory is not None:
-            _sync(self.directory)
+            fsync(self.directory)
         self._next = named
 
     def resumed(self, files: Iterable[SpillFile]) -> None:
@@ -289,11 +290,3 @@ def _checksum(path: str) -> int:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
     return checksum
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,6 +21,7 @@ from pgoutput_fast.capture.snapshot_export import Export, SnapshotError
 from pgoutput_fast.capture.snapshot_ranges import ReadRange
 from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
+from pgoutput_fast.durable import fsync
 from pgoutput_fast.plain_values import plain_schema, to_types
 
 __all__ = ["TableFiles", "TableLoaded", "loading", "table_directory"]
@@ -179,7 +180,7 @@ class TableFiles:
             self._done = done
             if not self.missing:
                 os.rename(self._partial, self._whole)
-                _sync(self._whole.parent)
+                fsync(self._whole.parent)
 
     def discard(self) -> None:
         """The table cannot be loaded: nothing of it stays."""
@@ -208,9 +209,9 @@ class RangeFile:
     def close(self) -> None:
         """It is whole: fsynced, and under its name."""
         self._writer.close()
-        _sync(self._hidden)
+        fsync(self._hidden)
         os.rename(self._hidden, self._path)
-        _sync(self._path.parent)
+        fsync(self._path.parent)
 
     def discard(self) -> None:
         """It is not."""
@@ -221,14 +222,6 @@ class RangeFile:
 def _durably(path: Path, write: Any) -> None:
     hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
     write(hidden)
-    _sync(hidden)
+    fsync(hidden)
     os.rename(hidden, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync(path.parent)

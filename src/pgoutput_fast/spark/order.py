@@ -12,21 +12,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
     DataType,
     IntegerType,
     LongType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from pgoutput_fast.spark.order_tasks import SAMPLE, Survey
+from pgoutput_fast.spark.order_tasks import Sample
 
-__all__ = ["Piece", "Surveyed", "quoted", "slice_column", "survey"]
+__all__ = ["Pieces", "bounds", "looks_ordered", "pieces_of", "quoted", "sampled", "slice_column"]
 
 
 def quoted(name: str) -> str:
@@ -35,102 +32,61 @@ def quoted(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What Spark reads in one go.
-
-    Attributes:
-        number: by which its rows are known.
-        rows: how many it has.
-        ascending: whether each row is behind the one before it.
-        first, last: the order columns' values of its first and its last row.
-        texts: the same, as they are told.
-    """
-
-    number: int
-    rows: int
-    ascending: bool
-    first: tuple[Any, ...]
-    last: tuple[Any, ...]
-    texts: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Surveyed:
-    """How the rows of a DataFrame lie.
+class Pieces:
+    """What Spark reads in one go: a stretch of a file, or a partition.
 
     Attributes:
         column: the number of the piece that a row lies in.
         stable: whether pieces are the same whenever the rows are read, as far as the plan tells.
-        pieces: all of them, in the order of their first rows if they are in order.
-        samples: (value of the first order column, how many rows it stands for), in order.
     """
 
     column: Column
     stable: bool
-    pieces: list[Piece]
-    samples: list[tuple[Any, int]]
-
-    @property
-    def in_order(self) -> bool:
-        """Whether each piece is in order, and none lies within another."""
-        pieces = self.pieces
-        return (
-            self.stable
-            and all(piece.ascending for piece in pieces)
-            and len({piece.number for piece in pieces}) == len(pieces)
-            and all(a.last < b.first for a, b in pairwise(pieces))
-        )
-
-    def bounds(self, count: int) -> list[Any]:
-        """Values of the first order column at which to cut into `count` ranges of about the same size, ascending."""
-        total = sum(weight for _, weight in self.samples)
-        found: list[Any] = []
-        seen = 0
-        for value, weight in self.samples:
-            if seen * count >= total * (len(found) + 1) and (not found or found[-1] < value):
-                found.append(value)
-            seen += weight
-        return found[: count - 1]
 
 
-def survey(df: DataFrame, order: Sequence[str]) -> Surveyed:
-    """Reads the order columns, and nothing else."""
-    piece, stable = _pieces(df)
-    fields = [StructField(f"order{k}", df.schema[name].dataType) for k, name in enumerate(order)]
-    head: list[tuple[str, pa.DataType, DataType]] = [
-        ("piece", pa.int64(), LongType()),
-        ("what", pa.int8(), ByteType()),
-        ("rows", pa.int64(), LongType()),
-        ("ascending", pa.bool_(), BooleanType()),
-        ("text", pa.string(), StringType()),
-    ]
-    names = [*(name for name, _, _ in head), *(field.name for field in fields)]
-    arrow = pa.schema(
-        [(name, kind) for name, kind, _ in head] + [(field.name, pa.null()) for field in fields]
+def looks_ordered(df: DataFrame, order: str, pieces: Pieces) -> bool:
+    """Whether each piece may be in order, and none lie within another: by a few rows of each partition, of which
+    nothing but the order's first column is read. No is for sure, unless there are nulls."""
+    at = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
+    # The first, the second, the third, the fifth, the ninth row, and so on.
+    some = df.select(pieces.column.alias("piece"), F.col(quoted(order)).alias("value"), at.alias("at"))
+    rows = some.where(F.bit_count("at") <= 1).select("piece", "value").toArrow().to_pydict()
+    ends: dict[int, tuple[Any, Any]] = {}
+    for piece, value in zip(rows["piece"], rows["value"], strict=True):
+        first, last = ends.get(piece, (value, value))
+        if value is None or value < last:
+            return False
+        ends[piece] = first, value
+    return all(a[1] <= b[0] for a, b in pairwise(sorted(ends.values())))
+
+
+def sampled(df: DataFrame, order: str) -> list[tuple[Any, int]]:
+    """(value of the order's first column, how many rows it stands for), in order. Nothing else is read."""
+    kind = df.schema[order].dataType
+    schema = StructType([StructField("rows", LongType()), StructField("value", kind)])
+    found = (
+        df.select(F.col(quoted(order))).mapInArrow(Sample(("rows", "value")), schema).toArrow().to_pydict()
     )
-    schema = StructType([*(StructField(name, kind) for name, _, kind in head), *fields])
-    columns = [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(order)]
-    rows = df.select(piece.alias("piece"), *columns).mapInArrow(Survey(arrow), schema).toArrow()
-    values = rows.to_pydict()
-    found: dict[int, list[list[tuple[Any, ...]]]] = {}
-    samples: list[tuple[Any, int]] = []
-    for row in zip(*(values[name] for name in names), strict=True):
-        if row[1] == SAMPLE:
-            samples += [(row[5], row[2])] if row[5] is not None and row[5] == row[5] else []
-        else:
-            found.setdefault(row[0], [[], []])[row[1]].append(row)
-    pieces = [
-        Piece(first[0], first[2], first[3], first[5:], last[5:], (first[4], last[4]))
-        for firsts, lasts in found.values()
-        for first, last in zip(firsts, lasts, strict=True)
-    ]
-    if all(piece.ascending for piece in pieces):
-        pieces.sort(key=lambda each: each.first)
-    return Surveyed(piece, stable, pieces, sorted(samples, key=lambda each: each[0]))
+    pairs = zip(found["value"], found["rows"], strict=True)
+    return sorted(
+        (pair for pair in pairs if pair[0] is not None and pair[0] == pair[0]), key=lambda pair: pair[0]
+    )
 
 
-def _pieces(df: DataFrame) -> tuple[Column, bool]:
-    """The number of the piece that a row lies in, and whether that is the same whenever rows are read.
+def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
+    """Values at which to cut into `count` ranges of about the same size, ascending."""
+    total = sum(weight for _, weight in samples)
+    found: list[Any] = []
+    seen = 0
+    for value, weight in samples:
+        if seen * count >= total * (len(found) + 1) and (not found or found[-1] < value):
+            found.append(value)
+        seen += weight
+    return found[: count - 1]
+
+
+def pieces_of(df: DataFrame) -> Pieces:
+    """The pieces of a DataFrame, and how they are known.
 
     Behind a shuffle it may not be: partitions are joined as they turn out, and cut by new samples. Files are cut into
     the same stretches, which partitions hold in any order; but which file is read is not known behind Python's workers,
@@ -140,14 +96,14 @@ def _pieces(df: DataFrame) -> tuple[Column, bool]:
     partition = F.spark_partition_id().cast("long")
     stable = "Exchange" not in plan
     if any(word in plan for word in ("Python", "InArrow", "InPandas")):
-        return partition, stable
+        return Pieces(partition, stable)
     path = F.input_file_name()
     both = F.when(path == F.lit(""), partition).otherwise(F.xxhash64(path, F.input_file_block_start()))
     try:
         df.select(both)
     except AnalysisException:  # of several files joined
-        return partition, stable
-    return both, stable
+        return Pieces(partition, stable)
+    return Pieces(both, stable)
 
 
 def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:

@@ -1,23 +1,16 @@
-"""What looking at an order runs on the executors. Imports no PySpark; instances are pickled by the driver.
-
-Rows come as a piece's number, which is the same for neighbours, and the order columns. Pieces are what Spark reads in
-one go: a stretch of a file, or a partition.
-"""
+"""What looking at an order runs on the executors. Imports no PySpark; instances are pickled by the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["FIRST", "LAST", "SAMPLE", "Survey", "ascending", "runs_of", "text_at"]
+__all__ = ["Sample", "ascending", "runs_of", "text_at"]
 
-# What a row of a survey is: the first row of a piece, its last, or one of its rows.
-FIRST, LAST, SAMPLE = range(3)
-# So many, up to twice, are sampled of a piece.
+# So many, up to twice, are sampled of a partition.
 _SAMPLES = 64
 
 
@@ -67,58 +60,27 @@ def ascending(columns: list[pa.Array]) -> bool:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """Pieces -> some rows of each: its first, its last and a sample.
+class Sample:
+    """Values of an order column -> some of them, evenly, and how many each stands for.
 
     Attributes:
-        schema: piece, what, rows (how many the piece has; of a sample, how many it stands for), ascending, text, and
-            the order columns.
+        names: of what comes out: the count, the value.
     """
 
-    schema: pa.Schema
+    names: tuple[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, parts in runs_of(batches):
-            count, stride, in_order = 0, 1, True
-            first: pa.RecordBatch | None = None
-            last: pa.RecordBatch | None = None
-            sample = pa.table({})
-            for part in parts:
-                rows = part.select(range(1, part.num_columns))
-                around = pa.Table.from_batches([rows] if last is None else [last, rows]).combine_chunks()
-                in_order = in_order and ascending([column.combine_chunks() for column in around.columns])
-                first = rows.slice(0, 1) if first is None else first
-                last = rows.slice(rows.num_rows - 1)
-                picked = range(-count % stride, rows.num_rows, stride)
-                taken = pa.Table.from_batches([rows.take(pa.array(picked, pa.int64()))])
-                sample = pa.concat_tables([sample, taken]) if sample.num_rows else taken
-                count += rows.num_rows
-                while sample.num_rows > 2 * _SAMPLES:
-                    sample, stride = (
-                        sample.take(pa.array(range(0, sample.num_rows, 2), pa.int64())),
-                        2 * stride,
-                    )
-            assert first is not None
-            assert last is not None
-            texts = [text_at(each.columns, 0) for each in (first, last)]
-            told = pa.Table.from_batches([first, last])
-            many = sample.num_rows
-            yield from self._rows(told, number, [FIRST, LAST], [count] * 2, in_order, texts)
-            yield from self._rows(sample, number, [SAMPLE] * many, [stride] * many, in_order, [None] * many)
-
-    def _rows(
-        self,
-        rows: pa.Table,
-        number: int,
-        what: list[int],
-        counts: list[int],
-        in_order: bool,
-        texts: list[Any],
-    ) -> Iterator[pa.RecordBatch]:
-        values = [[number] * len(what), what, counts, [in_order] * len(what), texts]
-        head = [pa.array(value, field.type) for value, field in zip(values, self.schema, strict=False)]
-        columns = [column.combine_chunks() for column in rows.columns]
-        for column in columns:
-            if isinstance(column, pa.ChunkedArray):
-                raise TypeError(f"too many bytes of {column.type}")
-        yield pa.RecordBatch.from_arrays([*head, *columns], names=self.schema.names)
+        count, stride = 0, 1
+        sample: pa.ChunkedArray | None = None
+        for batch in batches:
+            values = batch.column(0)
+            picked = values.take(pa.array(range(-count % stride, len(values), stride), pa.int64()))
+            sample = pa.chunked_array([*(sample.chunks if sample is not None else ()), picked])
+            count += len(values)
+            while len(sample) > 2 * _SAMPLES:
+                every_other = pa.array(range(0, len(sample), 2), pa.int64())
+                sample, stride = sample.take(every_other), 2 * stride
+        for chunk in sample.chunks if sample is not None else ():
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([stride] * len(chunk), pa.int64()), chunk], names=list(self.names)
+            )

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType
+from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType, StructField, StructType
 
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.schema import TAGGED_SCHEMA
-from pgoutput_fast.spark.order import Surveyed, quoted, slice_column, survey
+from pgoutput_fast.spark.order import (
+    Pieces,
+    bounds,
+    looks_ordered,
+    pieces_of,
+    quoted,
+    sampled,
+    slice_column,
+)
 from pgoutput_fast.spark.tag_tasks import (
     ERRORS_SCHEMA,
+    LSN,
+    SESSION,
     SUMMARIES_SCHEMA,
     FindErrors,
     Start,
     Starts,
     Summarize,
     TagStretches,
+    ends_names,
     gap,
 )
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
@@ -47,8 +59,8 @@ def tag(
 ) -> DataFrame:
     """Tags untagged payloads of any origin: what `pgo.tag` gives for all of them in order, in parallel.
 
-    Reads the order columns to see how the rows lie. If each file, or stretch of one, is in order and none lies within
-    another, they are tagged where they are; else they are cut into ranges, shuffled and sorted. The payloads are read
+    If each file, or stretch of one, is in order and none lies within another, they are tagged where they are; else they
+    are cut into ranges, shuffled and sorted. A few rows of each partition tell which it may be. The payloads are read
     twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
     second runs when the result is used. Between the two the input must stay as it is.
 
@@ -77,17 +89,40 @@ def tag(
     _check(df, order, payload, lsn, session_starts, gaps, partitions)
     check_workers(df)
     source = _Source(df, order, payload, lsn, session_starts, gaps)
-    surveyed = survey(df, order)
-    if partitions is None and surveyed.in_order:
-        rows = source.where_they_are(surveyed)
-        places = {piece.number: k for k, piece in enumerate(surveyed.pieces)}
-        found = sorted(source.summaries(rows), key=lambda row: places.get(row[0], -1))
-        # What did not come as it had come is cut and sorted.
-        if [row[:4] for row in found] == [(p.number, p.rows, *p.texts) for p in surveyed.pieces]:
+    pieces = pieces_of(df)
+    if partitions is None and pieces.stable and looks_ordered(df, order[0], pieces):
+        rows = source.where_they_are(pieces)
+        found = source.summaries(rows, in_order=True)
+        # What is not in order after all is cut and sorted.
+        if _one_after_the_other(found):
             return source.tagged(rows, found)
     count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    rows = source.cut(surveyed, count)
-    return source.tagged(rows, sorted(source.summaries(rows), key=lambda row: row[0]))
+    rows = source.cut(bounds(sampled(df, order[0]), count), count)
+    return source.tagged(rows, source.summaries(rows))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the first pass says of a stretch: SUMMARIES_SCHEMA, and the order columns' values of its ends."""
+
+    stretch: int
+    count: int
+    ascending: bool
+    first: str
+    last: str
+    problem: str | None
+    summary: bytes
+    begins: tuple[Any, ...]
+    ends: tuple[Any, ...]
+
+
+def _one_after_the_other(found: list[_Found]) -> bool:
+    """Whether each piece is in order, and none lies within another."""
+    return (
+        all(each.ascending for each in found)
+        and len({each.stretch for each in found}) == len(found)
+        and all(a.ends < b.begins for a, b in pairwise(found))
+    )
 
 
 @dataclass(frozen=True)
@@ -102,22 +137,22 @@ class _Source:
     gaps: str
 
     def _columns(self, payload: Column) -> list[Column]:
-        return [
-            payload.alias("payload"),
-            (F.lit(None) if self.lsn is None else F.col(quoted(self.lsn))).cast("long").alias("lsn"),
-            (F.lit(None) if self.session_starts is None else F.col(quoted(self.session_starts)))
-            .cast("boolean")
-            .alias("session"),
-            *[F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)],
-        ]
+        """The columns that tasks get, behind the stretch's number."""
+        columns = [payload.alias("payload")]
+        columns += [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)]
+        if self.lsn is not None:
+            columns.append(F.col(quoted(self.lsn)).cast("long").alias(LSN))
+        if self.session_starts is not None:
+            columns.append(F.col(quoted(self.session_starts)).cast("boolean").alias(SESSION))
+        return columns
 
-    def where_they_are(self, surveyed: Surveyed) -> Callable[[Column], DataFrame]:
+    def where_they_are(self, pieces: Pieces) -> Callable[[Column], DataFrame]:
         """Each piece a stretch."""
-        return lambda payload: self.df.select(surveyed.column.alias("stretch"), *self._columns(payload))
+        return lambda payload: self.df.select(pieces.column.alias("stretch"), *self._columns(payload))
 
-    def cut(self, surveyed: Surveyed, count: int) -> Callable[[Column], DataFrame]:
+    def cut(self, bounds: list[Any], count: int) -> Callable[[Column], DataFrame]:
         """Each range a stretch, in one partition."""
-        column = slice_column(self.df, self.order[0], surveyed.bounds(count))
+        column = slice_column(self.df, self.order[0], bounds)
         keys = [f"order{k}" for k in range(len(self.order))]
 
         def rows(payload: Column) -> DataFrame:
@@ -131,9 +166,9 @@ class _Source:
 
         return rows
 
-    def summaries(self, rows: Callable[[Column], DataFrame]) -> list[tuple[Any, ...]]:
-        """The first pass: rows with SUMMARIES_SCHEMA."""
-        task = Summarize(self.gaps == "allow", (self.payload, *self.order))
+    def summaries(self, rows: Callable[[Column], DataFrame], *, in_order: bool = False) -> list[_Found]:
+        """The first pass: what was found of each stretch, in the order of the stream."""
+        task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
         kind = F.substring(F.col(quoted(self.payload)), 1, 1)
         controls = (
             F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
@@ -142,19 +177,28 @@ class _Source:
             )
             .otherwise(F.col(quoted(self.payload)))
         )
-        return [
-            tuple(row) for row in rows(controls).mapInArrow(task, spark_schema(SUMMARIES_SCHEMA)).collect()
-        ]
+        kinds = [self.df.schema[name].dataType for name in self.order]
+        ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
+        schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
+        table = rows(controls).mapInArrow(task, schema).toArrow()
+        head, many = len(SUMMARIES_SCHEMA), len(kinds)
+        found: list[_Found] = []
+        for row in zip(*table.to_pydict().values(), strict=True):
+            values = dict(zip(SUMMARIES_SCHEMA.names, row[:head], strict=True))
+            found.append(_Found(**values, begins=row[head : head + many], ends=row[head + many :]))
+        if not in_order:
+            return sorted(found, key=lambda each: each.stretch)
+        return sorted(found, key=lambda each: each.begins) if all(each.ascending for each in found) else found
 
-    def tagged(self, rows: Callable[[Column], DataFrame], found: list[tuple[Any, ...]]) -> DataFrame:
+    def tagged(self, rows: Callable[[Column], DataFrame], found: list[_Found]) -> DataFrame:
         """The second pass, over stretches in the order of the stream."""
         before: str | None = None
-        for _, _, first, last, problem, _ in found:
-            if problem is not None:
-                raise ValueError(problem)
-            if before is not None and self._gap(before, first):
-                raise ValueError(gap(self.order[0], int(before), int(first)))
-            before = last
+        for each in found:
+            if each.problem is not None:
+                raise ValueError(each.problem)
+            if before is not None and self._gap(before, each.first):
+                raise ValueError(gap(self.order[0], int(before), int(each.first)))
+            before = each.last
         starts, error = _starts(found)
         whole = rows(F.col(quoted(self.payload)))
         if error is not None:
@@ -198,14 +242,14 @@ def _check(
             )
 
 
-def _starts(found: list[tuple[Any, ...]]) -> tuple[Starts, DecodeError | None]:
+def _starts(found: list[_Found]) -> tuple[Starts, DecodeError | None]:
     """The start of each stretch, from the first to the last or to that with an error."""
     stretches: dict[int, Start] = {}
     state, problem = StreamState(), None
-    for number, count, first, last, _, summary in found:
-        stretches[number] = Start.of(state, count, first, last)
+    for each in found:
+        stretches[each.stretch] = Start.of(state, each.count, each.first, each.last)
         try:
-            state = Summary.from_bytes(bytes(summary)).apply(state)
+            state = Summary.from_bytes(each.summary).apply(state)
         except DecodeError as error:
             problem = error
             break

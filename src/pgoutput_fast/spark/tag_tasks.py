@@ -20,12 +20,14 @@ from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.options import Options
-from pgoutput_fast.spark.order_tasks import runs_of, text_at
+from pgoutput_fast.spark.order_tasks import ascending, runs_of, text_at
 from pgoutput_fast.state import StreamState
 from pgoutput_fast.summarizer import Summarizer
 
 __all__ = [
     "ERRORS_SCHEMA",
+    "LSN",
+    "SESSION",
     "SUMMARIES_SCHEMA",
     "ChangedInputError",
     "FindErrors",
@@ -33,16 +35,21 @@ __all__ = [
     "Starts",
     "Summarize",
     "TagStretches",
+    "ends_names",
     "gap",
 ]
 
-# Positions of the columns that these tasks get; the order columns follow.
-_STRETCH, _PAYLOAD, _LSN, _SESSION, _ORDER = range(5)
+# What these tasks get: the number of the stretch, the payload, the order columns, and what else there is of those two.
+# Each column costs the JVM some 60 ns a row.
+_PAYLOAD, _ORDER = 1, 2
+LSN, SESSION = "lsn", "session"
 
+# The order columns of a stretch's first and of its last row follow.
 SUMMARIES_SCHEMA = pa.schema(
     [
         ("stretch", pa.int64()),
         ("count", pa.int64()),
+        ("ascending", pa.bool_()),
         ("first", pa.string()),  # its place in the order, as it is told
         ("last", pa.string()),
         ("problem", pa.string()),  # what is wrong with the order; there is no summary then
@@ -82,15 +89,18 @@ class Starts:
     catalog: str
 
 
-def _order_of(part: pa.RecordBatch) -> list[pa.Array]:
-    columns: list[pa.Array] = part.columns[_ORDER:]
+def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
+    at = [k for k, name in enumerate(part.schema.names) if name not in (LSN, SESSION)][_ORDER:]
+    columns: list[pa.Array] = [part.column(k) for k in at]
     return columns
 
 
 def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
     """The part cut where a session starts; whether one does at the beginning."""
-    marks = part.column(_SESSION)
-    starts = pc.indices_nonzero(marks.fill_null(False)).to_pylist() if marks.null_count < len(marks) else []
+    if SESSION not in part.schema.names:
+        yield False, part
+        return
+    starts = pc.indices_nonzero(part.column(SESSION).fill_null(False)).to_pylist()
     edges = sorted({0, *starts, part.num_rows})
     for begin, end in pairwise(edges):
         yield begin in starts, part.slice(begin, end - begin)
@@ -98,52 +108,62 @@ def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
 
 @dataclass(frozen=True)
 class Summarize:
-    """Stretches -> a row with SUMMARIES_SCHEMA for each.
+    """Stretches -> a row for each, with SUMMARIES_SCHEMA and the order columns of its ends.
 
     Attributes:
         gaps: whether a missing value of the one order column, an integer, is let pass.
         names: of the payload and the order columns, for errors.
+        in_order: whether the rows must be in order: then this ends with the first stretch that is not.
     """
 
     gaps: bool
     names: tuple[str, ...]
+    in_order: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, parts in runs_of(batches):
-            summarizer, count, problem, before = Summarizer(), 0, None, None
-            first: str | None = None
-            last: str | None = None
+            summarizer, count, problem = Summarizer(), 0, None
+            first: pa.RecordBatch | None = None
+            last: pa.RecordBatch | None = None
+            is_ascending = True
             for part in parts:
-                problem = problem or self._problem(part, before)
+                order = _joined(part, last)
+                if self.in_order and not ascending(order):
+                    is_ascending = False
+                problem = problem or self._problem(part, order)
                 for starts, some in _sessions(part) if problem is None else ():
                     if starts:
                         summarizer.start_session()
                     summarizer.add(some.column(_PAYLOAD), _lsns(some))
-                first = text_at(_order_of(part), 0) if first is None else first
-                last, count = text_at(_order_of(part), -1), count + part.num_rows
-                before = part.slice(part.num_rows - 1)
-            summary = summarizer.summary().to_bytes() if problem is None else None
-            row = [number, count, first, last, problem, summary]
+                first = part.slice(0, 1) if first is None else first
+                last, count = part.slice(part.num_rows - 1), count + part.num_rows
+                if not is_ascending:
+                    break
+            assert first is not None
+            assert last is not None
+            ends = [_order_of(first), _order_of(last)]
+            summary = summarizer.summary().to_bytes() if problem is None and is_ascending else None
+            row = [number, count, is_ascending, *(text_at(end, 0) for end in ends), problem, summary]
+            head = [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(
-                [pa.array([value], field.type) for value, field in zip(row, SUMMARIES_SCHEMA, strict=True)],
-                schema=SUMMARIES_SCHEMA,
+                [*head, *ends[0], *ends[1]],
+                names=[*SUMMARIES_SCHEMA.names, *ends_names(len(ends[0]))],
             )
+            if not is_ascending:
+                return
 
-    def _problem(self, part: pa.RecordBatch, before: pa.RecordBatch | None) -> str | None:
-        """What is wrong with the order of a part that comes behind a row, or with the payloads."""
+    def _problem(self, part: pa.RecordBatch, columns: list[pa.Array]) -> str | None:
+        """What is wrong with the payloads of a part, or with its order and that of the row before it."""
         payload = part.column(_PAYLOAD)
         if payload.null_count:
             row = pc.index(payload.is_null(), True).as_py()
             return f"column {self.names[0]} is null where {_where(self.names[1:], part, row)}"
-        order = [part] if before is None else [before, part]
-        table = pa.Table.from_batches([each.select(range(_ORDER, each.num_columns)) for each in order])
-        columns = [column.combine_chunks() for column in table.columns]
         for name, column in zip(self.names[1:], columns, strict=True):
             if column.null_count:
                 return f"the order column {name} has nulls"
-        if table.num_rows < 2:
+        if len(columns[0]) < 2:
             return None
-        same = pa.array([True] * (table.num_rows - 1))
+        same = pa.array([True] * (len(columns[0]) - 1))
         for column in columns:
             same = pc.and_(same, pc.equal(column[1:], column[:-1]))
         row = pc.index(same, True).as_py()
@@ -155,6 +175,19 @@ class Summarize:
             if row >= 0:
                 return gap(self.names[1], columns[0][row].as_py(), columns[0][row + 1].as_py())
         return None
+
+
+def ends_names(count: int) -> list[str]:
+    """What the order columns of a stretch's ends are called in a row about it."""
+    return [f"{end}{k}" for end in ("first", "last") for k in range(count)]
+
+
+def _joined(part: pa.RecordBatch, before: pa.RecordBatch | None) -> list[pa.Array]:
+    """A part's order columns, behind those of the row before it."""
+    columns = _order_of(part)
+    if before is None:
+        return columns
+    return [pa.concat_arrays(pair) for pair in zip(_order_of(before), columns, strict=True)]
 
 
 def _told(names: tuple[str, ...], text: str) -> str:
@@ -171,7 +204,9 @@ def gap(name: str, before: int, behind: int) -> str:
 
 
 def _lsns(part: pa.RecordBatch) -> pa.Array | None:
-    lsn = part.column(_LSN)
+    if LSN not in part.schema.names:
+        return None
+    lsn = part.column(LSN)
     return None if lsn.null_count == len(lsn) else lsn.fill_null(0)
 
 
