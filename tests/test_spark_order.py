@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.spark.order import bounds, looks_ordered, pieces_of, sampled, slice_column
-from pgoutput_fast.spark.order_tasks import Sample, ascending, runs_of
+from pgoutput_fast.spark.order import bounds, pieces_of, slice_column, survey
+from pgoutput_fast.spark.order_tasks import ascending, runs_of
 
 SEVERAL = {
     "int": ([-3, 0, 9, 2**40], pa.int64()),
@@ -61,17 +61,6 @@ def batches(pieces: list[tuple[int, list[int]]], size: int) -> list[pa.RecordBat
     ]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_samples_are_taken_evenly(size: int) -> None:
-    values = pa.table({"order0": pa.array(range(5000, 9000), pa.int64())})
-    rows = [
-        row for batch in Sample(("rows", "value"))(iter(values.to_batches(size))) for row in batch.to_pylist()
-    ]
-    assert [row["value"] for row in rows] == list(range(5000, 9000, 32))
-    assert {row["rows"] for row in rows} == {32}
-    assert list(Sample(("rows", "value"))(iter([]))) == []
-
-
 def test_runs_end_where_the_number_changes() -> None:
     pieces = [(1, [1, 2]), (2, [3]), (1, [4, 5, 6])]
     for size in (1, 2, 10):
@@ -109,8 +98,9 @@ def test_bounds_on_spark_cut_where_the_driver_says(spark: Any) -> None:
             "cast(id as decimal(9, 2)) number",
         )
         for name in frame.columns:
-            assert looks_ordered(frame, name, pieces_of(frame))
-            cuts = bounds(sampled(frame, name), 6)
+            surveyed = survey(frame, name, pieces_of(frame))
+            assert surveyed.looks_ordered
+            cuts = bounds(surveyed.samples, 6)
             assert len(cuts) == 5
             counts = (
                 frame.groupBy(slice_column(frame, name, cuts).alias("slice"))
@@ -138,6 +128,19 @@ def test_bounds_on_spark_cut_where_the_driver_says(spark: Any) -> None:
     ],
 )
 def test_a_few_rows_tell_how_all_may_lie(spark: Any, order: str, looks: bool) -> None:
-    """Of each partition, in powers of two."""
     frame = spark.range(0, 300, 1, 3).selectExpr(f"{order} place")
-    assert looks_ordered(frame, "place", pieces_of(frame)) == looks
+    assert survey(frame, "place", pieces_of(frame)).looks_ordered == looks
+
+
+def test_samples_stand_for_all_rows(spark: Any) -> None:
+    frame = spark.range(0, 300_000, 1, 3)
+    samples = survey(frame, "id", pieces_of(frame)).samples
+    assert [value for value, _ in samples[:20]] == [*range(16), 16, 18, 20, 22]
+    assert 3 * 100 < len(samples) < 3 * 150
+    assert 0.9 * 300_000 < sum(weight for _, weight in samples) <= 300_000
+    assert max(weight for _, weight in samples) <= 100_000 / 8
+    shuffled = frame.selectExpr("id * 7919 % 300007 place")
+    cuts = bounds(survey(shuffled, "place", pieces_of(shuffled)).samples, 4)
+    assert all(abs(cut - 75_000 * k) < 10_000 for k, cut in enumerate(cuts, 1))
+    empty = frame.where("id < 0")
+    assert survey(empty, "id", pieces_of(empty)).samples == []

@@ -14,16 +14,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DataType,
     IntegerType,
-    LongType,
-    StructField,
-    StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from pgoutput_fast.spark.order_tasks import Sample
+__all__ = ["Pieces", "Surveyed", "bounds", "pieces_of", "quoted", "slice_column", "survey"]
 
-__all__ = ["Pieces", "bounds", "looks_ordered", "pieces_of", "quoted", "sampled", "slice_column"]
+
+# Spark's row ids have the partition above the row's number in it.
+_ROW_BITS = 33
+_NUMBER = f"(row & {(1 << _ROW_BITS) - 1})"
+_PICKED = f"{_NUMBER} = 0 OR {_NUMBER} & (shiftleft(1L, greatest(int(log2({_NUMBER})) - 3, 0)) - 1) = 0"
 
 
 def quoted(name: str) -> str:
@@ -44,33 +45,36 @@ class Pieces:
     stable: bool
 
 
-def looks_ordered(df: DataFrame, order: str, pieces: Pieces) -> bool:
-    """Whether each piece may be in order, and none lie within another: by a few rows of each partition, of which
-    nothing but the order's first column is read. No is for sure, unless there are nulls."""
-    at = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
-    # The first, the second, the third, the fifth, the ninth row, and so on.
-    some = df.select(pieces.column.alias("piece"), F.col(quoted(order)).alias("value"), at.alias("at"))
-    rows = some.where(F.bit_count("at") <= 1).select("piece", "value").toArrow().to_pydict()
+@dataclass(frozen=True)
+class Surveyed:
+    """What some rows tell of all.
+
+    Attributes:
+        looks_ordered: whether each piece may be in order, and none lie within another. No is for sure, unless there are
+            nulls.
+        samples: (value of the order's first column, how many rows it stands for), in order.
+    """
+
+    looks_ordered: bool
+    samples: list[tuple[Any, int]]
+
+
+def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
+    """Reads an order column, and nothing else; the JVM picks the rows, eight between each power of two and the next."""
+    row = F.monotonically_increasing_id()
+    some = df.select(pieces.column.alias("piece"), row.alias("row"), F.col(quoted(order)).alias("value"))
+    table = some.where(_PICKED).toArrow().sort_by("row")
+    pieces_, rows, values = (table.column(name).to_pylist() for name in ("piece", "row", "value"))
+    is_ordered = None not in values
     ends: dict[int, tuple[Any, Any]] = {}
-    for piece, value in zip(rows["piece"], rows["value"], strict=True):
+    for piece, value in zip(pieces_, values, strict=True) if is_ordered else ():
         first, last = ends.get(piece, (value, value))
-        if value is None or value < last:
-            return False
+        is_ordered = is_ordered and not value < last
         ends[piece] = first, value
-    return all(a[1] <= b[0] for a, b in pairwise(sorted(ends.values())))
-
-
-def sampled(df: DataFrame, order: str) -> list[tuple[Any, int]]:
-    """(value of the order's first column, how many rows it stands for), in order. Nothing else is read."""
-    kind = df.schema[order].dataType
-    schema = StructType([StructField("rows", LongType()), StructField("value", kind)])
-    found = (
-        df.select(F.col(quoted(order))).mapInArrow(Sample(("rows", "value")), schema).toArrow().to_pydict()
-    )
-    pairs = zip(found["value"], found["rows"], strict=True)
-    return sorted(
-        (pair for pair in pairs if pair[0] is not None and pair[0] == pair[0]), key=lambda pair: pair[0]
-    )
+    is_ordered = is_ordered and all(a[1] <= b[0] for a, b in pairwise(sorted(ends.values())))
+    weights = [b - a if a >> _ROW_BITS == b >> _ROW_BITS else 1 for a, b in pairwise([*rows, -1])]
+    known = (each for each in zip(values, weights, strict=True) if each[0] is not None and each[0] == each[0])
+    return Surveyed(is_ordered, sorted(known, key=lambda each: each[0]))
 
 
 def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:

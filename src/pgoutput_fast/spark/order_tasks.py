@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Sample", "ascending", "runs_of", "text_at"]
-
-# So many, up to twice, are sampled of a partition.
-_SAMPLES = 64
+__all__ = ["ascending", "runs_of", "text_at"]
 
 
 def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
@@ -57,30 +53,3 @@ def ascending(columns: list[pa.Array]) -> bool:
     except pa.ArrowNotImplementedError:
         return False
     return bool(pc.all(behind, min_count=0).as_py())
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Values of an order column -> some of them, evenly, and how many each stands for.
-
-    Attributes:
-        names: of what comes out: the count, the value.
-    """
-
-    names: tuple[str, str]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        count, stride = 0, 1
-        sample: pa.ChunkedArray | None = None
-        for batch in batches:
-            values = batch.column(0)
-            picked = values.take(pa.array(range(-count % stride, len(values), stride), pa.int64()))
-            sample = pa.chunked_array([*(sample.chunks if sample is not None else ()), picked])
-            count += len(values)
-            while len(sample) > 2 * _SAMPLES:
-                every_other = pa.array(range(0, len(sample), 2), pa.int64())
-                sample, stride = sample.take(every_other), 2 * stride
-        for chunk in sample.chunks if sample is not None else ():
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([stride] * len(chunk), pa.int64()), chunk], names=list(self.names)
-            )

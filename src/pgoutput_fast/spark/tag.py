@@ -16,11 +16,10 @@ from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.order import (
     Pieces,
     bounds,
-    looks_ordered,
     pieces_of,
     quoted,
-    sampled,
     slice_column,
+    survey,
 )
 from pgoutput_fast.spark.tag_tasks import (
     ERRORS_SCHEMA,
@@ -90,14 +89,15 @@ def tag(
     check_workers(df)
     source = _Source(df, order, payload, lsn, session_starts, gaps)
     pieces = pieces_of(df)
-    if partitions is None and pieces.stable and looks_ordered(df, order[0], pieces):
+    surveyed = survey(df, order[0], pieces)
+    if partitions is None and pieces.stable and surveyed.looks_ordered:
         rows = source.where_they_are(pieces)
         found = source.summaries(rows, in_order=True)
         # What is not in order after all is cut and sorted.
         if _one_after_the_other(found):
             return source.tagged(rows, found)
     count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    rows = source.cut(bounds(sampled(df, order[0]), count), count)
+    rows = source.cut(bounds(surveyed.samples, count), count)
     return source.tagged(rows, source.summaries(rows))
 
 
