@@ -15,6 +15,7 @@ from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.order import (
     Pieces,
+    Surveyed,
     bounds,
     pieces_of,
     quoted,
@@ -44,6 +45,8 @@ __all__ = ["tag"]
 # Of messages that do not move the state the first pass needs nothing but their tag; of logical ones their LSN.
 _NO_CONTROLS = tuple(bytes([kind]) for kind in b"IUDT")
 _LOGICAL_HEADER = 14  # with an xid
+# Of a range, unless the caller says how many there are. A task that has next to nothing to do takes some 50 ms.
+_LEAST_ROWS = 10_000
 
 
 def tag(
@@ -72,7 +75,7 @@ def tag(
             if there is one.
         gaps: whether one order column of integers must count up by one ("error") or may leave values out ("allow").
         partitions: into how many ranges to cut, shuffled in any case. If not given, rows that are in order stay where
-            they are, and others are cut into as many as `spark.sql.shuffle.partitions` says.
+            they are, and others are cut into as many as `spark.sql.shuffle.partitions` says, fewer if they are few.
 
     Returns:
         A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over the whole.
@@ -96,7 +99,7 @@ def tag(
         # What is not in order after all is cut and sorted.
         if _one_after_the_other(found):
             return source.tagged(rows, found)
-    count = partitions or int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    count = partitions or _ranges(df, surveyed)
     rows = source.cut(bounds(surveyed.samples, count), count)
     return source.tagged(rows, source.summaries(rows))
 
@@ -114,6 +117,12 @@ class _Found:
     summary: bytes
     begins: tuple[Any, ...]
     ends: tuple[Any, ...]
+
+
+def _ranges(df: DataFrame, surveyed: Surveyed) -> int:
+    """As many as Spark makes of a shuffle, but none for less than what a task is sent at once."""
+    most = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    return max(1, min(most, sum(weight for _, weight in surveyed.samples) // _LEAST_ROWS))
 
 
 def _one_after_the_other(found: list[_Found]) -> bool:
