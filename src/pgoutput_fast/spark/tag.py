@@ -165,13 +165,13 @@ class _Source:
         keys = [f"order{k}" for k in range(len(self.order))]
 
         def rows(payload: Column) -> DataFrame:
-            bare = self.df.select(column.alias("slice"), *self._columns(payload))
+            bare = self.df.select(column.cast("long").alias("stretch"), *self._columns(payload))
             # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
             by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
-            placed = by_id(count, F.col("slice")) if by_id is not None else bare.repartition(count, "slice")
+            spread = by_id or bare.repartition
             # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
-            ordered = placed.sortWithinPartitions(*keys)
-            return ordered.select(F.col("slice").cast("long").alias("stretch"), *ordered.columns[1:])
+            # Nothing is selected behind it: that would copy each row once more.
+            return spread(count, F.col("stretch").cast("int")).sortWithinPartitions(*keys)
 
         return rows
 
