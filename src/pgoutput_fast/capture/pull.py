@@ -84,9 +84,10 @@ class Pull:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A connection's end takes the server a moment, and whoever comes next should find the slot free.
-        with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
-            cursor.execute(_UNLOCK)
+        if kind is None:
+            # A connection's end takes the server a moment, and whoever comes next should find the slot free.
+            with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
+                cursor.execute(_UNLOCK)
         self._connection.close()
 
     def slot(self) -> Slot | None:

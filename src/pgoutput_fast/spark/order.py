@@ -20,7 +20,6 @@ from pyspark.sql.types import (
 
 __all__ = ["Pieces", "Surveyed", "bounds", "pieces_of", "quoted", "slice_column", "survey"]
 
-
 # Spark's row ids have the partition above the row's number in it.
 _ROW_BITS = 33
 _NUMBER = f"(row & {(1 << _ROW_BITS) - 1})"
@@ -90,9 +89,9 @@ def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
 
 
 def pieces_of(df: DataFrame) -> Pieces:
-    """The pieces of a DataFrame, and how they are known.
+    """The pieces of a DataFrame.
 
-    Behind a shuffle it may not be: partitions are joined as they turn out, and cut by new samples. Files are cut into
+    Behind a shuffle they are not stable: partitions are joined as they turn out, and cut by new samples. Files are cut into
     the same stretches, which partitions hold in any order; but which file is read is not known behind Python's workers,
     for which rows are read ahead.
     """
