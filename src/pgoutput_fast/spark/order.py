@@ -91,9 +91,9 @@ def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
 def pieces_of(df: DataFrame) -> Pieces:
     """The pieces of a DataFrame.
 
-    Behind a shuffle they are not stable: partitions are joined as they turn out, and cut by new samples. Files are cut into
-    the same stretches, which partitions hold in any order; but which file is read is not known behind Python's workers,
-    for which rows are read ahead.
+    Behind a shuffle they are not stable: partitions are joined as they turn out, and cut by new samples. Files are cut
+    into the same stretches, which partitions hold in any order; but which file is read is not known behind Python's
+    workers, for which rows are read ahead.
     """
     plan = df._jdf.queryExecution().executedPlan().toString()
     partition = F.spark_partition_id().cast("long")
