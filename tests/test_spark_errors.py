@@ -80,7 +80,7 @@ def test_changes(wal: Any) -> None:
     "damaged", [b"", b"\0", b"C", b"D"], ids=["empty", "no kind", "another kind", "too long"]
 )
 def test_payloads_that_begin_otherwise(spark: Any, payloads: list[bytes], damaged: bytes) -> None:
-    """A change is found by its tags, but tasks read its kind from the payload: such a row is no end of anything."""
+    """A change is found by its tags, which its payload must fit: such a row is no end of anything."""
     rows = pgo.tag(payloads[:12])[0].to_pylist()
     at = next(n for n, row in enumerate(rows) if row["kind"] == ord("I"))
     rows[at]["payload"] = damaged + rows[at]["payload"][1:] if damaged else b""

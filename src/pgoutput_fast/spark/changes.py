@@ -74,7 +74,7 @@ def changes(
         settled.table,
         settled.fingerprint,
     )
-    return rows.select(*SENT).mapInArrow(task, _described(settled, time))
+    return rows.selectExpr(*SENT).mapInArrow(task, _described(settled, time))
 
 
 def _described(settled: Settled, time: Time) -> StructType:
