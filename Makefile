@@ -34,7 +34,7 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## a real PostgreSQL, its WAL messages as typed columns on a real Spark, and the proof
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (about 10 minutes)
+test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (about 15 minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 

@@ -58,15 +58,22 @@ class DecodeChanges:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog)
         required = [field.name for field in self.schema if not field.nullable]
+        as_decoded = [(field.name, field.type) for field in self.target]
         for batch in batches:
             for each in self._decoded(batch, catalog).changes:
-                rows = fit(each.batch, self.schema)
+                rows = each.batch
+                fits = [(field.name, field.type) for field in rows.schema] == as_decoded
+                if not fits:
+                    rows = fit(rows, self.schema)
                 for name in required:
                     if rows.column(name).null_count:
                         raise ValueError(
                             f"{self.table}: column {name!r} has nulls, the pinned schema says it has none"
                         )
-                yield from to_spark(rows, self.target).to_batches()
+                if fits:
+                    yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
+                else:
+                    yield from to_spark(rows, self.target).to_batches()
 
     def _decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
         try:
