@@ -64,19 +64,14 @@ def _now(database: pg.Database) -> int:
     return int(database.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")[0][0])
 
 
+def _until_now(database: pg.Database, slot: str, path: Path) -> list[str]:
+    """Arguments of the command."""
+    given = {"dsn": database.dsn, "slot": slot, "publication": "p", "path": str(path), "until": "now"}
+    return [part for name, value in given.items() for part in (f"--{name}", value)]
+
+
 def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str, tmp_path: Path) -> None:
-    given = [
-        "--dsn",
-        base.dsn,
-        "--slot",
-        slot,
-        "--publication",
-        "p",
-        "--path",
-        str(tmp_path),
-        "--until",
-        "now",
-    ]
+    given = _until_now(base, slot, tmp_path)
     for n, more in enumerate((["--typed"], ["--typed", "--keep-days", "0"], ["--typed", "--keep-days", "1"])):
         base.execute(f"INSERT INTO t VALUES ({n})")
         done = subprocess.run(
@@ -98,18 +93,7 @@ def test_the_command_captures_through_sql_and_tells_metrics(
 ) -> None:
     base.execute("INSERT INTO t VALUES (1)")
     file = tmp_path / "capture.prom"
-    given = [
-        "--dsn",
-        base.dsn,
-        "--slot",
-        slot,
-        "--publication",
-        "p",
-        "--path",
-        str(tmp_path / "s"),
-        "--until",
-        "now",
-    ]
+    given = _until_now(base, slot, tmp_path / "s")
     told = [
         "--through",
         "sql",
