@@ -156,8 +156,25 @@ def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+_MANY = 3000  # rows that a savepoint changes, enough for a transaction to be streamed
+_FAR_BEHIND = 64 << 20
+
+
+def _behind(cursor: Any) -> int:
+    """Bytes of WAL that the slot of this database that is furthest behind has not acknowledged."""
+    cursor.execute(
+        "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::int8 FROM pg_replication_slots "
+        "WHERE database = current_database()"
+    )
+    (bytes_,) = cursor.fetchone()
+    cursor.connection.commit()
+    return int(bytes_)
+
+
 class Writers:
-    """Sessions that change `counted` without a pause: small and large transactions, savepoints, rollbacks.
+    """Sessions that change `counted`: small and large transactions, savepoints, rollbacks.
+
+    They wait for captures that are far behind: what a slot holds must not fill a disk, however long a test goes on.
 
     With `tolerant` they outlive the server, and go on when it is back. With `prepares` some are prepared, and end some
     time later.
@@ -216,7 +233,8 @@ class Writers:
                 if dice.random() < 0.4:
                     cursor.execute("SAVEPOINT s")
                     cursor.execute(
-                        "UPDATE counted SET n = n + 100 WHERE id BETWEEN %s AND %s", (base, base + made)
+                        "UPDATE counted SET n = n + 100 WHERE id BETWEEN %s AND %s",
+                        (base + max(0, made - _MANY), base + made),
                     )
                     cursor.execute("ROLLBACK TO SAVEPOINT s")
                 at = dice.randrange(made + count)
@@ -238,6 +256,8 @@ class Writers:
                     connection.commit()
                 made += count if ends == "COMMIT" else 0
                 self._stop.wait(0.002)
+                while not self._stop.is_set() and _behind(cursor) > _FAR_BEHIND:
+                    self._stop.wait(0.05)
 
 
 # A capture in a process of its own, to be killed: dsn, slot, directory.

@@ -7,7 +7,9 @@ import random
 import re
 import subprocess
 import sys
+import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +93,40 @@ def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch
     assert tagged(df, partitions=5).to_pylist() == expected(wal).to_pylist()
 
 
-def test_what_runs_again_cuts_at_the_same_places(spark: Any) -> None:
+def test_what_runs_again_cuts_at_the_same_places(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are in the plan: nothing that a task or another run of it samples."""
+    monkeypatch.setattr("pgoutput_fast.spark.shuffled._java", lambda thing, name: None)
     got = pgspark.tag(frame(spark, without_sessions()), "place", payload="data", partitions=3)
     plan = got._jdf.queryExecution().executedPlan().toString()
     assert "CASE WHEN (place" in plan
     assert "rangepartitioning" not in plan
     assert got.orderBy("seq", "relation").collect() == got.orderBy("seq", "relation").collect()
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_the_input_is_shuffled_once(
+    spark: Any,
+    wal: list[bytes],
+    tmp_path: Path,
+    is_shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However often the result is used; where Spark has no way to share it, the result is the same."""
+    if not is_shared:
+        monkeypatch.setattr("pgoutput_fast.spark.shuffled._java", lambda thing, name: None)
+
+    def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (tmp_path / uuid.uuid4().hex).touch()
+        yield from batches
+
+    df = frame(spark, wal).select("place", "data").mapInArrow(noted, "place long, data binary")
+    got = pgspark.tag(df, "place", payload="data", partitions=4)
+    for _ in range(2):
+        assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
+    # Once for the look at the order, once for the shuffle; or else for each of the two passes, of which one ran twice.
+    assert len(list(tmp_path.iterdir())) == 3 * (2 if is_shared else 4)
+    assert ("cannot share a shuffle" in caplog.text) == (not is_shared)
 
 
 def test_more_partitions_than_payloads(spark: Any) -> None:
@@ -208,8 +237,8 @@ def write_files(directory: Path, payloads: list[bytes], cuts: list[int], more: A
         pq.write_table(pa.table(table), directory / name, row_group_size=20)
 
 
-def shuffles(df: Any) -> bool:
-    return "Exchange" in df._jdf.queryExecution().executedPlan().toString()
+def is_sorted(df: Any) -> bool:
+    return "Sort [" in df._jdf.queryExecution().executedPlan().toString()
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -225,10 +254,10 @@ def test_files_in_order_are_tagged_where_they_are(
         df = spark.read.parquet(str(tmp_path / "dump"))
         got = pgspark.tag(df, "place", payload="data")
         assert df.rdd.getNumPartitions() > 12 if split else df.rdd.getNumPartitions() < 8
-        assert not shuffles(got)
+        assert not is_sorted(got)
         assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
         again = pgspark.tag(df, "place", payload="data", partitions=3)
-        assert shuffles(again)
+        assert is_sorted(again)
         assert again.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
@@ -240,7 +269,7 @@ def test_partitions_in_order_are_tagged_where_they_are(spark: Any, wal: list[byt
     rows = pa.table({"place": pa.array(range(len(wal)), pa.int64()), "data": pa.array(wal, pa.binary())})
     df = spark.createDataFrame(rows).mapInArrow(lambda batches: batches, "place long, data binary")
     got = pgspark.tag(df.where("place < 30"), "place", payload="data")
-    assert not shuffles(got)
+    assert not is_sorted(got)
     assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal[:30]).to_pylist()
 
 
@@ -255,7 +284,7 @@ def test_what_is_cut_within_one_another_is_sorted(spark: Any, wal: list[bytes], 
         }
         pq.write_table(pa.table(rows), directory / f"{k}.parquet")
     got = pgspark.tag(spark.read.parquet(str(directory)), "place", payload="data")
-    assert shuffles(got)
+    assert is_sorted(got)
     assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
 
 
@@ -272,7 +301,7 @@ def test_what_is_wrong_with_the_order_of_files(spark: Any, wal: list[bytes], tmp
         with pytest.raises(ValueError, match=message):
             pgspark.tag(some, "place", payload="data")
     allowed = pgspark.tag(df.withColumn("place", expr("place * 3")), "place", payload="data", gaps="allow")
-    assert not shuffles(allowed)
+    assert not is_sorted(allowed)
     assert allowed.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
 
 
@@ -288,6 +317,7 @@ def test_other_files_when_the_result_is_used(spark: Any, wal: list[bytes], tmp_p
 
 FLAKY = """
 import sys
+from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -303,25 +333,32 @@ spark = (
     SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", False).config("spark.driver.memory", "1g")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    .config("spark.sql.execution.arrow.maxRecordsPerBatch", 7)
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", 7).config("spark.local.dir", sys.argv[3])
     .config("spark.sql.shuffle.partitions", 2).getOrCreate()
 )
 rows = pq.read_table(sys.argv[1]).sort_by("place")
 dump = spark.createDataFrame(rows).mapInArrow(flaky, "place long, data binary")
 for partitions in (None, 3):
     tagged = pgspark.tag(dump, "place", payload="data", partitions=partitions)
-    shuffled = "Exchange" in tagged._jdf.queryExecution().executedPlan().toString()
-    assert shuffled == (partitions is not None)
+    is_sorted = "Sort [" in tagged._jdf.queryExecution().executedPlan().toString()
+    assert is_sorted == (partitions is not None)
+    written = list(Path(sys.argv[3]).rglob("shuffle_*.data"))
+    assert bool(written) == is_sorted
+    for path in written:  # as if the executor were lost that wrote them
+        path.unlink()
     tagged.mapInArrow(flaky, tagged.schema).write.parquet(f"{sys.argv[2]}/{partitions}")
 spark.stop()
 """
 
 
 def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
-    """Each task fails in its midst, in each pass: in a Spark of its own, since this one does not try again."""
+    """Each task fails in its midst, in each pass, and what was shuffled is lost between them.
+
+    In a Spark of its own, since this one does not try again.
+    """
     payloads = without_sessions()
     write_files(tmp_path / "dump", payloads, [20, 40])
-    command = [sys.executable, "-c", FLAKY, str(tmp_path / "dump"), str(tmp_path)]
+    command = [sys.executable, "-c", FLAKY, str(tmp_path / "dump"), str(tmp_path), str(tmp_path / "local")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("a lost executor") > 8
@@ -356,7 +393,7 @@ def test_sessions_start_where_a_column_says_so(spark: Any, tmp_path: Path, parti
     )
     df = spark.read.parquet(str(tmp_path / "dump"))
     got = pgspark.tag(df, "place", payload="data", session_starts="more", partitions=partitions)
-    assert shuffles(got) == (partitions is not None)
+    assert is_sorted(got) == (partitions is not None)
     keys = ("seq", "kind", "relation")
     assert sorted(got.toArrow().to_pylist(), key=lambda row: [row[k] or 0 for k in keys]) == sorted(
         rows, key=lambda row: [row[k] or 0 for k in keys]

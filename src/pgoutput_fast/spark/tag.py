@@ -22,6 +22,7 @@ from pgoutput_fast.spark.order import (
     slice_column,
     survey,
 )
+from pgoutput_fast.spark.shuffled import shuffled_once
 from pgoutput_fast.spark.tag_tasks import (
     ERRORS_SCHEMA,
     LSN,
@@ -61,10 +62,11 @@ def tag(
 ) -> DataFrame:
     """Tags untagged payloads of any origin: what `pgo.tag` gives for all of them in order, in parallel.
 
-    If each file, or stretch of one, is in order and none lies within another, they are tagged where they are; else they
-    are cut into ranges, shuffled and sorted. A few rows of each partition tell which it may be. The payloads are read
+    If each file, or stretch of one, is in order and none lies within another, they are tagged where they are, and read
     twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
-    second runs when the result is used. Between the two the input must stay as it is.
+    second runs when the result is used. Between the two the input must stay as it is. Else they are cut into ranges,
+    shuffled once, and sorted in each pass; what was shuffled stays on the executors' disks while the result is in use.
+    A few rows of each partition tell which it may be.
 
     Args:
         df: rows of payloads, in any order and partitioning.
@@ -134,9 +136,13 @@ def _one_after_the_other(found: list[_Found]) -> bool:
     )
 
 
+# The rows of all stretches, with what is asked for of the column `payload`.
+_Rows = Callable[[Column], DataFrame]
+
+
 @dataclass(frozen=True)
 class _Source:
-    """What is to be tagged. Rows come out of a function that is given the payloads."""
+    """What is to be tagged."""
 
     df: DataFrame
     order: tuple[str, ...]
@@ -145,46 +151,41 @@ class _Source:
     session_starts: str | None
     gaps: str
 
-    def _columns(self, payload: Column) -> list[Column]:
-        """The columns that tasks get, behind the stretch's number."""
-        columns = [payload.alias("payload")]
+    def _bare(self, stretch: Column) -> DataFrame:
+        """The columns that tasks get, the number of the stretch in front."""
+        columns = [stretch.cast("long").alias("stretch"), F.col(quoted(self.payload)).alias("payload")]
         columns += [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)]
         if self.lsn is not None:
             columns.append(F.col(quoted(self.lsn)).cast("long").alias(LSN))
         if self.session_starts is not None:
             columns.append(F.col(quoted(self.session_starts)).cast("boolean").alias(SESSION))
-        return columns
+        return self.df.select(columns)
 
-    def where_they_are(self, pieces: Pieces) -> Callable[[Column], DataFrame]:
+    def where_they_are(self, pieces: Pieces) -> _Rows:
         """Each piece a stretch."""
-        return lambda payload: self.df.select(pieces.column.alias("stretch"), *self._columns(payload))
+        bare = self._bare(pieces.column)
+        return lambda payload: bare.withColumn("payload", payload)
 
-    def cut(self, bounds: list[Any], count: int) -> Callable[[Column], DataFrame]:
+    def cut(self, bounds: list[Any], count: int) -> _Rows:
         """Each range a stretch, in one partition."""
-        column = slice_column(self.df, self.order[0], bounds)
+        bare = self._bare(slice_column(self.df, self.order[0], bounds))
+        # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
+        by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
+        ranges = shuffled_once((by_id or bare.repartition)(count, F.col("stretch").cast("int")))
+        # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
+        # Nothing is selected behind it: that would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
+        return lambda payload: ranges.withColumn("payload", payload).sortWithinPartitions(*keys)
 
-        def rows(payload: Column) -> DataFrame:
-            bare = self.df.select(column.cast("long").alias("stretch"), *self._columns(payload))
-            # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
-            by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
-            spread = by_id or bare.repartition
-            # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
-            # Nothing is selected behind it: that would copy each row once more.
-            return spread(count, F.col("stretch").cast("int")).sortWithinPartitions(*keys)
-
-        return rows
-
-    def summaries(self, rows: Callable[[Column], DataFrame], *, in_order: bool = False) -> list[_Found]:
+    def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_Found]:
         """The first pass: what was found of each stretch, in the order of the stream."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
-        kind = F.substring(F.col(quoted(self.payload)), 1, 1)
+        payload = F.col("payload")
+        kind = F.substring(payload, 1, 1)
         controls = (
             F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
-            .when(
-                kind == F.lit(bytearray(b"M")), F.substring(F.col(quoted(self.payload)), 1, _LOGICAL_HEADER)
-            )
-            .otherwise(F.col(quoted(self.payload)))
+            .when(kind == F.lit(bytearray(b"M")), F.substring(payload, 1, _LOGICAL_HEADER))
+            .otherwise(payload)
         )
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
@@ -199,7 +200,7 @@ class _Source:
             return sorted(found, key=lambda each: each.stretch)
         return sorted(found, key=lambda each: each.begins) if all(each.ascending for each in found) else found
 
-    def tagged(self, rows: Callable[[Column], DataFrame], found: list[_Found]) -> DataFrame:
+    def tagged(self, rows: _Rows, found: list[_Found]) -> DataFrame:
         """The second pass, over stretches in the order of the stream."""
         before: str | None = None
         for each in found:
@@ -209,7 +210,7 @@ class _Source:
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
         starts, error = _starts(found)
-        whole = rows(F.col(quoted(self.payload)))
+        whole = rows(F.col("payload"))
         if error is not None:
             raise _first_error(whole, starts, self.order, error)
         task = TagStretches(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
