@@ -61,8 +61,8 @@ class Surveyed:
 def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
     """Reads an order column, and nothing else; the JVM picks the rows, eight between each power of two and the next."""
     row = F.monotonically_increasing_id()
-    some = df.select(pieces.column.alias("piece"), row.alias("row"), F.col(quoted(order)).alias("value"))
-    table = some.where(_PICKED).toArrow().sort_by("row")
+    picked = df.select(row.alias("row"), F.col(quoted(order)).alias("value")).where(_PICKED)
+    table = picked.select(pieces.column.alias("piece"), "row", "value").toArrow().sort_by("row")
     pieces_, rows, values = (table.column(name).to_pylist() for name in ("piece", "row", "value"))
     is_ordered = None not in values
     ends: dict[int, tuple[Any, Any]] = {}
