@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -26,7 +26,9 @@ from pgoutput_fast.spark.shuffled import shuffled_once
 from pgoutput_fast.spark.tag_tasks import (
     ERRORS_SCHEMA,
     LSN,
+    PAYLOAD,
     SESSION,
+    STRETCH,
     SUMMARIES_SCHEMA,
     FindErrors,
     Start,
@@ -136,8 +138,29 @@ def _one_after_the_other(found: list[_Found]) -> bool:
     )
 
 
-# The rows of all stretches, with what is asked for of the column `payload`.
-_Rows = Callable[[Column], DataFrame]
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of all stretches: for the first pass, whose payloads are cut down to what it needs, and the second."""
+
+    first: DataFrame
+    second: DataFrame
+
+
+def _controls() -> Column:
+    """Of messages that do not move the state their tag, of logical ones their LSN; the others."""
+    payload = F.col(PAYLOAD)
+    kind = F.substring(payload, 1, 1)
+    return (
+        F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
+        .when(kind == F.lit(bytearray(b"M")), F.substring(payload, 1, _LOGICAL_HEADER))
+        .otherwise(payload)
+    )
+
+
+def _numbered(rows: DataFrame, stretch: Column) -> DataFrame:
+    """Rows of the first pass: with the number of their stretch, and without what changes hold."""
+    more = [F.col(name) for name in rows.columns if name != PAYLOAD]
+    return rows.select(stretch.cast("long").alias(STRETCH), _controls().alias(PAYLOAD), *more)
 
 
 @dataclass(frozen=True)
@@ -151,9 +174,9 @@ class _Source:
     session_starts: str | None
     gaps: str
 
-    def _bare(self, stretch: Column) -> DataFrame:
-        """The columns that tasks get, the number of the stretch in front."""
-        columns = [stretch.cast("long").alias("stretch"), F.col(quoted(self.payload)).alias("payload")]
+    def _bare(self) -> DataFrame:
+        """What tasks need of the columns."""
+        columns = [F.col(quoted(self.payload)).alias(PAYLOAD)]
         columns += [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)]
         if self.lsn is not None:
             columns.append(F.col(quoted(self.lsn)).cast("long").alias(LSN))
@@ -163,34 +186,27 @@ class _Source:
 
     def where_they_are(self, pieces: Pieces) -> _Rows:
         """Each piece a stretch."""
-        bare = self._bare(pieces.column)
-        return lambda payload: bare.withColumn("payload", payload)
+        return _Rows(_numbered(self._bare(), pieces.column), self._bare())
 
     def cut(self, bounds: list[Any], count: int) -> _Rows:
         """Each range a stretch, in one partition."""
-        bare = self._bare(slice_column(self.df, self.order[0], bounds))
+        bare = self._bare()
+        number = slice_column(bare, "order0", bounds)
         # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
         by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
-        ranges = shuffled_once((by_id or bare.repartition)(count, F.col("stretch").cast("int")))
+        ranges = shuffled_once((by_id or bare.repartition)(count, number))
         # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
-        # Nothing is selected behind it: that would copy each row once more.
+        # Nothing is selected between the shuffle and the second pass: that would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
-        return lambda payload: ranges.withColumn("payload", payload).sortWithinPartitions(*keys)
+        return _Rows(*(each.sortWithinPartitions(*keys) for each in (_numbered(ranges, number), ranges)))
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_Found]:
         """The first pass: what was found of each stretch, in the order of the stream."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
-        payload = F.col("payload")
-        kind = F.substring(payload, 1, 1)
-        controls = (
-            F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
-            .when(kind == F.lit(bytearray(b"M")), F.substring(payload, 1, _LOGICAL_HEADER))
-            .otherwise(payload)
-        )
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
-        table = rows(controls).mapInArrow(task, schema).toArrow()
+        table = rows.first.mapInArrow(task, schema).toArrow()
         head, many = len(SUMMARIES_SCHEMA), len(kinds)
         found: list[_Found] = []
         for row in zip(*table.to_pydict().values(), strict=True):
@@ -210,11 +226,10 @@ class _Source:
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
         starts, error = _starts(found)
-        whole = rows(F.col("payload"))
         if error is not None:
-            raise _first_error(whole, starts, self.order, error)
+            raise _first_error(rows.second, starts, self.order, error)
         task = TagStretches(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
-        return whole.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
+        return rows.second.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
 
     def _gap(self, before: str, first: str) -> bool:
         counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
@@ -253,16 +268,16 @@ def _check(
 
 
 def _starts(found: list[_Found]) -> tuple[Starts, DecodeError | None]:
-    """The start of each stretch, from the first to the last or to that with an error."""
-    stretches: dict[int, Start] = {}
+    """The start of each stretch, and the error of the one that has the first."""
+    stretches: dict[str, Start] = {}
     state, problem = StreamState(), None
     for each in found:
-        stretches[each.stretch] = Start.of(state, each.count, each.first, each.last)
+        before = state if problem is None else None
+        stretches[each.first] = Start.of(before, each.count, each.first, each.last)
         try:
-            state = Summary.from_bytes(each.summary).apply(state)
+            state = state if problem else Summary.from_bytes(each.summary).apply(state)
         except DecodeError as error:
             problem = error
-            break
     return Starts(stretches, state.catalog.to_json()), problem
 
 

@@ -1,7 +1,7 @@
 """What tagging runs on the executors. Imports no PySpark; instances are pickled by the driver.
 
-Rows come as stretches of the stream, which are known by a number and lie in order; a partition may hold several, each
-as a whole.
+Rows come as stretches of the stream, which lie in order; a partition may hold several, each as a whole. For the first
+pass they have a number; the second knows them by where they begin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from pgoutput_fast.summarizer import Summarizer
 __all__ = [
     "ERRORS_SCHEMA",
     "LSN",
+    "PAYLOAD",
     "SESSION",
+    "STRETCH",
     "SUMMARIES_SCHEMA",
     "ChangedInputError",
     "FindErrors",
@@ -39,10 +41,9 @@ __all__ = [
     "gap",
 ]
 
-# What these tasks get: the number of the stretch, the payload, the order columns, and what else there is of those two.
-# Each column costs the JVM some 60 ns a row.
-_PAYLOAD, _ORDER = 1, 2
-LSN, SESSION = "lsn", "session"
+# What these tasks get, in order: for the first pass the number of the stretch, the payload, the order columns, and what
+# else there is of the other two. Each column costs the JVM some 60 ns a row.
+STRETCH, PAYLOAD, LSN, SESSION = "stretch", "payload", "lsn", "session"
 
 # The order columns of a stretch's first and of its last row follow.
 SUMMARIES_SCHEMA = pa.schema(
@@ -67,30 +68,31 @@ class Start:
     """What a stretch is tagged from.
 
     Attributes:
-        state: values of the stream's state before it, as compressed JSON.
+        state: values of the stream's state before it, as compressed JSON; None behind the stream's first error.
         count, first, last: what the stretch was when it was summarised.
     """
 
-    state: bytes
+    state: bytes | None
     count: int
     first: str
     last: str
 
     @classmethod
-    def of(cls, state: StreamState, count: int, first: str, last: str) -> Start:
-        return cls(zlib.compress(json.dumps(state.values).encode(), 1), count, first, last)
+    def of(cls, state: StreamState | None, count: int, first: str, last: str) -> Start:
+        values = None if state is None else zlib.compress(json.dumps(state.values).encode(), 1)
+        return cls(values, count, first, last)
 
 
 @dataclass(frozen=True)
 class Starts:
-    """The start of each stretch, by its number, and the relation versions that their states refer to, as JSON."""
+    """The start of each stretch, by its first row's place, and the relation versions that states refer to, as JSON."""
 
-    stretches: dict[int, Start]
+    stretches: dict[str, Start]
     catalog: str
 
 
 def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
-    at = [k for k, name in enumerate(part.schema.names) if name not in (LSN, SESSION)][_ORDER:]
+    at = [k for k, name in enumerate(part.schema.names) if name not in (STRETCH, PAYLOAD, LSN, SESSION)]
     columns: list[pa.Array] = [part.column(k) for k in at]
     return columns
 
@@ -134,7 +136,7 @@ class Summarize:
                 for starts, some in _sessions(part) if problem is None else ():
                     if starts:
                         summarizer.start_session()
-                    summarizer.add(some.column(_PAYLOAD), _lsns(some))
+                    summarizer.add(some.column(PAYLOAD), _lsns(some))
                 first = part.slice(0, 1) if first is None else first
                 last, count = part.slice(part.num_rows - 1), count + part.num_rows
                 if not is_ascending:
@@ -154,7 +156,7 @@ class Summarize:
 
     def _problem(self, part: pa.RecordBatch, columns: list[pa.Array]) -> str | None:
         """What is wrong with the payloads of a part, or with its order and that of the row before it."""
-        payload = part.column(_PAYLOAD)
+        payload = part.column(PAYLOAD)
         if payload.null_count:
             row = pc.index(payload.is_null(), True).as_py()
             return f"column {self.names[0]} is null where {_where(self.names[1:], part, row)}"
@@ -214,45 +216,84 @@ class ChangedInputError(RuntimeError):
     """The input was read twice, and was not the same."""
 
 
-class _Tagging:
-    def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
-        self.starts = starts.stretches
-        self.catalog = Catalog.from_json(starts.catalog)
-        self.names = names
+class _Stretches:
+    """Rows as they come, cut into stretches and tagged."""
 
-    def tagged(self, number: int, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The parts of a stretch, tagged.
+    def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
+        self._starts = starts.stretches
+        self._catalog = Catalog.from_json(starts.catalog)
+        self._names = names
+        self._start: Start | None = None  # of the stretch that the last row was in, if it goes on
+        self._native: NativeDecoder | None = None
+        self._count = 0
+
+    def tagged(
+        self, batch: pa.RecordBatch, errors: list[DecodeError] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The next rows, tagged, but for those behind the stream's first error.
+
+        Args:
+            errors: where errors go instead; the rest of their stretch is passed over.
 
         Raises:
             ChangedInputError: if they are not those that were summarised.
             DecodeError: for a message that cannot be taken; it tells its place in the order, too.
         """
-        start = self.starts.get(number)
+        order, at = _order_of(batch), 0
+        while at < batch.num_rows:
+            start = self._start or self._begin(text_at(order, at))
+            part = batch.slice(at, min(start.count - self._count, batch.num_rows - at))
+            try:
+                yield from self._tagged(part)
+            except DecodeError as error:
+                if errors is None:
+                    raise
+                errors.append(error)
+                self._native = None
+            at += part.num_rows
+            self._count += part.num_rows
+            self._start = start
+            if self._count == start.count:
+                if text_at(order, at - 1) != start.last:
+                    raise _changed()
+                self._start = None
+
+    def finish(self) -> None:
+        """To be called behind the last row.
+
+        Raises:
+            ChangedInputError: if a stretch has fewer than it had.
+        """
+        if self._start is not None:
+            raise _changed()
+
+    def _begin(self, first: str) -> Start:
+        start = self._starts.get(first)
         if start is None:
             raise _changed()
-        native = NativeDecoder(Options(), StreamState(json.loads(zlib.decompress(start.state)), self.catalog))
-        count = 0
-        first: str | None = None
-        last: str | None = None
-        for part in parts:
-            first = text_at(_order_of(part), 0) if first is None else first
-            last, count = text_at(_order_of(part), -1), count + part.num_rows
-            for starts, some in _sessions(part):
-                if starts:
-                    native.start_session()
-                seq = native.next_seq
-                try:
-                    yield native.tag([some.column(_PAYLOAD)], _lsns(some), None)[0]
-                except DecodeError as error:
-                    at = seq if error.seq is None else error.seq
-                    raise DecodeError(
-                        f"{error.reason} ({_where(self.names, some, at - seq)})",
-                        seq=error.seq,
-                        lsn=error.lsn,
-                        byte_offset=error.byte_offset,
-                    ) from None
-        if (start.count, start.first, start.last) != (count, first, last):
-            raise _changed()
+        self._count, self._native = 0, None
+        if start.state is not None:
+            state = StreamState(json.loads(zlib.decompress(start.state)), self._catalog)
+            self._native = NativeDecoder(Options(), state)
+        return start
+
+    def _tagged(self, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        native = self._native
+        for starts, some in _sessions(part) if native is not None else ():
+            assert native is not None
+            if starts:
+                native.start_session()
+            seq = native.next_seq
+            try:
+                yield native.tag([some.column(PAYLOAD)], _lsns(some), None)[0]
+            except DecodeError as error:
+                at = seq if error.seq is None else error.seq
+                raise DecodeError(
+                    f"{error.reason} ({_where(self._names, some, at - seq)})",
+                    seq=error.seq,
+                    lsn=error.lsn,
+                    byte_offset=error.byte_offset,
+                ) from None
 
 
 def _changed() -> ChangedInputError:
@@ -278,15 +319,16 @@ class TagStretches:
     target: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tagging = _Tagging(self.starts, self.names)
-        for number, parts in runs_of(batches):
-            for tagged in tagging.tagged(number, parts):
+        stretches = _Stretches(self.starts, self.names)
+        for batch in batches:
+            for tagged in stretches.tagged(batch):
                 yield pa.RecordBatch.from_arrays(tagged.columns, schema=self.target)
+        stretches.finish()
 
 
 @dataclass(frozen=True)
 class FindErrors:
-    """Stretches -> the first error of each that has one, as rows with ERRORS_SCHEMA; not of those without a start.
+    """Stretches -> the first error of each that has one, as rows with ERRORS_SCHEMA; not of those without a state.
 
     Attributes as those of TagStretches.
     """
@@ -295,16 +337,12 @@ class FindErrors:
     names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tagging = _Tagging(self.starts, self.names)
-        for number, parts in runs_of(batches):
-            error: Any = None
-            try:
-                for _ in tagging.tagged(number, parts) if number in self.starts.stretches else ():
-                    pass
-            except DecodeError as problem:
-                error = problem
-            for _ in parts:
+        stretches = _Stretches(self.starts, self.names)
+        for batch in batches:
+            errors: list[Any] = []
+            for _ in stretches.tagged(batch, errors):
                 pass
-            if error is not None:
-                row = {name: getattr(error, name) for name in ERRORS_SCHEMA.names}
-                yield pa.RecordBatch.from_pylist([row], ERRORS_SCHEMA)
+            rows = [{name: getattr(error, name) for name in ERRORS_SCHEMA.names} for error in errors]
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, ERRORS_SCHEMA)
+        stretches.finish()
