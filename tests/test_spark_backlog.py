@@ -20,7 +20,7 @@ import pg
 import pgoutput_fast as pgo
 from backlog import TABLES, backlog, same_tables, server_table, spark_table
 from pgoutput_fast import spark as pgspark
-from test_spark_tag import shuffles
+from test_spark_tag import is_sorted
 
 SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20261121")
 MESSAGES = 100_000
@@ -85,7 +85,7 @@ def test_shuffled_files_give_the_tables_of_the_server(
         random.Random(SEED).shuffle(order)
     dump = spark.read.parquet(captured.write(tmp_path / "dump", order))
     tagged = pgspark.tag(dump, "place", payload="data", lsn="lsn")
-    assert shuffles(tagged) == (how == "rows")
+    assert is_sorted(tagged) == (how == "rows")
     tagged.write.parquet(str(tmp_path / "tagged"))
     wal = spark.read.parquet(str(tmp_path / "tagged"))
     expected = pa.Table.from_batches([pgo.tag(captured.payloads, lsn=captured.lsns)[0]])

@@ -48,6 +48,7 @@ _PREFIX = "pgoutput_fast."
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
 _MOST_BYTES = (1 << 31) - 1
+_NO_ROWS = TAGGED_SCHEMA.empty_table()
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
 
@@ -271,7 +272,8 @@ def read_segment(
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
                 chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
-            rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names)
+            # Old versions of Arrow cannot read no row group.
+            rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
         raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
     rows = rows.cast(TAGGED_SCHEMA)
