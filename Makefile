@@ -7,6 +7,7 @@ SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx
 TIME ?= 300
 ROWS ?= 20000000
 MESSAGES ?= 10000000
+KILLS ?= 50
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-matrix lint bench bench-spark fuzz sanitize soak wheel develop clean
@@ -79,14 +80,14 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed 400 times and more (an hour)
+soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways (an hour)
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
-	PGOUTPUT_FAST_KILLS=200 $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
 	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/test_capture_faults.py --timeout 3600
-	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
-	PGOUTPUT_FAST_KILLS=50 $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

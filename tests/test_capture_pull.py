@@ -457,7 +457,7 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=500
 
 
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
-    """The full form takes PGOUTPUT_FAST_KILLS=200."""
+    """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     arguments = [sys.executable, "-c", _PROCESS, streaming_dsn(database), slot, str(tmp_path)]
     with Writers(database):

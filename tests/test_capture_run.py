@@ -207,7 +207,7 @@ def test_a_connection_that_is_cut(
 
 @pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
-    """The full form takes PGOUTPUT_FAST_KILLS=200."""
+    """The full form takes PGOUTPUT_FAST_KILLS=50."""
     if prepares:
         if database.version < 15:
             pytest.skip("prepared transactions are sent since 15")

@@ -368,7 +368,7 @@ Capture(dsn, slot, ["captured"], directory, limits=Limits(seconds=0.05, rows=300
 
 
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
-    """The full form takes PGOUTPUT_FAST_KILLS=200."""
+    """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
     if kills == 2 and database.version not in (10, 18):
         pytest.skip("not on every server in the short form")

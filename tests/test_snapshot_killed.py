@@ -76,7 +76,7 @@ def _check_what_is_there(directory: Path) -> set[str]:
 
 
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
-    """The full form takes PGOUTPUT_FAST_KILLS=200."""
+    """The full form takes PGOUTPUT_FAST_KILLS=50."""
     kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
     dice = random.Random(database.version)
     for k in range(kills):
