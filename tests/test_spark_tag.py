@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import expr
 
@@ -129,6 +130,36 @@ def test_the_input_is_shuffled_once(
     assert ("cannot share a shuffle" in caplog.text) == (not is_shared)
 
 
+@pytest.mark.parametrize("partitions", [None, 4])
+def test_tasks_have_the_settings_of_the_session(
+    spark: Any, wal: list[bytes], tmp_path: Path, partitions: int | None
+) -> None:
+    """In each pass, or else expressions of the input would mean something else there; and nothing of them stays."""
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+
+    def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (tmp_path / f"{TaskContext.get().getLocalProperty(key)} {uuid.uuid4().hex}".replace("/", "-")).touch()
+        yield from batches
+
+    spark.conf.set(key, "Asia/Tokyo")
+    try:
+        df = frame(spark, wal).select("place", "data").mapInArrow(noted, "place long, data binary")
+        assert (
+            pgspark.tag(df, "place", payload="data", partitions=partitions).count() == expected(wal).num_rows
+        )
+    finally:
+        spark.conf.set(key, before)
+    assert {path.name.split()[0] for path in tmp_path.iterdir()} == {"Asia-Tokyo"}
+    assert spark.sparkContext.getLocalProperty(key) is None
+
+
+def test_orders_that_are_not_those_of_bytes(spark: Any) -> None:
+    df = frame(spark, without_sessions()).selectExpr("data", "collate(string(place), 'UTF8_LCASE') place")
+    with pytest.raises(TypeError, match="place has the collation UTF8_LCASE: order by collate"):
+        pgspark.tag(df, "place", payload="data")
+
+
 def test_more_partitions_than_payloads(spark: Any) -> None:
     """Most are empty, and all others begin where nobody would cut."""
     payloads = without_sessions()[:12]
@@ -169,6 +200,9 @@ def test_the_same_place_twice_is_named(spark: Any) -> None:
     places = [k if k != 20 else 19 for k in range(len(payloads))]
     with pytest.raises(ValueError, match="two payloads have the same place: place = 19"):
         tagged(frame(spark, payloads, places), gaps="allow", partitions=4)
+    nan = frame(spark, payloads).selectExpr("data", "if(place > 50, double('nan'), place) place")
+    with pytest.raises(ValueError, match="two payloads have the same place: place = nan"):
+        pgspark.tag(nan, "place", payload="data", partitions=4)
 
 
 @pytest.mark.parametrize("partitions", [1, 4])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["shuffled_once"]
 
@@ -25,13 +27,33 @@ def shuffled_once(frame: DataFrame) -> DataFrame:
     # The types of a session and a frame are those of Spark Connect, too, which has no JVM to ask.
     session, java = _java(frame.sparkSession, "_jsparkSession"), _java(frame, "_jdf")
     try:
-        rows = session.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
+        with _settings_for_tasks(frame.sparkSession):
+            rows = session.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
     except (AttributeError, Py4JError) as problem:
         if hasattr(problem, "java_exception"):  # the query's own
             raise
         _log.warning("this Spark cannot share a shuffle: the input is read and shuffled twice")
         return frame
     return DataFrame(rows, frame.sparkSession)
+
+
+@contextmanager
+def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
+    """The session's settings as what tasks are told, as Spark does it around its own queries.
+
+    An adaptive plan shuffles as soon as it is asked for its rows, and this is no query that Spark knows of. Without
+    them, its tasks would have the default time zone, parsers and whatever else expressions look up.
+    """
+    context = session.sparkContext
+    settings = {key: value for key, value in session.conf.getAll.items() if key.startswith("spark")}
+    before = {key: context.getLocalProperty(key) for key in settings}
+    try:
+        for key, value in settings.items():
+            context.setLocalProperty(key, value)
+        yield
+    finally:
+        for key, said in before.items():
+            context.setLocalProperty(key, said)  # type: ignore[arg-type]
 
 
 def _java(thing: Any, name: str) -> Any:

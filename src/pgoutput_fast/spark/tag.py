@@ -50,6 +50,7 @@ _NO_CONTROLS = tuple(bytes([kind]) for kind in b"IUDT")
 _LOGICAL_HEADER = 14  # with an xid
 # Of a range, unless the caller says how many there are. A task that has next to nothing to do takes some 50 ms.
 _LEAST_ROWS = 10_000
+_BYTES = "UTF8_BINARY"  # the collation whose order is that of bytes, here and in Python
 
 
 def tag(
@@ -66,9 +67,10 @@ def tag(
 
     If each file, or stretch of one, is in order and none lies within another, they are tagged where they are, and read
     twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
-    second runs when the result is used. Between the two the input must stay as it is. Else they are cut into ranges,
-    shuffled once, and sorted in each pass; what was shuffled stays on the executors' disks while the result is in use.
-    A few rows of each partition tell which it may be.
+    second runs when the result is used. Else they are cut into ranges, shuffled once, and sorted in each pass; what
+    was shuffled stays on the executors' disks while the result is in use. A few rows of each partition tell which it
+    may be. Either way the input must stay as it is for as long as the result is in use: what an executor loses is read
+    again. So the result must not be written over it.
 
     Args:
         df: rows of payloads, in any order and partitioning.
@@ -264,6 +266,12 @@ def _check(
             hint = r": of text such as '\x42...' take unhex(substring(column, 3))" if name == payload else ""
             raise TypeError(
                 f"column {name} must be {what}, not {df.schema[name].dataType.simpleString()}{hint}"
+            )
+    for name in order:
+        collation = getattr(df.schema[name].dataType, "collation", _BYTES)
+        if collation != _BYTES:
+            raise TypeError(
+                f"column {name} has the collation {collation}: order by collate({name}, '{_BYTES}')"
             )
 
 

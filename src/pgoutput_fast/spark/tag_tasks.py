@@ -167,7 +167,7 @@ class Summarize:
             return None
         same = pa.array([True] * (len(columns[0]) - 1))
         for column in columns:
-            same = pc.and_(same, pc.equal(column[1:], column[:-1]))
+            same = pc.and_(same, _equal(column[1:], column[:-1]))
         row = pc.index(same, True).as_py()
         if row >= 0:
             return f"two payloads have the same place: {_told(self.names[1:], text_at(columns, row))}"
@@ -177,6 +177,14 @@ class Summarize:
             if row >= 0:
                 return gap(self.names[1], columns[0][row].as_py(), columns[0][row + 1].as_py())
         return None
+
+
+def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Where values are the same; as in Spark's order, NaN is the same as NaN."""
+    equal = pc.equal(left, right)
+    if not pa.types.is_floating(left.type):
+        return equal
+    return pc.or_(equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
 
 
 def ends_names(count: int) -> list[str]:
