@@ -48,9 +48,14 @@ def slot(base: pg.Database) -> Iterator[str]:
     drop_slot(base.dsn, name)
 
 
-def _is_active(database: pg.Database, slot: str) -> bool:
+def _reader(database: pg.Database, slot: str) -> int | None:
+    """The server's process that reads from the slot. Its positions move while nothing happens, too."""
     found = find_slot(database.dsn, slot)
-    return found is not None and found.active_pid is not None
+    return None if found is None else found.active_pid
+
+
+def _is_active(database: pg.Database, slot: str) -> bool:
+    return _reader(database, slot) is not None
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
@@ -207,11 +212,11 @@ def test_one_that_waits_for_another(base: pg.Database, slot: str, tmp_path: Path
     other.start()
     try:
         _wait_for(lambda: _is_active(base, slot))
-        first = find_slot(base.dsn, slot)
+        pid = _reader(base, slot)
         process.start()
         time.sleep(1)
         assert process.check()
-        assert find_slot(base.dsn, slot) == first
+        assert _reader(base, slot) == pid
         stop.set()
         other.join()
         _wait_for(lambda: process.check() and _is_active(base, slot))
