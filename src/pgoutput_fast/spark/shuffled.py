@@ -44,7 +44,7 @@ def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
     An adaptive plan shuffles as soon as it is asked for its rows, and this is no query that Spark knows of. Without
     them, its tasks would have the default time zone, parsers and whatever else expressions look up.
     """
-    context = session.sparkContext
+    context: Any = session.sparkContext  # whose types do not say that None takes a property back
     settings = {key: value for key, value in session.conf.getAll.items() if key.startswith("spark")}
     before = {key: context.getLocalProperty(key) for key in settings}
     try:
@@ -53,7 +53,7 @@ def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         for key, said in before.items():
-            context.setLocalProperty(key, said)  # type: ignore[arg-type]
+            context.setLocalProperty(key, said)
 
 
 def _java(thing: Any, name: str) -> Any:
