@@ -37,9 +37,9 @@ class Options:
             and are not in the schema. A name that a version lacks is no error. Tables as for `schemas`.
         extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
-        threads: at most this many threads decode. So far the calling one does all of it, whatever this says.
+        threads: at most this many threads decode, the calling one included. What comes out is the same for any number.
         batch_rows: most rows of a record batch (at least 2).
-        batch_bytes: a record batch is closed once it holds this many bytes.
+        batch_bytes: a record batch is closed once it, or the messages that went into it, hold this many bytes.
         memory_limit: in the committed view, most bytes of changes that wait in memory for their commit. What is beyond
             goes to files.
         spill_directory: where those files lie; made if it is not there. None is a temporary directory of the decoder's
@@ -65,8 +65,8 @@ class Options:
     extra_columns: Literal["error", "drop"] = "error"
     metadata_prefix: str = "_"
     threads: int = 1
-    batch_rows: int = 65_536
-    batch_bytes: int = 1 << 28
+    batch_rows: int = 16_384
+    batch_bytes: int = 1 << 23
     memory_limit: int = 1 << 26
     spill_directory: str | os.PathLike[str] | None = None
 

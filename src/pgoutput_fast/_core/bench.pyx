@@ -123,7 +123,7 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
     cdef int64_t room
     cdef int64_t count = <int64_t> messages.size()
     t0 = _now()
-    rows._expect(count - done[0])
+    rows.expect(count - done[0])
     spent[1] += _now() - t0
     scratch.row_message.resize(BLOCK_ROWS)
     scratch.row_change.resize(BLOCK_ROWS)
@@ -155,7 +155,7 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
             with gil:
                 raise ValueError(f"message {scratch.trouble.message} of a window holds a malformed value")
         if rows.rows == block.rows:
-            rows._expect(count - done[0])
+            rows.expect(count - done[0])
         spent[1] += _now() - t1
     return 0
 

@@ -113,6 +113,8 @@ inline void append_ones(Buffer& buffer, size_t bits, size_t n) {
     }
     size_t from = (bits + 7) / 8;
     if (total > from) std::memset(out + from, 0xff, total - from);
+    // What lies behind the last bit is always zero: so equal columns are equal bytes.
+    if ((bits + n) & 7) out[total - 1] &= static_cast<uint8_t>((1u << ((bits + n) & 7)) - 1);
 }
 
 }  // namespace pgo

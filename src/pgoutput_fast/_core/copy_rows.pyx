@@ -209,7 +209,7 @@ cdef class CopyRows:
 
         `seq` is -1, `byte_offset` counts from the beginning of the stream.
         """
-        return take_records(self.tagger.records, self.tagger.versions, self.options, self.types).rejects
+        return take_records(self.scratch.records, self.tagger.versions, self.options, self.types).rejects
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ cdef class CopyRows:
                 self.steady[c] = steady_length(self.rows.columns[c][0]) if self.rows.wanted[c] else NOT_STEADY
             if self.rows.rows == cells.rows and self.rows.batch_rows - self.rows.rows > BLOCK_ROWS and cells.rows:
                 # A batch's first block shows how long values are.
-                self.rows._expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))
+                self.rows.expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))
             used[0] += place.at - at
             self.decoded_bytes += place.at - at
             self.row_count += cells.met

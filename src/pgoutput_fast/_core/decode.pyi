@@ -7,6 +7,8 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.state import StreamState
 
+def use_windows(messages: int, job_messages: int) -> tuple[int, int]: ...
+
 class NativeDecoder:
     options: Options
     def __init__(

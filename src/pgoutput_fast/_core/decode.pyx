@@ -1,15 +1,23 @@
-"""The stages in a row: payloads -> windows -> scan -> tag -> for each relation version slice, convert, assemble."""
+"""The stages in a row: payloads -> windows -> scan -> tag -> tasks, each of which slices, converts and assembles.
+
+With threads, the caller's scans and tags ahead of the others; the tasks of the oldest window that nobody has begun, it does
+itself. What they make is taken in the order of the stream.
+"""
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.records cimport take_records
-from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, RelationRows, Scratch
-from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
+from pgoutput_fast._core.rows cimport RelationRows
+from pgoutput_fast._core.scan cimport Payloads, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.tags cimport move_rejects
+from pgoutput_fast._core.task cimport Batches, Frame, Job, Task, messages_that_fit
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from struct import error as StructError
 
 import pyarrow as pa
@@ -26,6 +34,16 @@ from pgoutput_fast.types import column_type_of
 # A window's headers and items take some 30 bytes a message beside the payloads themselves.
 cdef int64_t WINDOW_MESSAGES = 1 << 16
 cdef int64_t WINDOW_BYTES = 1 << 25
+# Threads get at least this many messages at a time, if there are as many: a call of Python's takes longer than some few.
+cdef int64_t JOB_MESSAGES = 1 << 12
+
+
+def use_windows(int64_t messages, int64_t job_messages):
+    """Sets how many messages a window and a thread's job have at most and at least; what they had. For tests."""
+    global WINDOW_MESSAGES, JOB_MESSAGES
+    before = WINDOW_MESSAGES, JOB_MESSAGES
+    WINDOW_MESSAGES, JOB_MESSAGES = max(messages, 1), max(job_messages, 1)
+    return before
 
 
 cdef const int64_t* _int64_values(object array) except? NULL:
@@ -52,7 +70,10 @@ cdef object _one_tagged_batch(list tagged, payload):
             "more than 2 GiB of payloads in one call: tag them in several, each with the state of the one before"
         ) from None
     heads = [head for head, _ in tagged]
-    head = heads[0] if len(heads) == 1 else pa.Table.from_batches(heads).combine_chunks().to_batches()[0]
+    head = heads[0]
+    if len(heads) > 1:
+        # Of no rows, to_batches makes no batch at all.
+        head = next(iter(pa.Table.from_batches(heads).combine_chunks().to_batches()), head)
     return pa.RecordBatch.from_arrays([*head.columns, payload], schema=TAGGED_SCHEMA)
 
 
@@ -75,22 +96,26 @@ cdef class _Tentative:
 
 @cython.final
 cdef class NativeDecoder:
-    """A stream's tagger and the rows of its relation versions."""
+    """A stream's tagger and the batches of its relation versions."""
     cdef readonly object options
     cdef object types                    # what a live server said of its types
     cdef Tagger tagger
-    cdef Window window
-    cdef Scratch scratch
-    cdef list rows                       # RelationRows of each slot, None until its first change
-    cdef vector[int64_t] starts          # per slot: where its messages begin in `order`
-    cdef vector[uint32_t] order          # the window's items, by slot
+    cdef int64_t batch_rows, batch_bytes
+    cdef list batches                    # Batches of each slot, None until its first change
+    cdef list touched                    # those that the call at hand has messages for, in the order of these
+    cdef list idle                       # frames that are on no way
+    cdef list scratches                  # and rooms that no thread uses
+    cdef vector[int64_t] ends            # per slot: 0, but while a window is planned
 
     def __init__(self, options, state=None, catalog=None):
         self.options = options
         self.tagger = Tagger(options.on_error == "quarantine")
-        self.window = Window()
-        self.scratch = Scratch()
-        self.rows = []
+        self.batch_rows = options.batch_rows
+        self.batch_bytes = options.batch_bytes
+        self.batches = []
+        self.touched = []
+        self.idle = []
+        self.scratches = []
         known = state.catalog if state is not None else Catalog()
         if catalog is not None:
             known = known.merged(catalog)
@@ -170,17 +195,18 @@ cdef class NativeDecoder:
 
     def decode_tagged(self, batch):
         """([(relation, batch)], records) of a batch with TAGGED_SCHEMA."""
-        cdef list touched = []
+        cdef Frame frame = self._free_frame()
+        cdef _Flight flight = _Flight(self)
         self.tagger.begin_call()
         try:
-            load_tagged(self.tagger, self.window, batch)
-            self._emit(touched)
-            changes = self._take(touched)
+            load_tagged(self.tagger, frame.window, batch)
+            flight.take(frame, 0)
+            changes = flight.land()
             return changes, take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             raise self._error_of_tag() from None
         finally:
-            self._discard(touched)
+            flight.end()
             self.tagger.end_call()
 
     def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, before):
@@ -189,7 +215,8 @@ cdef class NativeDecoder:
         cdef int64_t done = 0, at, taken
         cdef Payloads payloads
         cdef bint in_stream
-        cdef list touched = []
+        cdef Frame frame = None
+        cdef _Flight flight = _Flight(self)
         cdef list tagged = []
         cdef bint whole = True
         cdef bint nested = self.tagger.saved != NULL
@@ -197,128 +224,158 @@ cdef class NativeDecoder:
             self.tagger.begin_call()
         try:
             if before is not None:
-                load_tagged(self.tagger, self.window, before)
-                self._emit(touched)
+                frame = self._free_frame()
+                load_tagged(self.tagger, frame.window, before)
+                flight.take(frame, len(arrays))
             for array in arrays:
                 payloads = Payloads(array)
                 at = 0
                 while at < payloads.count:
+                    frame = self._free_frame()
                     in_stream = self.tagger.state.context == STREAMING and not self.tagger.state.session_starts
-                    taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, self.window)
+                    taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, frame.window)
                     self.tagger.tag_window(
-                        self.window,
+                        frame.window,
                         self.tagger.state.next_seq,
                         seqs + done if seqs != NULL else NULL,
                         lsns + done if lsns != NULL else NULL,
                     )
+                    at += taken
+                    done += taken
                     if only_tag:
-                        head, messages = tagged_columns(self.tagger, self.window, changes_only)
-                        stretch = array.slice(at, taken)
+                        head, messages = tagged_columns(self.tagger, frame.window, changes_only)
+                        stretch = array.slice(at - taken, taken)
                         whole = whole and messages is None
                         if messages is not None:
                             stretch = stretch.take(messages)
                             stretch = stretch.fill_null(b"") if messages.null_count else stretch
                         tagged.append((head, stretch))
+                        self.idle.append(frame)
                     else:
-                        self._emit(touched)
-                    at += taken
-                    done += taken
+                        flight.take(frame, payloads.count - at)
             if only_tag:
                 result = _one_tagged_batch(tagged, arrays[0] if whole and len(arrays) == 1 else None)
             else:
-                result = self._take(touched)
+                result = flight.land()
             records = take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             error = self._error_of_tag()
+            # What is malformed further ahead in the stream comes first.
+            earlier = flight.trouble()
             if not nested:
                 self.tagger.undo()
-            raise error from None
+            raise (error if earlier is None else earlier) from None
         except BaseException:
             if not nested:
                 self.tagger.undo()
             raise
         finally:
-            self._discard(touched)
+            flight.end()
         if not nested:
             self.tagger.end_call()
         return result, records
 
-    cdef list _take(self, list touched):
-        cdef RelationRows rows
-        taken = []
-        for rows in touched:
-            for batch in rows.take_batches():
-                taken.append((rows.relation, batch))
-        return taken
-
-    cdef _discard(self, list touched):
-        cdef RelationRows rows
-        for rows in touched:
-            rows.touched = False
-            rows.discard()
-
     # ---- a window ------------------------------------------------------------------------------------------------
 
-    cdef RelationRows _rows_of(self, int32_t slot):
-        cdef RelationRows rows
-        while len(self.rows) <= slot:
-            self.rows.append(None)
-        relation = self.tagger.versions[slot]
-        rows = self.rows[slot]
-        if rows is None or (rows.relation is not relation and rows.relation != relation):
-            rows = make_rows(relation, self.options, self.types)
-            rows.slot = slot
-            self.rows[slot] = rows
-        return rows
+    cdef Frame _free_frame(self):
+        return self.idle.pop() if self.idle else Frame()
 
-    cdef int _emit(self, list touched) except -1:
-        """Decodes the tagged window's items, one relation version after the other, each in stream order."""
-        cdef int64_t items = self.tagger.items
-        cdef int64_t slots = len(self.tagger.versions)
-        cdef int64_t i, at, begin
+    cdef Batches _batches_of(self, int32_t slot):
+        cdef Batches batches
+        while len(self.batches) <= slot:
+            self.batches.append(None)
+        relation = self.tagger.versions[slot]
+        batches = self.batches[slot]
+        if batches is None or (batches.relation is not relation and batches.relation != relation):
+            batches = Batches(relation)
+            self.batches[slot] = batches
+        if not batches.touched:
+            batches.touched = True
+            self.touched.append(batches)
+        return batches
+
+    cdef int _plan(self, Frame frame, int64_t left, bint alone) except -1:
+        """The frame's jobs for what was tagged last: relation versions in the order of their first items.
+
+        `left` messages of this array are still to come.
+        """
+        cdef int64_t items, i, begin, end, at, rows
         cdef int32_t slot
-        cdef int progress
-        cdef RelationRows rows
-        cdef list present = []
-        if items == 0:
-            return 0
+        cdef Batches batches
+        cdef Task task
+        cdef Job job = None
+        cdef vector[int32_t] present
+        cdef vector[int64_t] stops
+        cdef size_t k
+        self.tagger.swap_tags(frame.tags)
+        items = frame.tags.items
+        frame.jobs = []
         with nogil:
-            self.starts.assign(<size_t> slots + 1, 0)
-            if <int64_t> self.order.size() < items:
-                self.order.resize(<size_t> items)
+            if self.ends.size() < self.tagger.bodies.size():
+                self.ends.resize(self.tagger.bodies.size())
+            if <int64_t> frame.order.size() < items:
+                frame.order.resize(<size_t> items)
             for i in range(items):
-                self.starts[self.tagger.item_slot[i] + 1] += 1
-        # First-seen order, which is also the order of the batches.
-        for slot in range(slots):
-            if self.starts[slot + 1]:
-                present.append(slot)
-        with nogil:
-            for i in range(slots):
-                self.starts[i + 1] += self.starts[i]
-            for i in range(items):
-                slot = self.tagger.item_slot[i]
-                self.order[self.starts[slot]] = self.tagger.item_message[i]
-                self.starts[slot] += 1
-        if len(present) > 1:
-            # `starts` holds ends now; what comes first in the stream is emitted first.
-            present.sort(key=lambda k: self.order[self.starts[k - 1] if k else 0])
-        for slot in present:
-            rows = self._rows_of(slot)
-            if not rows.touched:
-                rows.touched = True
-                touched.append(rows)
-            begin = self.starts[slot - 1] if slot else 0
+                slot = frame.tags.item_slot[i]
+                if self.ends[slot] == 0:
+                    present.push_back(slot)
+                self.ends[slot] += 1
             at = 0
-            while True:
+            for slot in present:
+                begin = at
+                at += self.ends[slot]
+                self.ends[slot] = begin
+            for i in range(items):
+                slot = frame.tags.item_slot[i]
+                frame.order[self.ends[slot]] = frame.tags.item_message[i]
+                self.ends[slot] += 1
+            for slot in present:
+                stops.push_back(self.ends[slot])
+                self.ends[slot] = 0
+        at = 0
+        for k in range(present.size()):
+            slot = present[k]
+            end = stops[k]
+            batches = self._batches_of(slot)
+            while at < end:
+                if job is None or job.messages >= JOB_MESSAGES:
+                    job = Job(frame, self.options, self.types, alone)
+                    frame.jobs.append(job)
+                task = Task()
+                task.batches = batches
+                task.job = job
+                task.before = batches.last
+                task.begin = at
+                rows = batches.rows
                 with nogil:
-                    progress = rows.fill(self.tagger, self.window, self.order.data() + begin,
-                                         self.starts[slot] - begin, &at, self.scratch)
-                if progress == ROWS_DONE:
-                    break
-                if progress == ROWS_FAILED:
-                    raise self._error_of_rows(rows)
-                rows.finish_batch()
+                    task.count = messages_that_fit(
+                        frame.window, frame.order.data() + at, end - at, self.batch_rows, self.batch_bytes,
+                        &batches.rows, &batches.bytes,
+                    )
+                at += task.count
+                task.closes = at < end
+                task.expected = batches.rows - rows
+                if not task.closes:
+                    task.expected += task.expected * left // frame.window.count
+                if batches.open is None:
+                    batches.open = self._free_rows(batches, slot)
+                task.rows = batches.open
+                batches.last = task
+                if task.closes:
+                    batches.open = batches.last = None
+                    batches.rows = batches.bytes = 0
+                job.tasks.append(task)
+                job.messages += task.count
         return 0
+
+    cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
+        cdef RelationRows rows
+        if batches.spare:
+            rows = batches.spare.pop()
+        else:
+            rows = make_rows(batches.relation, self.options, self.types)
+        rows.slot = slot
+        return rows
 
     # ---- errors --------------------------------------------------------------------------------------------------
 
@@ -342,15 +399,96 @@ cdef class NativeDecoder:
             column=column.name if column is not None else None,
         )
 
-    cdef object _error_of_rows(self, RelationRows rows):
-        cdef int32_t k = self.scratch.trouble.column
-        column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
-        column_type = column_type_of(column, self.options, self.types) if column is not None else None
-        return DecodeError(
-            reason_text(self.scratch.trouble.reason, column_type, self.scratch.trouble.sent, rows.count),
-            seq=self.tagger.seq_of(self.scratch.trouble.message),
-            lsn=self._lsn_of(self.scratch.trouble.message),
-            byte_offset=self.scratch.trouble.byte_offset,
-            relation=rows.relation.qualified_name,
-            column=column.name if column is not None else None,
-        )
+
+@cython.final
+cdef class _Flight:
+    """The frames of one call, and the threads that work on them."""
+    cdef NativeDecoder decoder
+    cdef object pool
+    cdef object frames                   # those under way, the oldest first
+
+    def __cinit__(self, NativeDecoder decoder):
+        self.decoder = decoder
+        self.frames = deque()
+
+    cdef int take(self, Frame frame, int64_t left) except -1:
+        """Plans what was tagged last and has it done; `left` messages are still to come."""
+        cdef int64_t threads = self.decoder.options.threads
+        self.decoder._plan(frame, left, threads == 1)
+        self.frames.append(frame)
+        if self.pool is None and threads > 1 and (len(frame.jobs) > 1 or left > 0):
+            self.pool = ThreadPoolExecutor(threads - 1, "pgoutput_fast")
+        if self.pool is None:
+            return self._complete()
+        for job in frame.jobs:
+            job.future = self.pool.submit(job.run, self.decoder.scratches)
+        while len(self.frames) > threads:
+            self._complete()
+        return 0
+
+    cdef int _complete(self) except -1:
+        """The oldest frame: does of it what nobody has begun, waits for the rest, and takes what they made."""
+        cdef Frame frame = self.frames[0]
+        cdef Job job
+        cdef Task task
+        for job in frame.jobs:
+            if job.future is None or job.future.cancel():
+                job.run(self.decoder.scratches)
+            else:
+                job.finished.wait()
+            if job.error is not None:
+                raise job.error
+            move_rejects(self.decoder.tagger.records, job.records)
+            for task in job.tasks:
+                task.batches.done.extend(task.made)
+                if task.closes:
+                    task.batches.spare.append(task.rows)
+        frame.jobs = []
+        self.frames.popleft()
+        self.decoder.idle.append(frame)
+        return 0
+
+    cdef list land(self):
+        """[(relation, batch)] of the whole call."""
+        cdef Batches batches
+        while self.frames:
+            self._complete()
+        changes = []
+        for batches in self.decoder.touched:
+            if batches.open is not None:
+                batches.open.finish_batch()
+                batches.done.extend(batches.open.batches)
+                batches.open.batches = []
+                batches.spare.append(batches.open)
+                batches.open = None
+            changes.extend([(batches.relation, batch) for batch in batches.done])
+        return changes
+
+    cdef object trouble(self):
+        """The first thing that went wrong in the frames under way, if anything did."""
+        try:
+            while self.frames:
+                self._complete()
+        except DecodeError as error:
+            return error
+        return None
+
+    cdef int end(self) except -1:
+        """No thread is left at work, and no batch open."""
+        cdef Batches batches
+        cdef Frame frame
+        for frame in self.frames:
+            for job in frame.jobs:
+                if job.future is None or job.future.cancel():
+                    job.give_up()
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+            self.pool = None
+        self.frames.clear()
+        for batches in self.decoder.touched:
+            batches.touched = False
+            batches.done = []
+            batches.open = batches.last = None
+            batches.rows = batches.bytes = 0
+        self.decoder.touched = []
+        return 0

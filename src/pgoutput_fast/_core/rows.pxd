@@ -4,7 +4,8 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport Block
-from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.stream_state cimport Records
+from pgoutput_fast._core.tags cimport Tags
 from pgoutput_fast._core.wire cimport Cell
 
 
@@ -37,7 +38,7 @@ cdef struct Trouble:
 
 
 cdef class Scratch:
-    """Room for one block of cells, shared by all relations."""
+    """Room for one block of cells, for whatever relation a thread is at; and what it rejected."""
     cdef vector[Cell] cells
     cdef vector[uint64_t] alike
     cdef vector[uint32_t] row_message
@@ -48,6 +49,7 @@ cdef class Scratch:
     cdef vector[int32_t] refused         # per row: the issue for which it cannot be taken, or -1
     cdef vector[int32_t] refused_column  # and that issue's column
     cdef Trouble trouble
+    cdef Records records                 # nothing but rejects
 
 
 cdef class RelationRows:
@@ -74,27 +76,26 @@ cdef class RelationRows:
     cdef int64_t batch_bytes
     cdef bint refuse_unrepresentable
     cdef bint quarantine
-    cdef bint touched                    # whether the call at hand has rows for it
     # Of rows that come by COPY: per column the format of its cells, and where in the stream the block's base lies.
     cdef vector[uint8_t] cell_formats
     cdef int64_t origin
 
-    cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
+    cdef int fill(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t expected, int64_t* at,
                   Scratch scratch) except -1 nogil
-    cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
-    cdef bint _refuse(self, Tagger tagger, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
-    cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil
+    cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
+    cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
+    cdef int append_meta(self, Tags tags, Block* block) except -1 nogil
     cdef inline int64_t place(self, Window w, uint32_t message, const Cell* cell) noexcept nogil:
         """Where a cell's value lies: in its message, or in the stream of a COPY."""
         return self.origin + cell.offset if self.cell_formats.size() else cell.offset - <int64_t> w.start[message]
 
     cdef int64_t bytes(self) noexcept nogil
     cdef int64_t _largest(self) noexcept nogil
-    cdef int _expect(self, int64_t messages) except -1 nogil
-    cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil
+    cdef int expect(self, int64_t more) except -1 nogil
+    cdef void _reject_message(self, Tags tags, Window w, Scratch scratch) noexcept nogil
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
                             Scratch scratch) except -1 nogil
-    cdef int _note_issues(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil
+    cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _note_unchanged(self, Block* block) except -1 nogil
     cdef int finish_batch(self) except -1
     cdef int _give_change_types(self, ArrowArray* out) except -1

@@ -28,7 +28,7 @@ from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
 from pgoutput_fast._core.stream_state cimport NONE64, RejectRecord, Run
-from pgoutput_fast._core.tag cimport Tagger
+from pgoutput_fast._core.tags cimport Tags
 from pgoutput_fast._core.wire cimport CELL_UNCHANGED, Cell
 
 import functools
@@ -142,19 +142,21 @@ cdef class RelationRows:
 
     # ---- blocks --------------------------------------------------------------------------------------------------
 
-    cdef int fill(self, Tagger tagger, Window w, const uint32_t* messages, int64_t count, int64_t* at,
+    cdef int fill(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t expected, int64_t* at,
                   Scratch scratch) except -1 nogil:
-        """Decodes messages from at[0] on until all are done, the batch is full or one is malformed and to be raised."""
+        """Decodes messages from at[0] on until all are done, the batch is too large or one is malformed and to be raised.
+
+        They have no more rows than go into the batch, which is expected to get that many.
+        """
         cdef Block block
-        cdef int64_t k, first, room, worst
+        cdef int64_t k, first, worst
         cdef int progress
         cdef int32_t columns = self.count
-        self._expect(count - at[0])
+        self.expect(expected)
         while at[0] < count:
-            room = self.batch_rows - self.rows
-            if room < 2 or self.bytes() >= self.batch_bytes:
+            if self.rows and self.bytes() >= self.batch_bytes:
                 return ROWS_FULL
-            block.stride = min(BLOCK_ROWS, room, 2 * (count - at[0]), 2 + BLOCK_CELLS // (self.leaves + 1))
+            block.stride = min(BLOCK_ROWS, 2 * (count - at[0]), 2 + BLOCK_CELLS // (self.leaves + 1))
             if <int64_t> scratch.row_message.size() < block.stride:
                 scratch.row_message.resize(BLOCK_ROWS)
                 scratch.row_change.resize(BLOCK_ROWS)
@@ -174,7 +176,7 @@ cdef class RelationRows:
                 block.unchanged = False
                 k = first
                 while True:
-                    k = slice_block(w, messages, count, k, columns, tagger.taken.data(), self.block_bytes, &block)
+                    k = slice_block(w, messages, count, k, columns, tags.taken.data(), self.block_bytes, &block)
                     if block.reason == OK:
                         break
                     scratch.trouble.message = block.message
@@ -184,12 +186,12 @@ cdef class RelationRows:
                     scratch.trouble.sent = block.sent
                     if not self.quarantine:
                         return ROWS_FAILED
-                    self._reject_message(tagger, w, scratch)
+                    self._reject_message(tags, w, scratch)
                     k += 1
                 worst = max(GROWTH * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
                 if self.rows and self._largest() + worst > OFFSET_LIMIT:
                     return ROWS_FULL
-                progress = self.convert_block(tagger, w, &block, scratch)
+                progress = self.convert_block(tags, w, &block, scratch)
                 if progress == ROWS_DONE:
                     break
                 if progress == ROWS_FAILED:
@@ -198,12 +200,12 @@ cdef class RelationRows:
             at[0] = k
             if self.rows == block.rows:
                 # The first block of a batch shows how long values are.
-                self._expect(count - at[0])
+                self.expect(expected - self.rows)
         return ROWS_DONE
 
-    cdef int _expect(self, int64_t messages) except -1 nogil:
-        """Sizes the buffers for that many messages more, within what a batch may hold."""
-        cdef int64_t rows = min(messages, self.batch_rows - self.rows)
+    cdef int expect(self, int64_t more) except -1 nogil:
+        """Sizes the buffers for that many rows more, within what a batch may hold."""
+        cdef int64_t rows = min(more, self.batch_rows - self.rows)
         cdef size_t k
         if rows < BLOCK_ROWS:
             return 0
@@ -216,12 +218,12 @@ cdef class RelationRows:
         self.changes.reserve(<size_t> rows)
         return 0
 
-    cdef void _reject_message(self, Tagger tagger, Window w, Scratch scratch) noexcept nogil:
+    cdef void _reject_message(self, Tags tags, Window w, Scratch scratch) noexcept nogil:
         cdef Trouble* t = &scratch.trouble
-        tagger.taken[t.message] = 0
-        tagger.reject(w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count, t.sent)
+        tags.taken[t.message] = 0
+        tags.reject_into(scratch.records, w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count, t.sent)
 
-    cdef int convert_block(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
+    cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Appends the block's rows to the columns: ROWS_DONE.
 
         Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN
@@ -252,22 +254,22 @@ cdef class RelationRows:
                 self._convert_mixed(c, source, cells, n, scratch)
             scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
         if scratch.issues.size():
-            if self._refuse(tagger, w, block, scratch, True):
+            if self._refuse(tags, w, block, scratch, True):
                 for c in range(self.count):
                     self.columns[c].rewind(scratch.marks[c])
                 return ROWS_AGAIN if self.quarantine else ROWS_FAILED
-            if self.refuse_unrepresentable and self._refuse(tagger, w, block, scratch, False):
+            if self.refuse_unrepresentable and self._refuse(tags, w, block, scratch, False):
                 for c in range(self.count):
                     self.columns[c].rewind(scratch.marks[c])
                 return ROWS_FAILED
-            self._note_issues(tagger, w, block, scratch)
+            self._note_issues(tags, w, block, scratch)
         if block.unchanged:
             self._note_unchanged(block)
-        self.append_meta(tagger, block)
+        self.append_meta(tags, block)
         self.rows += block.rows
         return ROWS_DONE
 
-    cdef bint _refuse(self, Tagger tagger, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
+    cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
         """Whether the block has malformed values, or else any that its columns cannot hold.
 
         The first one in the stream is the scratch's trouble then; under quarantine every message with a malformed value
@@ -293,7 +295,7 @@ cdef class RelationRows:
             return False
         for row in range(block.rows):
             message = block.row_message[row]
-            if scratch.refused[row] < 0 or not tagger.taken[message]:
+            if scratch.refused[row] < 0 or not tags.taken[message]:
                 continue
             c = scratch.refused_column[row]
             scratch.trouble.message = message
@@ -303,7 +305,7 @@ cdef class RelationRows:
             scratch.trouble.byte_offset = self.place(w, message, block.cells + c * block.stride + row)
             if not (self.quarantine and malformed):
                 return True
-            self._reject_message(tagger, w, scratch)
+            self._reject_message(tags, w, scratch)
         return True
 
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
@@ -330,7 +332,7 @@ cdef class RelationRows:
             start = i
         return 0
 
-    cdef int _note_issues(self, Tagger tagger, Window w, Block* block, Scratch scratch) except -1 nogil:
+    cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Values that have no Arrow form: named in their row, kept in the rejects."""
         cdef int32_t c
         cdef size_t k, first = 0
@@ -348,8 +350,8 @@ cdef class RelationRows:
                     self.unrepresentable.push_back(named)
                 cell = block.cells + c * block.stride + issue.row
                 message = block.row_message[issue.row]
-                r.seq = tagger.seq_of(message)
-                r.lsn = tagger.lsns[message] if tagger.lsns != NULL and tagger.lsns[message] != 0 else NONE64
+                r.seq = tags.seq_of(message)
+                r.lsn = tags.lsn_of(message)
                 r.byte_offset = self.place(w, message, cell)
                 r.type_oid = self.type_oids[c]
                 r.slot = self.slot
@@ -360,8 +362,8 @@ cdef class RelationRows:
                 else:
                     r.format = w.base[cell.offset - 5]
                 r.reason = issue.reason
-                r.raw = tagger.records.keep(w.base + cell.offset, <size_t> cell.length)
-                tagger.records.rejects.push_back(r)
+                r.raw = scratch.records.keep(w.base + cell.offset, <size_t> cell.length)
+                scratch.records.rejects.push_back(r)
             first = scratch.issue_ends[c]
         return 0
 
@@ -379,7 +381,7 @@ cdef class RelationRows:
                     self.unchanged.push_back(named)
         return 0
 
-    cdef int append_meta(self, Tagger tagger, Block* block) except -1 nogil:
+    cdef int append_meta(self, Tags tags, Block* block) except -1 nogil:
         cdef int64_t n = block.rows
         cdef int64_t* out[7]
         cdef int64_t i, k, end
@@ -390,16 +392,16 @@ cdef class RelationRows:
         cdef int64_t[7] same
         for k in range(7):
             out[k] = <int64_t*> self.meta[k].data.append_uninitialized(<size_t> n * 8)
-        if tagger.seqs != NULL:
+        if tags.seqs != NULL:
             for i in range(n):
-                out[SEQ][i] = tagger.seqs[messages[i]]
+                out[SEQ][i] = tags.seqs[messages[i]]
         else:
             for i in range(n):
-                out[SEQ][i] = tagger.base_seq + messages[i]
-        if tagger.lsns != NULL:
+                out[SEQ][i] = tags.base_seq + messages[i]
+        if tags.lsns != NULL:
             for i in range(n):
                 message = messages[i]
-                out[LSN][i] = tagger.lsns[message] if tagger.lsns[message] != 0 else NONE64
+                out[LSN][i] = tags.lsns[message] if tags.lsns[message] != 0 else NONE64
             nulls |= 1 << LSN
             values |= 1 << LSN
         else:
@@ -408,10 +410,10 @@ cdef class RelationRows:
         end = 0
         while end < n:
             i = end
-            run_number = tagger.run_of[messages[i]]
-            run = &tagger.runs[run_number]
+            run_number = tags.run_of[messages[i]]
+            run = &tags.runs[run_number]
             end += 1
-            while end < n and tagger.run_of[messages[end]] == run_number:
+            while end < n and tags.run_of[messages[end]] == run_number:
                 end += 1
             same[TXN] = run.txn
             same[XID] = run.xid

@@ -23,15 +23,9 @@ cdef class Tagger(Transactions):
     cdef vector[uint8_t] explained       # per slot: whether Types may say more of its columns
     cdef int64_t saved_versions
 
-    # The window at hand: which items (message, relation version) it holds.
-    cdef vector[uint32_t] item_message
-    cdef vector[int32_t] item_slot
-    cdef int64_t items
-    cdef vector[uint32_t] run_of         # per message
+    # Of the window at hand, for tagged payloads only.
     cdef vector[int32_t] described       # per message: slot of the version that a Relation message described
     cdef vector[int64_t] marks           # ordinals in the window before which a session starts
-    cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
-    cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
 
     cdef int _name(self, relation, int32_t slot) except -1
     cdef int32_t slot_of_version(self, version) except -2

@@ -12,21 +12,16 @@ from pgoutput_fast._core.stream_state cimport (
     StreamState,
     Transaction,
 )
+from pgoutput_fast._core.tags cimport Tags
 
 
-cdef class Transactions:
+cdef class Transactions(Tags):
     cdef StreamState state
     cdef Records records
     cdef bint quarantine
 
-    # The window at hand: what holds for stretches of its messages.
-    cdef vector[uint8_t] taken           # per message: 0 where it went to the rejects or came before
-    cdef vector[Run] runs
-    cdef Run run
+    cdef Run run                         # what holds for the messages at hand
     cdef bint run_is_new
-    cdef const int64_t* seqs             # per message of the window, or NULL: they count on
-    cdef const int64_t* lsns             # per message of the window, or NULL
-    cdef int64_t base_seq
 
     # Of each oid a slot of its versions, if all of them bear one name; else SLOT_UNKNOWN.
     cdef unordered_map[uint32_t, int32_t] named
@@ -48,9 +43,6 @@ cdef class Transactions:
         if self.cached_oid[k] == oid and self.cached_slot[k] != -9:
             return self.cached_slot[k]
         return self.look_up_anew(oid)
-
-    cdef inline int64_t seq_of(self, int64_t i) noexcept nogil:
-        return self.seqs[i] if self.seqs != NULL else self.base_seq + i
 
     cdef inline void open_run(self) noexcept nogil:
         if self.run_is_new:

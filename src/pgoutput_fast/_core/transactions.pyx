@@ -37,7 +37,6 @@ from pgoutput_fast._core.stream_state cimport (
     BoundaryRecord,
     Known,
     OutcomeRecord,
-    RejectRecord,
     ScopedRelation,
     Transaction,
 )
@@ -85,18 +84,7 @@ cdef class Transactions:
 
     cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
                      int32_t described, int32_t sent) noexcept nogil:
-        """A whole message goes to the rejects."""
-        cdef RejectRecord r
-        r.seq = self.seq_of(i)
-        r.lsn = self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
-        r.byte_offset = offset
-        r.slot = slot
-        r.column = column
-        r.reason = reason
-        r.described = described
-        r.sent = sent
-        r.raw = self.records.keep(w.base + w.start[i], w.length[i])
-        self.records.rejects.push_back(r)
+        self.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
 
     cdef void _lose_relations(self) noexcept nogil:
         """Nothing that any Relation said is trusted until it is said again."""

@@ -1,0 +1,53 @@
+"""What the tagger leaves of a window: all that decoding its messages takes, in any order and on any thread."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.algorithm cimport swap
+
+from pgoutput_fast._core.scan cimport Window
+from pgoutput_fast._core.stream_state cimport Records, RejectRecord
+
+
+cdef class Tags:
+    cdef void swap_tags(self, Tags other) noexcept:
+        """Each has what the other had: so a window's tags leave the tagger, and their memory comes back to it."""
+        swap(self.seqs, other.seqs)
+        swap(self.lsns, other.lsns)
+        swap(self.base_seq, other.base_seq)
+        self.taken.swap(other.taken)
+        self.runs.swap(other.runs)
+        self.run_of.swap(other.run_of)
+        self.item_message.swap(other.item_message)
+        self.item_slot.swap(other.item_slot)
+        swap(self.items, other.items)
+        self.loaded_lsns.swap(other.loaded_lsns)
+        self._loaded, other._loaded = other._loaded, self._loaded
+
+    cdef void reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                          int32_t column, int32_t described, int32_t sent) noexcept nogil:
+        """A whole message goes to the rejects."""
+        cdef RejectRecord r
+        r.seq = self.seq_of(i)
+        r.lsn = self.lsn_of(i)
+        r.byte_offset = offset
+        r.slot = slot
+        r.column = column
+        r.reason = reason
+        r.described = described
+        r.sent = sent
+        r.raw = records.keep(w.base + w.start[i], w.length[i])
+        records.rejects.push_back(r)
+
+
+cdef void move_rejects(Records& records, Records& source) noexcept nogil:
+    """Appends the source's rejects, which has none then."""
+    cdef size_t k
+    cdef RejectRecord r
+    cdef int64_t moved = <int64_t> records.text.size()
+    if source.rejects.empty():
+        return
+    for k in range(source.rejects.size()):
+        r = source.rejects[k]
+        r.raw.offset += moved
+        records.rejects.push_back(r)
+    records.text.append(source.text)
+    source.rejects.clear()
+    source.text.clear()

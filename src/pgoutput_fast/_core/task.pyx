@@ -1,0 +1,138 @@
+"""What one thread does at a time: messages of a window -> rows of their batches, without a look at any others.
+
+Which messages a batch has is settled before, by their headers alone. So it does not depend on who decodes them, or when.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, Scratch
+from pgoutput_fast._core.scan cimport IN_STREAM, Window
+from pgoutput_fast._core.stream_state cimport NONE64
+from pgoutput_fast._core.tags cimport Tags, move_rejects
+
+import threading
+
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.types import column_type_of
+
+
+cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
+                               int64_t* rows, int64_t* bytes) noexcept nogil:
+    """How many of the messages go into a batch that has `rows` and `bytes` already; adds theirs to both.
+
+    The first message of a batch always fits.
+    """
+    cdef int64_t k, more
+    cdef uint32_t message
+    cdef uint8_t tag
+    for k in range(count):
+        message = messages[k]
+        more = 1
+        if w.kind[message] == c'U':
+            # With an old tuple it has two rows. A change is never shorter than its header and one byte.
+            tag = w.base[w.start[message] + (9 if w.flags[message] & IN_STREAM else 5)]
+            more += tag == c'K' or tag == c'O'
+        if rows[0] and (rows[0] + more > most_rows or bytes[0] + w.length[message] > most_bytes):
+            return k
+        rows[0] += more
+        bytes[0] += w.length[message]
+    return count
+
+
+cdef class Batches:
+    def __cinit__(self, relation):
+        self.relation = relation
+        self.spare = []
+        self.done = []
+
+
+cdef class Frame:
+    def __cinit__(self):
+        self.window = Window()
+        self.tags = Tags()
+        self.jobs = []
+
+
+cdef class Task:
+    def __cinit__(self):
+        self.made = []
+
+
+cdef class Job:
+    def __cinit__(self, Frame frame, options, types, bint alone):
+        self.frame = frame
+        self.options = options
+        self.types = types
+        self.tasks = []
+        if not alone:
+            self.finished = threading.Event()
+
+    def run(self, list scratches):
+        """Does the tasks. What goes wrong is kept in `error`, and the tasks behind are not done then.
+
+        `scratches` are rooms that nobody uses: one is taken, and given back.
+        """
+        cdef Scratch scratch
+        try:
+            scratch = scratches.pop()
+        except IndexError:
+            scratch = Scratch()
+        try:
+            for task in self.tasks:
+                if not self._do(task, scratch):
+                    break
+            move_rejects(self.records, scratch.records)
+            scratches.append(scratch)
+        except BaseException as error:
+            self.error = error
+        finally:
+            if self.finished is not None:
+                self.finished.set()
+
+    def give_up(self):
+        """Nobody will do it any more: whoever waits for it need not."""
+        self.error = RuntimeError("the call was given up")
+        if self.finished is not None:
+            self.finished.set()
+
+    cdef bint _do(self, Task task, object scratch) except -1:
+        """False if what should have been done before was not."""
+        cdef Frame frame = self.frame
+        cdef RelationRows rows = task.rows
+        cdef Scratch room = scratch
+        cdef int64_t at = 0
+        cdef int progress
+        if task.before is not None and task.before.job is not self:
+            if task.before.job.finished is not None:
+                task.before.job.finished.wait()
+            if task.before.job.error is not None:
+                self.error = task.before.job.error
+                return False
+        task.before = None
+        while True:
+            with nogil:
+                progress = rows.fill(frame.tags, frame.window, frame.order.data() + task.begin, task.count,
+                                     task.expected, &at, room)
+            if progress == ROWS_FAILED:
+                raise self._error(rows, room)
+            if progress == ROWS_DONE:
+                break
+            rows.finish_batch()
+        if task.closes:
+            rows.finish_batch()
+        task.made = rows.batches
+        rows.batches = []
+        return True
+
+    def _error(self, RelationRows rows, Scratch scratch):
+        cdef int32_t k = scratch.trouble.column
+        cdef int64_t lsn = self.frame.tags.lsn_of(scratch.trouble.message)
+        column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
+        column_type = column_type_of(column, self.options, self.types) if column is not None else None
+        return DecodeError(
+            reason_text(scratch.trouble.reason, column_type, scratch.trouble.sent, rows.count),
+            seq=self.frame.tags.seq_of(scratch.trouble.message),
+            lsn=lsn if lsn != NONE64 else None,
+            byte_offset=scratch.trouble.byte_offset,
+            relation=rows.relation.qualified_name,
+            column=column.name if column is not None else None,
+        )

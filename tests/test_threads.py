@@ -1,0 +1,161 @@
+"""Several threads decode what one decodes, bit by bit: the same batches, the same records, the same errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from benchmarks.corpora import corpus
+
+import pgoutput_fast as pgo
+from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode
+from pgoutput_fast._core.decode import use_windows
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from raw_messages import INT4, begin, commit
+from streams import RandomChoices, Stream, damage, make_stream
+
+THREADS = [2, 3, 8]
+RECORDS = ("transactions", "outcomes", "truncates", "messages", "rejects")
+
+
+@pytest.fixture
+def small_windows() -> Iterator[None]:
+    """Windows of five messages and jobs of two: so that small streams keep several threads busy."""
+    before = use_windows(5, 2)
+    yield
+    use_windows(*before)
+
+
+def assert_same(one: Decoded, other: Decoded) -> None:
+    assert [(each.relation, each.batch.num_rows) for each in one.changes] == [
+        (each.relation, each.batch.num_rows) for each in other.changes
+    ]
+    for a, b in zip(one.changes, other.changes, strict=True):
+        b.batch.validate(full=True)
+        # Bytes, since NaN is no NaN's equal.
+        assert a.batch.serialize().equals(b.batch.serialize())
+    for name in RECORDS:
+        assert getattr(one, name).equals(getattr(other, name)), name
+
+
+def outcome(stream: Stream, cuts: list[int], **options: Any) -> list[Decoded | str]:
+    """What each call gives: rows and records, or what it raises."""
+    decoder = Decoder(Options(**options))
+    results: list[Decoded | str] = []
+    ends = [*cuts, len(stream.payloads)]
+    for start, end in zip([0, *cuts], ends, strict=True):
+        try:
+            results.append(decoder.decode(stream.payloads[start:end], lsn=stream.lsns[start:end]))
+        except DecodeError as error:
+            results.append(str(error))
+    return results
+
+
+def assert_all_same(one: list[Decoded | str], other: list[Decoded | str]) -> None:
+    for a, b in zip(one, other, strict=True):
+        if isinstance(a, str) or isinstance(b, str):
+            assert a == b
+        else:
+            assert_same(a, b)
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+@pytest.mark.parametrize("mode", ["as_sent", "committed"])
+def test_random_streams(mode: str, on_error: str) -> None:
+    for seed in range(150):
+        choices = RandomChoices(seed)
+        stream = make_stream(choices, 10, malformed=seed % 3 == 2)
+        stream = damage(choices, stream, choices.below(4))
+        cuts = sorted({choices.below(len(stream.payloads) + 1) for _ in range(2)})
+        options = {"transactions": mode, "on_error": on_error, "batch_rows": 2 + choices.below(6)}
+        one = outcome(stream, cuts, **options)
+        for threads in (2, 5):
+            assert_all_same(one, outcome(stream, cuts, threads=threads, **options))
+
+
+@pytest.mark.parametrize("on_error", ["quarantine"])
+def test_batches_do_not_depend_on_windows(on_error: str) -> None:
+    for seed in range(60):
+        choices = RandomChoices(seed)
+        stream = damage(choices, make_stream(choices, 10), choices.below(4))
+        options = {"on_error": on_error, "batch_rows": 2 + choices.below(6)}
+        whole = outcome(stream, [], **options)
+        before = use_windows(1 + seed % 7, 1)
+        try:
+            assert_all_same(whole, outcome(stream, [], threads=3, **options))
+        finally:
+            use_windows(*before)
+
+
+@pytest.mark.parametrize("name", ["wide text", "wide binary", "pgbench"])
+@pytest.mark.parametrize("threads", THREADS)
+def test_corpora(name: str, threads: int) -> None:
+    payloads = corpus(name, 0.3 if name == "pgbench" else 0.2).payloads
+    assert_same(pgo.decode(payloads), pgo.decode(payloads, options=Options(threads=threads)))
+
+
+def test_tagged_rows() -> None:
+    payloads = corpus("pgbench", 0.1).payloads
+    tagged, state = pgo.tag(payloads)
+    one = pgo.decode_tagged(tagged, state.catalog)
+    assert_same(one, pgo.decode_tagged(tagged, state.catalog, options=Options(threads=3)))
+
+
+OIDS = range(16_384, 16_388)
+
+
+def in_turn(count: int, bad: dict[int, bytes]) -> list[bytes]:
+    """Inserts into four tables in turn, with others at some places among them."""
+    relations = [RelationSpec(oid, "public", f"t{oid}", (ColumnSpec("a", INT4),)) for oid in OIDS]
+    inserts = [encode.encode_insert(OIDS[k % 4], [str(k)]) for k in range(count)]
+    for place, message in bad.items():
+        inserts[place] = message
+    return [begin(), *map(encode.encode_relation, relations), *inserts, commit()]
+
+
+@pytest.mark.parametrize("threads", [1, *THREADS])
+@pytest.mark.parametrize("small", [False, True])
+def test_the_first_error_is_raised_and_the_call_taken_back(threads: int, small: bool) -> None:
+    # In the first table's second batch, further ahead in the third one's, and a message that is none, behind both.
+    bad = {
+        2_002: encode.encode_insert(OIDS[2], ["early"]),
+        3_000: encode.encode_insert(OIDS[0], ["late"]),
+        6_000: b"?",
+    }
+    before = use_windows(4_000, 64) if small else use_windows(1 << 16, 64)
+    try:
+        decoder = Decoder(Options(threads=threads, batch_rows=100))
+        with pytest.raises(DecodeError) as raised:
+            decoder.decode(in_turn(8_000, bad))
+        # A window is tagged before any value is looked at: then the message that is none comes first.
+        assert raised.value.seq == (3_005 if small else 6_005)
+        good = decoder.decode(in_turn(8_000, {}))
+        assert sum(each.batch.num_rows for each in good.changes) == 8_000
+        assert good.table("public.t16385").column("a").to_pylist() == list(range(1, 8_000, 4))
+    finally:
+        use_windows(*before)
+
+
+def test_long_values_close_batches() -> None:
+    rows = [encode.encode_insert(OIDS[0], ["x" * (k % 5_000)]) for k in range(4_000)]
+    relation = RelationSpec(OIDS[0], "public", "t", (ColumnSpec("a", 25),))
+    payloads = pa.array([begin(), encode.encode_relation(relation), *rows, commit()], pa.binary())
+    one = pgo.decode(payloads, options=Options(batch_bytes=100_000))
+    assert len(one.changes) > 50
+    assert max(each.batch.nbytes for each in one.changes) < 300_000
+    for threads in THREADS:
+        assert_same(one, pgo.decode(payloads, options=Options(batch_bytes=100_000, threads=threads)))
+
+
+def test_a_decoder_goes_on() -> None:
+    """Rooms and batches come back to a decoder, whatever became of the call before."""
+    payloads = corpus("pgbench", 0.05).payloads
+    decoder, other = Decoder(Options(threads=3)), Decoder()
+    for _ in range(3):
+        assert_same(other.decode(payloads), decoder.decode(payloads))
+        for each in (other, decoder):
+            with pytest.raises(DecodeError):
+                each.decode(pa.concat_arrays([payloads, pa.array([b"?"], pa.binary())]))
