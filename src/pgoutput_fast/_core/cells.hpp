@@ -27,7 +27,7 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     Facts facts;
     size_t seen = 0;
 #ifdef PGO_AVX2
-    if (vectors_on) seen = avx2::facts(cells, n, &facts);
+    if (vector_level >= AVX2) seen = avx2::facts(cells, n, &facts);
 #endif
     gather_facts(cells + seen, n - seen, &facts);
     column.missing = facts.signs < 0;
@@ -44,6 +44,14 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
         column.append_validity(nullptr, n);
         return;
     }
+#ifdef PGO_AVX2
+    if (vector_level == AVX512 && issues.size() == before && column.rows % 8 == 0) {
+        uint8_t* bits = column.reserve_validity(n);
+        column.nulls += n - avx512::presence(cells, n, bits);
+        column.rows += n;
+        return;
+    }
+#endif
     column.valid.resize(n);
     uint8_t* valid = column.valid.data();
     for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;

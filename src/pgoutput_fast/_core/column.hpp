@@ -149,6 +149,12 @@ struct Column {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
     }
 
+    // Where the next n bits of validity go, `rows` being a multiple of eight. The caller adds to `rows` and `nulls`.
+    uint8_t* reserve_validity(size_t n) {
+        if (validity.size() == 0) append_ones(validity, 0, rows);
+        return validity.append_uninitialized((n + 7) / 8);
+    }
+
     // Says which of the n rows just appended are there (a byte each, 0 or 1), or that all are.
     void append_validity(const uint8_t* there, size_t n) {
         if (there) {

@@ -44,8 +44,16 @@ inline void read_chunk(const Column& column, Source source, const Cell* cells, s
 // Lets `quick` take a chunk in which cells are missing: those that are there by themselves, their values spread out then.
 template <class T>
 inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
-    Cell present[CHUNK + 1];
-    T values[CHUNK + 1];
+    Cell present[CHUNK + 8];
+    T values[CHUNK + 8];
+#ifdef PGO_AVX2
+    if (vector_level == AVX512) {
+        const size_t there = avx512::pick_present(cells, n, present);
+        if (there && !quick(source, present, there, values, column)) return false;
+        avx512::spread_values<sizeof(T)>(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
+        return true;
+    }
+#endif
     size_t count = 0;
     for (size_t i = 0; i < n; ++i) {
         present[count] = cells[i];
@@ -205,7 +213,7 @@ inline bool gather_bytes(Column& column, Source source, const Cell* cells, size_
     int32_t* offsets = column.reserve_offsets(n);
     uint8_t* out = column.data.reserve(column.total);
 #ifdef PGO_AVX2
-    if (vectors_on && column.roomy) {
+    if (vector_level >= AVX2 && column.roomy) {
         const bool ascii = (column.longest > 32 ? avx2::gather<2> : avx2::gather<1>)(source, cells, n, skip, out, offsets);
         column.data.set_size(static_cast<size_t>(offsets[n]));
         return ascii;
