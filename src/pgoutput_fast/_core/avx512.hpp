@@ -7,21 +7,7 @@
 #include "avx2.hpp"
 
 #ifdef PGO_AVX2
-
-#define PGO_AVX512_TARGET "avx2,bmi,bmi2,lzcnt,popcnt,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vbmi2"
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target(PGO_AVX512_TARGET))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,lzcnt,popcnt,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vbmi2")
-#endif
-
-// GCC takes the undefined registers of its own intrinsics for ours (bug 105593).
-#ifndef __clang__
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
+#include "avx512_on.hpp"
 
 namespace pgo::avx512 {
 
@@ -531,14 +517,9 @@ void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* 
     }
 }
 
-using avx2::bools; using avx2::byteas; using avx2::uuids; using avx2::binary_uuids; using avx2::dates; using avx2::timestamps;
+using avx2::bools;
 
 }  // namespace pgo::avx512
 
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC diagnostic pop
-#pragma GCC pop_options
-#endif
+#include "avx512_off.hpp"
 #endif

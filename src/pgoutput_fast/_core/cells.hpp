@@ -34,9 +34,9 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     column.total = facts.total;
     column.shortest = facts.shortest;
     column.longest = facts.longest;
-    column.roomy = facts.first >= ROOM_BEFORE &&
-                   static_cast<int64_t>(facts.end) + ROOM_BEHIND <= source.end - source.base &&
-                   source.end - source.base >= ROOM_BEHIND;
+    const size_t size = static_cast<size_t>(source.end - source.base);
+    column.room = size - facts.end;
+    column.roomy = facts.first >= ROOM_BEFORE && column.room >= ROOM_BEHIND && size >= ROOM_BEHIND;
     const bool missing = column.missing;
     const size_t before = issues.size();
     convert(column, source, cells, n, issues);

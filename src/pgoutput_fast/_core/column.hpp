@@ -83,6 +83,7 @@ struct Column {
     // Facts about the cells at hand, and room to work in.
     bool missing = false;
     bool roomy = false;                  // vector loops may read around every cell
+    size_t room = 0;                     // how many bytes there are behind the last one
     uint32_t shortest = 0, longest = 0;  // lengths of cells that are not missing
     size_t total = 0;                    // of their bytes
     uint32_t patience = 0;               // chunks of cells to go until a vector loop is tried again

@@ -5,6 +5,8 @@
 
 #include "avx2.hpp"
 #include "avx512.hpp"
+#include "avx512_bytes.hpp"
+#include "avx512_times.hpp"
 
 namespace pgo {
 
@@ -51,9 +53,9 @@ inline VectorLevel use_vectors(VectorLevel level) noexcept {
 }
 
 #ifdef PGO_AVX2
-#define PGO_QUICK(loop) (vector_level == AVX512 ? avx512::loop : vector_level == AVX2 ? avx2::loop : nullptr)
+#define PGO_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
 #else
-#define PGO_QUICK(loop) nullptr
+#define PGO_QUICK(...) nullptr
 #endif
 
 }  // namespace pgo
