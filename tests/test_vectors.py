@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -39,16 +42,24 @@ def decimal(whole: int, scale: int) -> Make:
     return make
 
 
-def binary_decimal(rng: Rng) -> bytes:
-    groups = [rng.randrange(10000), rng.randrange(10000), rng.randrange(0, 10000, 100)]
-    while groups and groups[-1] == 0:
-        groups.pop()
-    weight = 1
-    while groups and groups[0] == 0:
-        groups.pop(0)
-        weight -= 1
-    sign = 0x4000 if groups and rng.random() < 0.3 else 0
-    return struct.pack(f">HhHH{len(groups)}H", len(groups), weight if groups else 0, sign, 2, *groups)
+def binary_decimal(whole: int, scale: int) -> Make:
+    """Of `whole` digits of base 10000 before the point, and as many behind it as the scale needs."""
+
+    def make(rng: Rng) -> bytes:
+        groups = [rng.randrange(10000) >> rng.choice([0, 0, 14]) for _ in range(whole + (scale + 3) // 4)]
+        if scale % 4:
+            groups[-1] -= groups[-1] % 10 ** (4 - scale % 4)
+        while groups and groups[-1] == 0:
+            groups.pop()
+        weight = whole - 1
+        while groups and groups[0] == 0:
+            groups.pop(0)
+            weight -= 1
+        sign = 0x4000 if groups and rng.random() < 0.3 else 0
+        header = (len(groups), weight if groups else 0, sign, scale)
+        return struct.pack(f">HhHH{len(groups)}H", *header, *groups)
+
+    return make
 
 
 def day(rng: Rng) -> str:
@@ -83,10 +94,26 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "oid": (26, -1, False, lambda rng: b"%d" % rng.randrange(2**32)),
     "float4": (700, -1, False, real(".5f")),
     "float8": (701, -1, False, real(".13f")),
+    "whole float8": (
+        701,
+        -1,
+        False,
+        lambda rng: b"%d" % (rng.randrange(-(2**63), 2**63) >> rng.randrange(64)),
+    ),
+    "shortest float8": (
+        701,
+        -1,
+        False,
+        lambda rng: repr(rng.uniform(-1, 1) * 10 ** rng.randrange(-3, 12)).encode(),
+    ),
     "numeric(12,2)": (1700, (12 << 16 | 2) + 4, False, decimal(10, 2)),
     "numeric(10,0)": (1700, (10 << 16) + 4, False, decimal(10, 0)),
     "numeric(15,14)": (1700, (15 << 16 | 14) + 4, False, decimal(1, 14)),
-    "binary numeric(12,2)": (1700, (12 << 16 | 2) + 4, True, binary_decimal),
+    "binary numeric(12,2)": (1700, (12 << 16 | 2) + 4, True, binary_decimal(2, 2)),
+    "binary numeric(12,0)": (1700, (12 << 16) + 4, True, binary_decimal(3, 0)),
+    "binary numeric(15,4)": (1700, (15 << 16 | 4) + 4, True, binary_decimal(2, 4)),
+    "binary numeric(14,7)": (1700, (14 << 16 | 7) + 4, True, binary_decimal(1, 7)),
+    "binary numeric(15,13)": (1700, (15 << 16 | 13) + 4, True, binary_decimal(0, 13)),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
     "timestamp": (1114, -1, False, stamp("")),
     "timestamptz": (1184, -1, False, stamp("+00")),
@@ -104,12 +131,15 @@ def typed(name: str) -> tuple[ColumnType, bool]:
     return column_type_of(Column("c", oid, typmod), Options()), binary
 
 
+LEVELS = [level for level in ("avx2", "avx512") if use_vectors(level) == level]
+
+
 @pytest.fixture(autouse=True)
 def vectors() -> Iterator[None]:
-    if not use_vectors(True):
+    if not LEVELS:
         pytest.skip("this processor has no vector loops")
     yield
-    use_vectors(True)
+    use_vectors(LEVELS[-1])
 
 
 def exact(array: pa.Array) -> tuple[Any, ...]:
@@ -119,24 +149,55 @@ def exact(array: pa.Array) -> tuple[Any, ...]:
     return array.type, array.is_valid().to_pylist(), buffers
 
 
-def both_ways(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None:
-    use_vectors(True)
-    quick, quick_issues = convert(kind, cells, binary)
-    use_vectors(False)
+def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None:
+    use_vectors("portable")
     portable, issues = convert(kind, cells, binary)
-    use_vectors(True)
-    assert quick_issues == issues
-    assert exact(quick) == exact(portable)
+    for level in LEVELS:
+        use_vectors(level)
+        quick, quick_issues = convert(kind, cells, binary)
+        assert quick_issues == issues, level
+        assert exact(quick) == exact(portable), level
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "highest"),
+    [
+        ("PGOUTPUT_FAST_VECTORS", "avx2", "avx2"),
+        ("PGOUTPUT_FAST_VECTORS", "portable", "portable"),
+        ("PGOUTPUT_FAST_VECTORS", "avx1024", "portable"),
+        ("PGOUTPUT_FAST_PORTABLE", "1", "portable"),
+        ("PGOUTPUT_FAST_VECTORS", "", LEVELS[-1] if LEVELS else "portable"),
+    ],
+)
+def test_the_environment_says_how_far_to_go(variable: str, value: str, highest: str) -> None:
+    look = "from pgoutput_fast._core.column import use_vectors; print(use_vectors())"
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PGOUTPUT_FAST_")}
+    run = subprocess.run(
+        [sys.executable, "-c", look],
+        env={**inherited, variable: value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == highest
+
+
+def test_there_is_no_other_level() -> None:
+    with pytest.raises(KeyError, match="avx1024"):
+        use_vectors("avx1024")
+    assert use_vectors() == LEVELS[-1]
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["all there", "some missing"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", KINDS)
-def test_usual_cells_are_taken(name: str, nulls: bool) -> None:
+def test_usual_cells_are_taken(name: str, nulls: bool, level: str) -> None:
     rng = Rng(name)
     kind, binary = typed(name)
     cells = [None if nulls and rng.random() < 0.3 else KINDS[name][3](rng) for _ in range(CELLS)]
+    use_vectors(level)
     assert not refused_quickly(kind, cells, binary)
-    both_ways(kind, cells, binary)
+    every_way(kind, cells, binary)
 
 
 def mutant(rng: Rng, cell: bytes) -> bytes:
@@ -167,7 +228,7 @@ def test_whatever_is_unusual_is_as_without_them(name: str) -> None:
         usual = cells[at]
         assert usual is not None
         cells[at] = mutant(rng, usual)
-        both_ways(kind, cells, binary)
+        every_way(kind, cells, binary)
         cells[at] = usual
 
 
@@ -202,16 +263,28 @@ def test_edges(name: str) -> None:
     kind, binary = typed(name)
     usual: list[bytes | None] = [KINDS[name][3](rng) for _ in range(9)]
     for edge in EDGES[name]:
-        both_ways(kind, [*usual, edge, None, *usual], binary)
+        every_way(kind, [*usual, edge, None, *usual], binary)
 
 
-def test_floats_are_the_nearest() -> None:
+@pytest.mark.parametrize("level", ["portable", *LEVELS])
+def test_floats_are_the_nearest(level: str) -> None:
+    use_vectors(level)
     rng = Rng("nearest")
-    kind, _ = typed("float8")
     texts = [
         f"{rng.randrange(10 ** rng.randrange(1, 9))}.{rng.randrange(10 ** rng.randrange(1, 19))}"
         for _ in range(20000)
     ]
-    values, issues = convert(kind, [t.encode() for t in texts], False)
-    assert not issues
-    assert values.to_pylist() == [float(t) for t in texts]
+    for _ in range(20000):
+        # In the middle between two floats, exactly or nearly so, with nineteen digits at most.
+        middle = Decimal(rng.randrange(2**52, 2**53) * 2 + 1) * Decimal(2) ** rng.randrange(-3, 10)
+        for near in (middle, middle + 1, middle - Decimal("0.001")):
+            texts.append(f"{near:.3f}"[:20].rstrip("0"))
+    texts = [t + "0" if t.endswith(".") else t for t in texts]
+    for kind in ("float8", "float4"):
+        values, issues = convert(typed(kind)[0], [t.encode() for t in texts], False)
+        assert not issues
+        if kind == "float8":
+            assert values.to_pylist() == [float(t) for t in texts]
+        else:
+            use_vectors("portable")
+            assert values.equals(convert(typed(kind)[0], [t.encode() for t in texts], False)[0])

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "column.hpp"
+#include "gather.hpp"
 #include "text_numbers.hpp"
 #include "text_times.hpp"
 #include "wire.hpp"
@@ -492,7 +493,7 @@ inline __m128i join_hex(__m256i c) {
 }
 
 // UUIDs as text, kept as text: 36 characters, dashes where they belong. `out` has room for 36 n bytes and SLACK.
-inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
+inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i dashes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1,
                                             0, 0, 0, 0, 0, 0, 0, 0);
     const __m256i dash = _mm256_set1_epi8('-');
@@ -519,7 +520,7 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
 }
 
 // UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
-inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
+inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m128i letters = load(reinterpret_cast<const uint8_t*>("0123456789abcdef")), low = _mm_set1_epi8(15);
     const __m128i first = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, -1, 12, 13);
     const __m128i second = _mm_setr_epi8(0, 1, -1, 2, 3, 4, 5, -1, 6, 7, 8, 9, 10, 11, 12, 13);
@@ -547,7 +548,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
 }
 
 // bytea in its hex form. `out` has room for half of the cells' bytes and SLACK.
-inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
+inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i all = _mm256_set1_epi8(-1);
     __m256i good = all;
     uint32_t bad = 0;
@@ -583,16 +584,18 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
 
 // gather_cells, for cells with room behind them. `out` has room for all that is copied and SLACK. Values are copied in
 // pieces of one or two vectors: a loop whose end nobody can guess costs more than a vector too many.
-template <int vectors>
-inline bool gather(Source source, const Cell* cells, size_t n, uint32_t skip, uint8_t* out, int32_t* offsets) noexcept {
+template <uint32_t skip, int vectors>
+Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
     constexpr uint32_t piece = 32 * vectors;
     __m256i seen = _mm256_setzero_si256();
+    Gathered found;
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = presence(cells[i].length);
-        const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
-        const uint32_t size = length - (skip < length ? skip : length);
-        const uint8_t* p = source.base + (cells[i].offset & present) + skip;
+        const uint32_t size = (static_cast<uint32_t>(cells[i].length) - skip) & present;
+        const uint8_t* p = source.base + (cells[i].offset & present);
+        if (skip) found.others |= (*p ^ uint32_t{1}) & present;
+        p += skip & present;
         uint8_t* to = out;
         uint32_t rest = size;
         for (; rest > piece; rest -= piece, p += piece, to += piece) {
@@ -612,7 +615,13 @@ inline bool gather(Source source, const Cell* cells, size_t n, uint32_t skip, ui
         at += static_cast<int32_t>(size);
         offsets[i + 1] = at;
     }
-    return !_mm256_movemask_epi8(seen);
+    found.ascii = !_mm256_movemask_epi8(seen);
+    return found;
+}
+
+template <uint32_t skip>
+Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+    return (column.longest > 32 ? gather_pieces<skip, 2> : gather_pieces<skip, 1>)(source, cells, n, out, offsets);
 }
 
 }  // namespace pgo::avx2

@@ -27,16 +27,16 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     Facts facts;
     size_t seen = 0;
 #ifdef PGO_AVX2
-    if (vectors_on) seen = avx2::facts(cells, n, &facts);
+    if (vector_level >= AVX2) seen = avx2::facts(cells, n, &facts);
 #endif
     gather_facts(cells + seen, n - seen, &facts);
     column.missing = facts.signs < 0;
     column.total = facts.total;
     column.shortest = facts.shortest;
     column.longest = facts.longest;
-    column.roomy = facts.first >= ROOM_BEFORE &&
-                   static_cast<int64_t>(facts.end) + ROOM_BEHIND <= source.end - source.base &&
-                   source.end - source.base >= ROOM_BEHIND;
+    const size_t size = static_cast<size_t>(source.end - source.base);
+    column.room = size - facts.end;
+    column.roomy = facts.first >= ROOM_BEFORE && column.room >= ROOM_BEHIND && size >= ROOM_BEHIND;
     const bool missing = column.missing;
     const size_t before = issues.size();
     convert(column, source, cells, n, issues);
@@ -44,6 +44,14 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
         column.append_validity(nullptr, n);
         return;
     }
+#ifdef PGO_AVX2
+    if (vector_level == AVX512 && issues.size() == before && column.rows % 8 == 0) {
+        uint8_t* bits = column.reserve_validity(n);
+        column.nulls += n - avx512::presence(cells, n, bits);
+        column.rows += n;
+        return;
+    }
+#endif
     column.valid.resize(n);
     uint8_t* valid = column.valid.data();
     for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;

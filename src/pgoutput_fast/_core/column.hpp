@@ -83,6 +83,7 @@ struct Column {
     // Facts about the cells at hand, and room to work in.
     bool missing = false;
     bool roomy = false;                  // vector loops may read around every cell
+    size_t room = 0;                     // how many bytes there are behind the last one
     uint32_t shortest = 0, longest = 0;  // lengths of cells that are not missing
     size_t total = 0;                    // of their bytes
     uint32_t patience = 0;               // chunks of cells to go until a vector loop is tried again
@@ -147,6 +148,12 @@ struct Column {
     template <class T>
     T* reserve_values(size_t n) {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
+    }
+
+    // Where the next n bits of validity go, `rows` being a multiple of eight. The caller adds to `rows` and `nulls`.
+    uint8_t* reserve_validity(size_t n) {
+        if (validity.size() == 0) append_ones(validity, 0, rows);
+        return validity.append_uninitialized((n + 7) / 8);
     }
 
     // Says which of the n rows just appended are there (a byte each, 0 or 1), or that all are.

@@ -7,7 +7,11 @@ from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
 
 cdef extern from "vectors.hpp" namespace "pgo":
-    bint _use_vectors "pgo::use_vectors"(bint on) noexcept
+    ctypedef enum _VectorLevel "pgo::VectorLevel":
+        pass
+    _VectorLevel _vector_level "pgo::vector_level"
+    const char* _VECTOR_LEVELS "pgo::VECTOR_LEVELS"[3]
+    _VectorLevel _use_vectors "pgo::use_vectors"(_VectorLevel level) noexcept
 
 
 cdef Column* make_column(object column_type) except NULL:
@@ -55,9 +59,18 @@ cdef void _convert(Column* column, values, bint binary, Issues& issues) except *
     convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
 
 
-def use_vectors(bint on):
-    """Switches the vector loops of the converters on or off; says whether they are on. For tests."""
-    return _use_vectors(on)
+def use_vectors(str level=None):
+    """Uses the converters' vector loops up to a level ("portable", "avx2", "avx512"), or leaves all as it is.
+
+    Returns the level that is used now, which is the highest that the processor has of those up to the given one. For
+    tests. KeyError if there is no such level.
+    """
+    if level is None:
+        return _VECTOR_LEVELS[<int> _vector_level].decode()
+    for k in range(3):
+        if level.encode() == _VECTOR_LEVELS[k]:
+            return _VECTOR_LEVELS[<int> _use_vectors(<_VectorLevel> <int> k)].decode()
+    raise KeyError(level)
 
 
 def convert(column_type, values, bint binary, bint exported=False):

@@ -44,8 +44,16 @@ inline void read_chunk(const Column& column, Source source, const Cell* cells, s
 // Lets `quick` take a chunk in which cells are missing: those that are there by themselves, their values spread out then.
 template <class T>
 inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
-    Cell present[CHUNK + 1];
-    T values[CHUNK + 1];
+    Cell present[CHUNK + 8];
+    T values[CHUNK + 8];
+#ifdef PGO_AVX2
+    if (vector_level == AVX512) {
+        const size_t there = avx512::pick_present(cells, n, present);
+        if (there && !quick(source, present, there, values, column)) return false;
+        avx512::spread_values<sizeof(T)>(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
+        return true;
+    }
+#endif
     size_t count = 0;
     for (size_t i = 0; i < n; ++i) {
         present[count] = cells[i];
@@ -200,24 +208,24 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 
 // ---- variable width ---------------------------------------------------------------------------------------------
 
-// Appends the cells one behind the other, `skip` bytes short of their beginnings. True if they can only be ASCII.
-inline bool gather_bytes(Column& column, Source source, const Cell* cells, size_t n, uint32_t skip) {
+// What a vector loop may write behind the text that it copied, beyond a buffer's SLACK.
+constexpr size_t GATHER_ROOM = 192;
+
+// Appends the cells one behind the other, `skip` bytes short of their beginnings (none may be shorter).
+template <uint32_t skip>
+inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, size_t n) {
     int32_t* offsets = column.reserve_offsets(n);
-    uint8_t* out = column.data.reserve(column.total);
-#ifdef PGO_AVX2
-    if (vectors_on && column.roomy) {
-        const bool ascii = (column.longest > 32 ? avx2::gather<2> : avx2::gather<1>)(source, cells, n, skip, out, offsets);
-        column.data.set_size(static_cast<size_t>(offsets[n]));
-        return ascii;
-    }
-#endif
-    bool ascii = gather_cells(source.base, source.end, cells, n, skip, out, offsets);
+    uint8_t* out = column.data.reserve(column.total + GATHER_ROOM);
+    Gathered found;
+    const auto gather = PGO_QUICK(gather<skip>);
+    if (gather && column.roomy) found = gather(source, cells, n, out, offsets, column);
+    else found = gather_cells<skip>(source.base, source.end, cells, n, out, offsets);
     column.data.set_size(static_cast<size_t>(offsets[n]));
-    return ascii;
+    return found;
 }
 
 // A vector loop over all cells of a block: true if it took them, false if it left them to the portable writer.
-using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*) noexcept;
+using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
 // Lets `quick` append the values, `room` bytes at most; where it refuses, nothing was appended.
 inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t room) {
@@ -228,7 +236,7 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
     }
     const size_t before = column.offsets.size();
     int32_t* offsets = column.reserve_offsets(n);
-    if (quick(source, cells, n, column.data.reserve(room), offsets)) {
+    if (quick(source, cells, n, column.data.reserve(room), offsets, column)) {
         column.data.set_size(static_cast<size_t>(offsets[n]));
         return true;
     }
@@ -262,20 +270,34 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
     }
 }
 
+inline bool is_utf8_run(const uint8_t* p, size_t n) noexcept {
+#ifdef PGO_AVX2
+    if (vector_level == AVX512) return avx512::is_utf8(p, n);
+#endif
+    return is_utf8(p, n);
+}
+
 // Text that must be UTF-8: gathered first, and looked at as one run. A run is valid and begins no value in the middle of
-// a character exactly if each of its values is valid; only if that fails it is done once more value by value.
+// a character exactly if each of its values is valid; only if that fails it is done once more value by value. False if a byte
+// that was left out is not 1: then nothing was appended.
 template <uint32_t skip>
-inline void gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     const size_t data_before = column.data.size(), offsets_before = column.offsets.size();
-    if (gather_bytes(column, source, cells, n, skip)) return;
-    const uint8_t* run = column.data.data();
-    if (column.data.size() == data_before) return;
-    if (is_utf8(run + data_before, column.data.size() - data_before)) {
+    const Gathered found = gather_bytes<skip>(column, source, cells, n);
+    if (skip && found.others) {
+        column.data.set_size(data_before);
+        column.offsets.set_size(offsets_before);
+        return false;
+    }
+    if (found.ascii || column.data.size() == data_before) return true;
+    uint8_t* run = column.data.data();
+    if (is_utf8_run(run + data_before, column.data.size() - data_before)) {
+        if (found.whole) return true;
         const int32_t* starts = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n - 1;
-        bool whole = true;
-        // The byte behind the last value is SLACK: its value does not matter, since no value starts there.
-        for (size_t i = 0; i < n; ++i) whole &= starts[i] == starts[i + 1] || (run[starts[i]] & 0xC0) != 0x80;
-        if (whole) return;
+        run[column.data.size()] = 0;  // where empty values at the end are: in SLACK
+        uint32_t inside = 0;          // bit 7: a byte that continues a character has it, and not the next one
+        for (size_t i = 0; i < n; ++i) inside |= run[starts[i]] & ~(uint32_t{run[starts[i]]} << 1);
+        if (!(inside & 0x80)) return true;
     }
     column.data.set_size(data_before);
     column.offsets.set_size(offsets_before);
@@ -284,24 +306,19 @@ inline void gather_utf8(Column& column, Source source, const Cell* cells, size_t
         out.append(p + skip, length - skip);
         return OK;
     });
+    return true;
 }
 
 inline void string_any(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     gather_utf8<0>(column, source, cells, n, issues);
 }
 inline void bytea_binary(Column& column, Source source, const Cell* cells, size_t n, Issues&) {
-    gather_bytes(column, source, cells, n, 0);
+    gather_bytes<0>(column, source, cells, n);
 }
 
 // jsonb_send puts a version byte before the text.
 inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    unsigned trouble = 0;
-    for (size_t i = 0; i < n; ++i)
-        if (cells[i].length >= 0) trouble |= cells[i].length == 0 || source.base[cells[i].offset] != 1;
-    if (!trouble) {
-        gather_utf8<1>(column, source, cells, n, issues);
-        return;
-    }
+    if (column.shortest && gather_utf8<1>(column, source, cells, n, issues)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length == 0) return BAD_LENGTH;
         if (*p != 1) return BAD_VERSION;

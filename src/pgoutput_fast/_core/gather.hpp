@@ -35,16 +35,25 @@ inline bool any_high_bit(const Vector16& v) noexcept {
     return ((halves[0] | halves[1]) & 0x8080808080808080ull) != 0;
 }
 
-// Copies n cells, `skip` bytes short of their beginnings, to `out` (which has room for them and SLACK behind) and writes
-// offsets[1..n] from offsets[0] on. Returns whether all of it can only be ASCII; false means that one has to look.
-inline bool gather_cells(const uint8_t* base, const uint8_t* end, const Cell* cells, size_t n, uint32_t skip,
-                         uint8_t* out, int32_t* offsets) noexcept {
+// What was found while copying.
+struct Gathered {
+    bool ascii = true;    // all of it can only be ASCII; false means that one has to look
+    bool whole = false;   // no value begins in the middle of a character; false means that one has to look
+    uint32_t others = 0;  // any bit of the bytes that were left out that is not as in 1
+};
+
+// Copies n cells, `skip` bytes short of their beginnings (0 or 1, and none may be shorter), to `out`, which has room for them
+// and SLACK behind, and writes offsets[1..n] from offsets[0] on.
+template <uint32_t skip>
+Gathered gather_cells(const uint8_t* base, const uint8_t* end, const Cell* cells, size_t n, uint8_t* out,
+                      int32_t* offsets) noexcept {
     Vector16 seen{};
-    bool ascii = true;
+    Gathered found;
     uint8_t* const start = out;
     const int32_t first = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const int32_t length = cells[i].length;
+        if (skip && length >= 0) found.others |= base[cells[i].offset] ^ uint32_t{1};
         if (length > static_cast<int32_t>(skip)) {
             const uint8_t* from = base + cells[i].offset + skip;
             const size_t size = static_cast<uint32_t>(length) - skip;
@@ -52,13 +61,14 @@ inline bool gather_cells(const uint8_t* base, const uint8_t* end, const Cell* ce
                 copy_short(out, from, size, seen);
             } else {
                 std::memcpy(out, from, size);
-                ascii = false;
+                found.ascii = false;
             }
             out += size;
         }
         offsets[i + 1] = first + static_cast<int32_t>(out - start);
     }
-    return ascii && !any_high_bit(seen);
+    found.ascii = found.ascii && !any_high_bit(seen);
+    return found;
 }
 
 }  // namespace pgo

@@ -168,7 +168,7 @@ inline void checked_text(Column& column, Source source, const Cell* cells, size_
     for (size_t i = 0; i < n; ++i)
         if (cells[i].length >= 0) good &= Is(source.base + cells[i].offset, static_cast<size_t>(cells[i].length));
     if (good) {
-        gather_bytes(column, source, cells, n, 0);
+        gather_bytes<0>(column, source, cells, n);
         return;
     }
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {

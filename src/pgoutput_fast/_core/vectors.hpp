@@ -1,8 +1,12 @@
-// Which of the vector loops this processor has. They can be switched off: what is left must do the same, only slower.
+// Which vector loops this processor has. Fewer of them can be used: what is left must do the same, only slower.
 #pragma once
 #include <cstdlib>
+#include <cstring>
 
 #include "avx2.hpp"
+#include "avx512.hpp"
+#include "avx512_bytes.hpp"
+#include "avx512_times.hpp"
 
 namespace pgo {
 
@@ -10,22 +14,48 @@ namespace pgo {
 template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
-#ifdef PGO_AVX2
-inline bool have_vectors() noexcept {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-}
-inline bool vectors_on = have_vectors() && !std::getenv("PGOUTPUT_FAST_PORTABLE");
-#define PGO_QUICK(loop) (vectors_on ? avx2::loop : nullptr)
-#else
-inline bool have_vectors() noexcept { return false; }
-inline bool vectors_on = false;
-#define PGO_QUICK(loop) nullptr
-#endif
+// What a processor has, each with everything below it.
+enum VectorLevel : int { PORTABLE, AVX2, AVX512 };
+inline constexpr const char* VECTOR_LEVELS[] = {"portable", "avx2", "avx512"};
 
-// For tests: whether vector loops are used from now on. False if there are none.
-inline bool use_vectors(bool on) noexcept {
-    vectors_on = on && have_vectors();
-    return vectors_on;
+inline VectorLevel highest_level() noexcept {
+#ifdef PGO_AVX2
+    // These ask the system, too: whether it keeps the registers.
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2"))
+        return PORTABLE;
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vbmi") &&
+                      __builtin_cpu_supports("avx512vbmi2");
+    return wide && __builtin_cpu_supports("fma") ? AVX512 : AVX2;
+#else
+    return PORTABLE;
+#endif
 }
+
+// PGOUTPUT_FAST_VECTORS names the highest level that may be used. A name that there is none of is the lowest: so nothing is
+// used that somebody wanted to avoid.
+inline VectorLevel allowed_level() noexcept {
+    if (std::getenv("PGOUTPUT_FAST_PORTABLE")) return PORTABLE;
+    const char* most = std::getenv("PGOUTPUT_FAST_VECTORS");
+    if (!most || !*most) return AVX512;
+    for (int level = AVX512; level > PORTABLE; --level)
+        if (std::strcmp(most, VECTOR_LEVELS[level]) == 0) return static_cast<VectorLevel>(level);
+    return PORTABLE;
+}
+
+inline VectorLevel lower_level(VectorLevel a, VectorLevel b) noexcept { return a < b ? a : b; }
+inline VectorLevel vector_level = lower_level(allowed_level(), highest_level());
+
+// For tests: uses the vector loops up to `level` from now on, as far as there are any; returns what is used.
+inline VectorLevel use_vectors(VectorLevel level) noexcept {
+    return vector_level = lower_level(level, highest_level());
+}
+
+#ifdef PGO_AVX2
+#define PGO_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
+#else
+#define PGO_QUICK(...) nullptr
+#endif
 
 }  // namespace pgo
