@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint bench bench-spark fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix lint bench bench-peers bench-spark fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,10 @@ lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
+bench-peers: $(VENV)/.dev  ## other decoders beside ours, fetched when they are missing; rewrites docs/peers.md (some minutes)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python -m benchmarks.peers
+
 bench-spark: $(VENV)/.dev  ## the same for Spark, in some minutes
 	$(BIN)/python -m benchmarks.spark
 
@@ -62,7 +66,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
-UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
+UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py test_peers.py \
     test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py \
     test_capture_process.py test_snapshot_holder.py \
     test_snapshot_killed.py

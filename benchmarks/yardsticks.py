@@ -13,7 +13,15 @@ from pyarrow import csv
 from benchmarks.columns import Cells
 from benchmarks.corpora import Corpus
 
-__all__ = ["check_csv", "check_python", "csv_reader", "memcpy", "memcpy_to_new", "parse_wide_text"]
+__all__ = [
+    "check_csv",
+    "check_python",
+    "csv_reader",
+    "memcpy",
+    "memcpy_to_new",
+    "parse_wide_text",
+    "table_of_text",
+]
 
 
 def memcpy(corpus: Corpus) -> Callable[[], None]:
@@ -67,6 +75,11 @@ def parse_wide_text(messages: Sequence[bytes], schema: pa.Schema) -> pa.Table:
                 end = at + 5 + int.from_bytes(message[at + 1 : at + 5], "big")
                 column.append(message[at + 5 : end])
                 at = end
+    return table_of_text(columns, schema)
+
+
+def table_of_text(columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) -> pa.Table:
+    """Cells as PostgreSQL writes them in text, to their columns' types."""
     arrays: list[Any] = []
     for field, column in zip(schema, columns, strict=True):
         if pa.types.is_binary(field.type):

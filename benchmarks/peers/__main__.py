@@ -1,0 +1,5 @@
+"""`python -m benchmarks.peers`: see run.py."""
+
+from benchmarks.peers.run import main
+
+main()

@@ -1,0 +1,237 @@
+"""What peers read: files made from one corpus, and a server that has its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks import corpora
+from benchmarks.columns import fixed_width, join
+from benchmarks.corpora import Corpus
+from benchmarks.peers.rooms import MissingError, wal2json
+from pgoutput_fast.demo.servers import Installation, Server, ServerError, find_installations
+
+__all__ = ["Database", "Inputs"]
+
+WIDE = (
+    "id bigint PRIMARY KEY, kind smallint, quantity integer, account bigint, price numeric(12,2), ratio float8, "
+    "active boolean, day date, changed timestamptz, token uuid, code varchar(20), city text, note text, remark text, "
+    "doc jsonb, data bytea"
+)
+PGBENCH = {
+    "accounts": "aid int PRIMARY KEY, bid int, abalance int, filler char(84)",
+    "tellers": "tid int PRIMARY KEY, bid int, tbalance int, filler char(84)",
+    "branches": "bid int PRIMARY KEY, bbalance int, filler char(84)",
+    "history": "tid int, bid int, aid int, delta int, mtime timestamp, filler char(22)",
+}
+_SLOT = "peers"
+
+
+class Database:
+    """A server with the tables of the corpora, `wide` with its rows."""
+
+    def __init__(self, csv: Path) -> None:
+        """
+        Raises:
+            MissingError: if no server can be run here.
+        """
+        self.without_wal2json = (
+            "no PostgreSQL here has wal2json; Debian's has it in postgresql-15-wal2json and the like"
+        )
+        installation, settings = self._choose()
+        # Decoding the rows is not what is measured, so it need not go through files.
+        settings |= {"logical_decoding_work_mem": "1GB"} if installation.version >= 13 else {}
+        self.server = Server(installation, settings)
+        try:
+            self.server.start()
+            self._fill(csv)
+        except BaseException:
+            self.server.close()
+            raise
+
+    def _choose(self) -> tuple[Installation, dict[str, str | int | bool]]:
+        """The newest server that has wal2json, or can be given it; else the newest."""
+        installations = sorted(find_installations(), key=lambda each: -each.version)
+        if not installations:
+            raise MissingError("no PostgreSQL found: python ci/fetch_servers.py")
+        for each in installations:
+            try:
+                directory = wal2json(each.version, each.bindir)
+            except MissingError as error:
+                if each.origin == "system":
+                    self.without_wal2json = str(error)
+            else:
+                self.without_wal2json = ""
+                return each, {"dynamic_library_path": f"{directory}:$libdir"} if directory else {}
+        return installations[0], {}
+
+    def _fill(self, csv: Path) -> None:
+        with self._cursor() as cursor:
+            cursor.execute(f"CREATE TABLE wide ({WIDE})")
+            for name, columns in PGBENCH.items():
+                cursor.execute(f"CREATE TABLE pgbench_{name} ({columns})")
+            if not self.without_wal2json:
+                cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'wal2json')", (_SLOT,))
+            with open(csv, "rb") as file:
+                cursor.copy_expert("COPY wide FROM STDIN (FORMAT csv)", file)
+            cursor.execute("VACUUM ANALYZE wide")
+
+    @contextlib.contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with contextlib.closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            yield cursor
+
+    def json_lines(self, path: Path) -> None:
+        """Writes what wal2json sends for the rows, in its format of an object for each change, without types."""
+        if self.without_wal2json:
+            raise MissingError(self.without_wal2json)
+        # Quotes and delimiters that no JSON has, or its own would be doubled.
+        query = (
+            f"COPY (SELECT data FROM pg_logical_slot_peek_changes('{_SLOT}', NULL, NULL, 'format-version', '2', "
+            "'include-types', 'false')) TO STDOUT (FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"
+        )
+        with self._cursor() as cursor, open(path, "wb") as file:
+            cursor.copy_expert(query, file)
+
+    @cached_property
+    def copied_bytes(self) -> int:
+        """How many bytes the rows are as COPY (FORMAT binary) sends them."""
+
+        class Counter:
+            total = 0
+
+            def write(self, data: bytes) -> int:
+                self.total += len(data)
+                return len(data)
+
+        counter = Counter()
+        with self._cursor() as cursor:
+            cursor.copy_expert("COPY wide TO STDOUT (FORMAT binary)", counter)
+        return counter.total
+
+    def close(self) -> None:
+        self.server.close()
+
+
+class Inputs:
+    """Files of the corpora at one scale, made when they are asked for, and gone with `close`."""
+
+    def __init__(self, scale: float, seed: int = corpora.SEED) -> None:
+        self.scale = scale
+        self.seed = seed
+        self._temporary = tempfile.TemporaryDirectory(prefix="pgoutput_fast-peers-inputs-")
+        self._directory = Path(self._temporary.name)
+        self._database: Database | MissingError | None = None
+        self._latest: Corpus | None = None
+
+    def __enter__(self) -> Inputs:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if isinstance(self._database, Database):
+            self._database.close()
+        self._temporary.cleanup()
+
+    def scratch(self) -> Path:
+        """A new directory that goes with the others."""
+        return Path(tempfile.mkdtemp(dir=self._directory))
+
+    def corpus(self, name: str) -> Corpus:
+        """That corpus; the one that was asked for last is kept."""
+        if self._latest is None or self._latest.name != name:
+            self._latest = corpora.corpus(name, self.scale, self.seed)
+        return self._latest
+
+    def payloads(self, name: str, share: float) -> pa.Array:
+        """The first messages of a corpus."""
+        payloads = self.corpus(name).payloads
+        return payloads[: max(1, round(len(payloads) * share))]
+
+    def rows(self, name: str, share: float) -> int:
+        """How many changes of rows are in them."""
+        kinds = pc.binary_slice(self.payloads(name, share), 0, 1)
+        return pc.sum(pc.is_in(kinds, pa.array([b"I", b"U", b"D"], kinds.type))).as_py()
+
+    def messages(self, name: str, share: float) -> Path:
+        """A file of them, each behind its length: four bytes, the highest first."""
+        path = self._directory / f"{name}-{share:g}"
+        if not path.exists():
+            payloads = self.payloads(name, share)
+            lengths = pc.binary_length(payloads).to_numpy().astype(">i4")
+            headers = fixed_width(lengths.view(np.uint8).reshape(-1, 4))
+            _, offsets, data = join(headers, payloads).buffers()
+            end = np.frombuffer(offsets, np.int32)[len(payloads)]
+            path.write_bytes(np.frombuffer(data, np.uint8)[:end])
+        return path
+
+    def arrow(self, name: str, share: float) -> Path:
+        """The same as an Arrow file of one column and one chunk."""
+        path = self._directory / f"{name}-{share:g}.arrow"
+        if not path.exists():
+            table = pa.table({"payload": self.payloads(name, share)})
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+        return path
+
+    @cached_property
+    def csv(self) -> Path:
+        """The wide table's rows as COPY writes them."""
+        path = self._directory / "wide.csv"
+        path.write_bytes(corpora.csv_of(corpora.wide_cells(self.scale, self.seed)))
+        return path
+
+    @cached_property
+    def schema(self) -> Path:
+        """The wide table's columns, without rows."""
+        path = self._directory / "wide.schema"
+        schema = self.corpus("wide text").tables["public.wide"].schema
+        with pa.ipc.new_file(path, schema) as writer:
+            writer.write_table(schema.empty_table())
+        return path
+
+    @property
+    def database(self) -> Database:
+        """
+        Raises:
+            MissingError: if no server can be run here.
+        """
+        if self._database is None:
+            try:
+                self._database = Database(self.csv)
+            except ServerError as error:
+                self._database = MissingError(f"no server: {str(error).splitlines()[0]}")
+            except MissingError as error:
+                self._database = error
+        if isinstance(self._database, MissingError):
+            raise self._database
+        return self._database
+
+    @property
+    def server(self) -> str:
+        """Which one there is, or none."""
+        try:
+            return f"PostgreSQL {self.database.server.version}"
+        except MissingError:
+            return "no PostgreSQL"
+
+    @cached_property
+    def json(self) -> Path:
+        """
+        Raises:
+            MissingError: if no server here has wal2json.
+        """
+        path = self._directory / "wide.json"
+        self.database.json_lines(path)
+        return path

@@ -1,0 +1,193 @@
+"""docs/peers.md and docs/peers.svg out of the figures, with what was measured once elsewhere set apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.corpora import FULL_MESSAGES
+from benchmarks.peers.catalogue import MEMCPY, OURS, Peer
+from benchmarks.peers.chart import Bar, chart
+from benchmarks.peers.figures import Figures, Outcome
+from benchmarks.report import Section, machine, rewrite
+
+__all__ = ["QUOTED", "drawn", "figures", "write"]
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
+_REASON = 120
+QUOTED_ON = "2026-11-20"
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """Somebody else's decoder, measured once on another day: not by this suite, as it needs compilers that it lacks.
+
+    Attributes:
+        name, makes: as of a peer.
+        speeds: corpus -> (million messages per CPU second, MB/s), or only the first.
+    """
+
+    name: str
+    makes: str
+    speeds: Mapping[str, tuple[float, float | None]]
+
+
+# MB/s on that machine in that hour: the ratio to it is what can be set beside other figures.
+QUOTED_MEMCPY = {"wide text": 7200.0, "wide binary": 7200.0, "pgbench": 11_900.0}
+# Of a real server's stream with the same tables.
+QUOTED_MB = {"wide text": 162.0, "wide binary": 140.0, "pgbench": 30.0}
+QUOTED_MESSAGES = FULL_MESSAGES
+QUOTED = (
+    Quoted(
+        "Rust postgres-replication, parse only",
+        "slices of bytes, no values",
+        {"wide text": (1.91, 837), "wide binary": (1.72, 648), "pgbench": (8.9, 447)},
+    ),
+    Quoted(
+        "Go pglogrepl, parse only",
+        "structs of byte slices",
+        {"wide text": (0.881, 386), "wide binary": (0.955, None), "pgbench": (3.9, None)},
+    ),
+    Quoted(
+        "Go pglogrepl, typed",
+        "`any` values",
+        {"wide text": (0.175, 77), "wide binary": (0.243, None), "pgbench": (1.85, None)},
+    ),
+)
+
+
+def figures(
+    peers: Sequence[Peer],
+    found: Mapping[str, Mapping[str, Outcome]],
+    scale: float,
+    rounds: int,
+    programs: Sequence[str] = (),
+) -> str:
+    """What stands between the page's markers; `programs` are others that it depends on."""
+    heading = (
+        f"{'; '.join([machine(), *programs])}; scale {scale:g}, median of {rounds} interleaved rounds. "
+        "Each row is a process of its own.\nAll times are that process's, all its threads together; `MB` is 10^6 bytes."
+    )
+    sections = [section(name, found[name], peers) for name in found]
+    return "\n\n".join([heading, *(str(each).rstrip() for each in (*sections, who(peers), quoted()))]) + "\n"
+
+
+def section(name: str, outcomes: Mapping[str, Outcome], peers: Sequence[Peer]) -> Section:
+    """One corpus's table."""
+    head = [
+        "",
+        "CPU s",
+        "wall s",
+        "MB/s",
+        "M messages/s",
+        "of memcpy",
+        f"CPU of {OURS}'s",
+        "peak MB",
+        "before MB",
+    ]
+    by_name = {peer.name: peer for peer in peers}
+    memcpy, ours = outcomes[MEMCPY], outcomes[OURS]
+    assert isinstance(memcpy, Figures)
+    assert isinstance(ours, Figures)
+    table = Section(f"{name}: {memcpy.messages:,} messages, {memcpy.nbytes / 1e6:.1f} MB", head)
+    for each, outcome in outcomes.items():
+        peer = by_name[each]
+        if isinstance(outcome, str):
+            table.rows.append([f"{each}: {outcome[:_REASON]}", *[""] * (len(head) - 1)])
+            continue
+        seconds = outcome.cpu.seconds
+        label = each + (f" ({peer.share:.0%} of it, scaled up)" if peer.share != 1 else "")
+        table.rows.append(
+            [
+                label,
+                f"{seconds:.4f}" if seconds < 1 else f"{seconds:.2f}",
+                f"{outcome.wall.seconds:.4f}" if outcome.wall.seconds < 1 else f"{outcome.wall.seconds:.2f}",
+                _number(outcome.nbytes / seconds / 1e6),
+                _number(outcome.messages / seconds / 1e6),
+                _number(outcome.cpu.speed_beside(memcpy.cpu)),
+                f"{_number(ours.cpu.speed_beside(outcome.cpu))}",
+                f"{outcome.resident_peak / 1e6:,.0f}",
+                f"{outcome.resident_before / 1e6:,.0f}",
+            ]
+        )
+    return table
+
+
+def who(peers: Sequence[Peer]) -> str:
+    """What the rows are."""
+    lines = ["### What the rows are", "", "| | reads | makes | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {p.name} | {p.reads or 'the messages'} | {p.makes} | {p.note} |" for p in peers]
+    return "\n".join(lines)
+
+
+def quoted() -> str:
+    """What was measured once."""
+    table = Section(
+        f"Measured once, on {QUOTED_ON}, not by this command",
+        ["", *(f"{name}: {what}" for name in FULL_MESSAGES for what in ("M messages/s", "of memcpy"))],
+    )
+    for each in QUOTED:
+        row = [f"{each.name}: {each.makes}"]
+        for name in FULL_MESSAGES:
+            row += [_number(each.speeds[name][0]), _number(quoted_ratio(each, name))]
+        table.rows.append(row)
+    return str(table)
+
+
+def quoted_ratio(each: Quoted, name: str) -> float:
+    """The speed of one beside the memcpy of its own machine and hour."""
+    messages, megabytes = each.speeds[name]
+    if megabytes is None:
+        megabytes = messages * 1e6 * QUOTED_MB[name] / QUOTED_MESSAGES[name]
+    return megabytes / QUOTED_MEMCPY[name]
+
+
+def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
+    """The chart: speeds beside memcpy, which is what figures of several machines have in common."""
+    panels: dict[str, list[Bar]] = {}
+    for name, outcomes in found.items():
+        memcpy = outcomes[MEMCPY]
+        assert isinstance(memcpy, Figures)
+        bars, without = [], []
+        for each, outcome in outcomes.items():
+            if isinstance(outcome, str):
+                without.append(Bar(each, "peer", None, outcome.partition(":")[0]))
+                continue
+            kind = "ours" if each.startswith(OURS) else "reference" if each.startswith(MEMCPY) else "peer"
+            ratio = outcome.cpu.speed_beside(memcpy.cpu)
+            speed = _number(outcome.messages / outcome.cpu.seconds / 1e6)
+            bars.append(Bar(each, kind, ratio, f"{_number(ratio)} ({speed} M/s)"))
+        for other in QUOTED:
+            ratio = quoted_ratio(other, name)
+            speed = _number(other.speeds[name][0])
+            bars.append(Bar(other.name, "quoted", ratio, f"{_number(ratio)} ({speed} M/s)"))
+        bars.sort(key=lambda bar: -(bar.value or 0))
+        panels[name] = bars + without
+    return chart(
+        panels,
+        "Speed beside memcpy of the same messages, by CPU time; in brackets million messages or rows per CPU second.",
+        {
+            "ours": OURS,
+            "reference": "memcpy",
+            "peer": "peers, same run",
+            "quoted": f"measured once, {QUOTED_ON}, other machine",
+        },
+    )
+
+
+def write(text: str, found: Mapping[str, Mapping[str, Outcome]]) -> None:
+    """Rewrites the page's figures and the chart."""
+    rewrite(DOCS / "peers.md", text, BEGIN, END)
+    (DOCS / "peers.svg").write_text(drawn(found), encoding="utf-8")
+
+
+def _number(value: float) -> str:
+    """Three digits that count, without an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    digits = 2
+    while value and digits < 6 and value < 10.0 ** (2 - digits):
+        digits += 1
+    return f"{value:.{digits}f}"
