@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, snapshot, spark_curve
+from benchmarks import capture, guard, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 ROOT = Path(__file__).parents[1]
@@ -93,3 +93,10 @@ def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pyte
     assert 'changes(transactions="committed")' in paper
     drawn = ElementTree.fromstring(spark_curve.chart(points))
     assert len(drawn.findall("{http://www.w3.org/2000/svg}circle")) == 6
+
+
+def test_the_guard_tells_what_takes_more() -> None:
+    known = {"wide text": 1000, "pgbench": 500}
+    assert guard.compare(known, {"wide text": 1025, "pgbench": 400}) == []
+    (told,) = guard.compare(known, {"wide text": 1050, "pgbench": 500})
+    assert told.startswith("wide text: 1050 instructions a message, +5.0%: it took 1000")
