@@ -13,6 +13,8 @@ import pytest
 from benchmarks import capture, guard, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
+import pgoutput_fast as pgo
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -100,3 +102,31 @@ def test_the_guard_tells_what_takes_more() -> None:
     assert guard.compare(known, {"wide text": 1025, "pgbench": 400}) == []
     (told,) = guard.compare(known, {"wide text": 1050, "pgbench": 500})
     assert told.startswith("wide text: 1050 instructions a message, +5.0%: it took 1000")
+
+
+def test_the_guard_tells_what_grows_faster_than_its_input() -> None:
+    assert guard.uneven({"columns": (100, 105), "open streams": (900, 500)}) == []
+    (told,) = guard.uneven({"columns": (100, 105), "open streams": (500, 900)})
+    assert told.startswith("open streams: 900 instructions a unit in a long stream, 500 in a short one")
+
+
+def test_the_guard_says_when_it_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert guard.main([]) == 0
+    assert capsys.readouterr().out.startswith("bench-guard: NOT RUN, as valgrind is not installed")
+
+
+@pytest.mark.parametrize("name", guard.FLAT)
+def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
+    for make in guard.FLAT[name][:2]:
+        shape = make()
+        decoder = pgo.Decoder()
+        decoder.decode(shape.known)
+        changes, messages = 0, 0
+        for call in shape.calls:
+            changes += sum(each.batch.num_rows for each in decoder.decode(call).changes)
+            messages += len(call)
+        assert decoder.state.next_seq == len(shape.known) + messages
+        assert changes > 0 or name == "transactions"
