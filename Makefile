@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint bench bench-peers bench-spark fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ bench-peers: $(VENV)/.dev  ## other decoders beside ours, fetched when they are 
 
 bench-spark: $(VENV)/.dev  ## the same for Spark, in some minutes
 	$(BIN)/python -m benchmarks.spark
+
+bench-guard: $(VENV)/.dev  ## instructions that decoding takes, beside those it took (needs valgrind)
+	$(BIN)/python -m benchmarks.guard
 
 fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))

@@ -10,8 +10,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, snapshot, spark_curve
+from benchmarks import capture, guard, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
+
+import pgoutput_fast as pgo
 
 ROOT = Path(__file__).parents[1]
 
@@ -93,3 +95,38 @@ def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pyte
     assert 'changes(transactions="committed")' in paper
     drawn = ElementTree.fromstring(spark_curve.chart(points))
     assert len(drawn.findall("{http://www.w3.org/2000/svg}circle")) == 6
+
+
+def test_the_guard_tells_what_takes_more() -> None:
+    known = {"wide text": 1000, "pgbench": 500}
+    assert guard.compare(known, {"wide text": 1025, "pgbench": 400}) == []
+    (told,) = guard.compare(known, {"wide text": 1050, "pgbench": 500})
+    assert told.startswith("wide text: 1050 instructions a message, +5.0%: it took 1000")
+
+
+def test_the_guard_tells_what_grows_faster_than_its_input() -> None:
+    assert guard.uneven({"columns": (100, 105), "open streams": (900, 500)}) == []
+    (told,) = guard.uneven({"columns": (100, 105), "open streams": (500, 900)})
+    assert told.startswith("open streams: 900 instructions a unit in a long stream, 500 in a short one")
+
+
+def test_the_guard_says_when_it_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert guard.main([]) == 0
+    assert capsys.readouterr().out.startswith("bench-guard: NOT RUN, as valgrind is not installed")
+
+
+@pytest.mark.parametrize("name", guard.FLAT)
+def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
+    for make in guard.FLAT[name][:2]:
+        shape = make()
+        decoder = pgo.Decoder()
+        decoder.decode(shape.known)
+        changes, messages = 0, 0
+        for call in shape.calls:
+            changes += sum(each.batch.num_rows for each in decoder.decode(call).changes)
+            messages += len(call)
+        assert decoder.state.next_seq == len(shape.known) + messages
+        assert changes > 0 or name == "transactions"

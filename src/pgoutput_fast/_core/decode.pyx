@@ -1,6 +1,6 @@
 """The stages in a row: payloads -> windows -> scan -> tag -> tasks, each of which slices, converts and assembles.
 
-With threads, the caller's scans and tags ahead of the others; the tasks of the oldest window that nobody has begun, it does
+With threads, the caller's scans and tags ahead of the others; tasks of the oldest window that nobody has begun, it does
 itself. What they make is taken in the order of the stream.
 """
 cimport cython
@@ -34,7 +34,7 @@ from pgoutput_fast.types import column_type_of
 # A window's headers and items take some 30 bytes a message beside the payloads themselves.
 cdef int64_t WINDOW_MESSAGES = 1 << 16
 cdef int64_t WINDOW_BYTES = 1 << 25
-# Threads get at least this many messages at a time, if there are as many: a call of Python's takes longer than some few.
+# Threads get at least this many messages at a time, if there are as many: a call of Python takes longer than a few.
 cdef int64_t JOB_MESSAGES = 1 << 12
 
 

@@ -144,7 +144,7 @@ cdef class RelationRows:
 
     cdef int fill(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t expected, int64_t* at,
                   Scratch scratch) except -1 nogil:
-        """Decodes messages from at[0] on until all are done, the batch is too large or one is malformed and to be raised.
+        """Decodes messages from at[0] on until all are done, the batch is too large or one is malformed and raised.
 
         They have no more rows than go into the batch, which is expected to get that many.
         """
@@ -221,7 +221,8 @@ cdef class RelationRows:
     cdef void _reject_message(self, Tags tags, Window w, Scratch scratch) noexcept nogil:
         cdef Trouble* t = &scratch.trouble
         tags.taken[t.message] = 0
-        tags.reject_into(scratch.records, w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count, t.sent)
+        tags.reject_into(scratch.records, w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count,
+                         t.sent)
 
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
         """Appends the block's rows to the columns: ROWS_DONE.

@@ -1,8 +1,5 @@
 """The stream state as plain values, and back: what StreamState pickles and writes as JSON."""
-from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint32_t
-from libcpp.map cimport map as cmap
-from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.stream_state cimport (
@@ -13,12 +10,11 @@ from pgoutput_fast._core.stream_state cimport (
     SLOT_LOST,
     STREAMING,
     Known,
-    RelationMap,
     ScopedRelation,
     ScopedType,
+    SharedMap,
     StreamState,
     Transaction,
-    TypeMap,
     TypeName,
 )
 from pgoutput_fast._core.tag cimport Tagger
@@ -39,29 +35,24 @@ cdef object _version(list versions, int32_t slot):
     return None if slot < 0 else str(versions[slot].version)
 
 
-cdef dict _export_relations(const RelationMap& known, list versions):
-    cdef unordered_map[uint32_t, Known].const_iterator it = known.cbegin()
-    found = {}
-    while it != known.cend():
-        found[dereference(it).first] = [_version(versions, dereference(it).second.slot), dereference(it).second.seq]
-        preincrement(it)
-    return {str(oid): found[oid] for oid in sorted(found)}
+cdef dict _export_relations(const SharedMap[Known]& known, list versions):
+    cdef vector[uint32_t] oids = known.keys()
+    return {str(oid): [_version(versions, known.find(oid).slot), known.find(oid).seq] for oid in oids}
 
 
-cdef dict _export_types(const TypeMap& known):
-    cdef unordered_map[uint32_t, TypeName].const_iterator it = known.cbegin()
-    found = {}
-    while it != known.cend():
-        found[dereference(it).first] = [
-            dereference(it).second.name_space.decode("utf-8"),
-            dereference(it).second.name.decode("utf-8"),
-            dereference(it).second.seq,
+cdef dict _export_types(const SharedMap[TypeName]& known):
+    cdef vector[uint32_t] oids = known.keys()
+    return {
+        str(oid): [
+            known.find(oid).name_space.decode("utf-8"),
+            known.find(oid).name.decode("utf-8"),
+            known.find(oid).seq,
         ]
-        preincrement(it)
-    return {str(oid): found[oid] for oid in sorted(found)}
+        for oid in oids
+    }
 
 
-cdef dict _export_transaction(Transaction& t, list versions):
+cdef dict _export_transaction(const Transaction& t, list versions):
     cdef vector[ScopedRelation] relations = t.all_relations()
     cdef vector[ScopedType] types = t.all_types()
     values = {
@@ -93,11 +84,8 @@ cdef dict _export_transaction(Transaction& t, list versions):
 def export_state(Tagger tagger):
     """The state as a dict of JSON values; relation versions by their ids."""
     cdef StreamState* s = &tagger.state
-    cdef cmap[uint32_t, Transaction].iterator it = s.streamed.begin()
-    streamed = []
-    while it != s.streamed.end():
-        streamed.append(_export_transaction(dereference(it).second, tagger.versions))
-        preincrement(it)
+    cdef vector[uint32_t] xids = s.streamed.keys()
+    streamed = [_export_transaction(s.streamed.find(xid)[0], tagger.versions) for xid in xids]
     return {
         "next_seq": s.next_seq,
         "context": CONTEXTS[<int> s.context],
@@ -195,6 +183,6 @@ def import_state(Tagger tagger, dict values):
     if s.context == PLAIN or s.context == PREPARING:
         tagger.set_run(s.current.txn, s.current.xid, NONE64, s.current.commit_lsn, s.current.commit_timestamp, False)
     elif s.context == STREAMING:
-        tagger.set_run(s.streamed[s.current.xid].txn, s.current.xid, NONE64, NONE64, NONE64, True)
+        tagger.set_run(s.streamed.find(s.current.xid).txn, s.current.xid, NONE64, NONE64, NONE64, True)
     else:
         tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

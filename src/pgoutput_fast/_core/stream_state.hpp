@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "blocks.hpp"
+#include "shared_map.hpp"
 
 namespace pgo {
 
@@ -43,20 +43,55 @@ struct ScopedType {
     TypeName type;
 };
 
-// What Relation and Type messages said inside a streamed transaction: of each oid what each subtransaction said last,
-// in the order in which they said it.
-struct Scope {
-    std::unordered_map<uint32_t, std::vector<ScopedRelation>> relations;
-    std::unordered_map<uint32_t, std::vector<ScopedType>> types;
+// What Relation or Type messages said inside a streamed transaction: of each oid what each subtransaction said last,
+// in the order in which they said it. Beside it what each subtransaction spoke of, for it may be rolled back.
+template <class S>
+struct Said {
+    std::unordered_map<uint32_t, std::vector<S>> by_oid;
+    std::unordered_map<uint32_t, std::vector<uint32_t>> oids_of;
+
+    const S* last(uint32_t oid) const {
+        auto found = by_oid.find(oid);
+        return found == by_oid.end() ? nullptr : &found->second.back();
+    }
+    void file(const S& said) {
+        if (!drop(said.oid, said.subxid)) oids_of[said.subxid].push_back(said.oid);
+        by_oid[said.oid].push_back(said);
+    }
+    void forget(uint32_t subxid) {
+        auto spoke = oids_of.find(subxid);
+        if (spoke == oids_of.end()) return;
+        for (uint32_t oid : spoke->second) {
+            drop(oid, subxid);
+            if (by_oid[oid].empty()) by_oid.erase(oid);
+        }
+        oids_of.erase(spoke);
+    }
+    std::vector<S> lasts() const {
+        std::vector<S> found;
+        for (const auto& entry : by_oid) found.push_back(entry.second.back());
+        return found;
+    }
+    std::vector<S> all() const {
+        std::vector<S> found;
+        for (const auto& entry : by_oid) found.insert(found.end(), entry.second.begin(), entry.second.end());
+        return found;
+    }
+
+private:
+    // Whether there was any.
+    bool drop(uint32_t oid, uint32_t subxid) {
+        std::vector<S>& known = by_oid[oid];
+        const size_t before = known.size();
+        known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == subxid; }), known.end());
+        return known.size() != before;
+    }
 };
 
-// Copies of a state share their large parts until one of them writes: a call that may be undone keeps a copy.
-template <class T>
-T& own(std::shared_ptr<T>& shared) {
-    if (!shared) shared = std::make_shared<T>();
-    else if (shared.use_count() > 1) shared = std::make_shared<T>(*shared);
-    return *shared;
-}
+struct Scope {
+    Said<ScopedRelation> relations;
+    Said<ScopedType> types;
+};
 
 // A transaction whose end has not come: streamed in blocks, being sent, or prepared.
 struct Transaction {
@@ -84,78 +119,45 @@ struct Transaction {
         scope_.reset();
     }
     const Known* relation(uint32_t oid) const {
-        if (!scope_) return nullptr;
-        auto found = scope_->relations.find(oid);
-        return found == scope_->relations.end() ? nullptr : &found->second.back().known;
+        const ScopedRelation* said = scope_ ? scope_->relations.last(oid) : nullptr;
+        return said ? &said->known : nullptr;
     }
     const TypeName* type(uint32_t oid) const {
-        if (!scope_) return nullptr;
-        auto found = scope_->types.find(oid);
-        return found == scope_->types.end() ? nullptr : &found->second.back().type;
+        const ScopedType* said = scope_ ? scope_->types.last(oid) : nullptr;
+        return said ? &said->type : nullptr;
     }
-    void learn(const ScopedRelation& said) { file(own(scope_).relations[said.oid], said); }
-    void learn(const ScopedType& said) { file(own(scope_).types[said.oid], said); }
+    void learn(const ScopedRelation& said) { own(scope_).relations.file(said); }
+    void learn(const ScopedType& said) { own(scope_).types.file(said); }
     // DDL that is rolled back was never there.
     void forget(uint32_t subxid) {
-        if (!scope_) return;
-        Scope& scope = own(scope_);
-        drop(scope.relations, subxid);
-        drop(scope.types, subxid);
+        if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid))) return;
+        own(scope_).relations.forget(subxid);
+        own(scope_).types.forget(subxid);
     }
     void lose_relations() {
-        if (!scope_ || scope_->relations.empty()) return;
-        for (auto& entry : own(scope_).relations)
+        if (!scope_ || scope_->relations.by_oid.empty()) return;
+        for (auto& entry : own(scope_).relations.by_oid)
             for (ScopedRelation& said : entry.second) said.known.slot = SLOT_LOST;
     }
     // What holds at its end, a value per oid; or all of it, in the order in which it was said.
-    std::vector<ScopedRelation> last_relations() const { return scope_ ? lasts(scope_->relations) : std::vector<ScopedRelation>(); }
-    std::vector<ScopedType> last_types() const { return scope_ ? lasts(scope_->types) : std::vector<ScopedType>(); }
+    std::vector<ScopedRelation> last_relations() const { return scope_ ? scope_->relations.lasts() : std::vector<ScopedRelation>(); }
+    std::vector<ScopedType> last_types() const { return scope_ ? scope_->types.lasts() : std::vector<ScopedType>(); }
     std::vector<ScopedRelation> all_relations() const {
-        std::vector<ScopedRelation> all = scope_ ? flat(scope_->relations) : std::vector<ScopedRelation>();
+        std::vector<ScopedRelation> all = scope_ ? scope_->relations.all() : std::vector<ScopedRelation>();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.known.seq < b.known.seq; });
         return all;
     }
     std::vector<ScopedType> all_types() const {
-        std::vector<ScopedType> all = scope_ ? flat(scope_->types) : std::vector<ScopedType>();
+        std::vector<ScopedType> all = scope_ ? scope_->types.all() : std::vector<ScopedType>();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type.seq < b.type.seq; });
         return all;
     }
 
 private:
-    template <class S>
-    static void file(std::vector<S>& known, const S& said) {
-        known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == said.subxid; }),
-                    known.end());
-        known.push_back(said);
-    }
-    template <class S>
-    static void drop(std::unordered_map<uint32_t, std::vector<S>>& map, uint32_t subxid) {
-        for (auto it = map.begin(); it != map.end();) {
-            auto& known = it->second;
-            known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == subxid; }),
-                        known.end());
-            it = known.empty() ? map.erase(it) : std::next(it);
-        }
-    }
-    template <class S>
-    static std::vector<S> lasts(const std::unordered_map<uint32_t, std::vector<S>>& map) {
-        std::vector<S> found;
-        for (const auto& entry : map) found.push_back(entry.second.back());
-        return found;
-    }
-    template <class S>
-    static std::vector<S> flat(const std::unordered_map<uint32_t, std::vector<S>>& map) {
-        std::vector<S> found;
-        for (const auto& entry : map) found.insert(found.end(), entry.second.begin(), entry.second.end());
-        return found;
-    }
     std::shared_ptr<Scope> scope_;
 };
 
 enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
-
-using RelationMap = std::unordered_map<uint32_t, Known>;
-using TypeMap = std::unordered_map<uint32_t, TypeName>;
 
 struct StreamState {
     int64_t next_seq = 0;
@@ -166,27 +168,21 @@ struct StreamState {
     // LSN of the last non-transactional message, and up to which such messages came in earlier sessions: they come again.
     int64_t message_lsn = 0, repeated_lsn = 0;
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
-    std::map<uint32_t, Transaction> streamed;  // by xid
+    SharedMap<Transaction> streamed;  // by xid
     std::vector<Transaction> prepared;
 
-    const RelationMap& relations() const { return *relations_; }
-    const TypeMap& types() const { return *types_; }
-    void describe(uint32_t oid, Known known) { own(relations_)[oid] = known; }
-    void name_type(uint32_t oid, const TypeName& type) { own(types_)[oid] = type; }
+    const SharedMap<Known>& relations() const { return relations_; }
+    const SharedMap<TypeName>& types() const { return types_; }
+    void describe(uint32_t oid, Known known) { relations_[oid] = known; }
+    void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
     // Nothing that a Relation said, anywhere, is trusted until it is said again.
     void lose_relations() {
-        for (auto& entry : own(relations_)) entry.second.slot = SLOT_LOST;
-        for (auto& entry : streamed) entry.second.lose_relations();
+        for (uint32_t oid : relations_.keys()) relations_[oid].slot = SLOT_LOST;
+        for (uint32_t xid : streamed.keys()) streamed[xid].lose_relations();
         for (auto& transaction : prepared) transaction.lose_relations();
     }
-    const Known* relation(uint32_t oid) const {
-        auto found = relations_->find(oid);
-        return found == relations_->end() ? nullptr : &found->second;
-    }
-    const TypeName* type(uint32_t oid) const {
-        auto found = types_->find(oid);
-        return found == types_->end() ? nullptr : &found->second;
-    }
+    const Known* relation(uint32_t oid) const { return relations_.find(oid); }
+    const TypeName* type(uint32_t oid) const { return types_.find(oid); }
     // What a stream learnt holds for all now, unless something said later, outside of it, is known already.
     void promote(const Transaction& transaction) {
         for (const ScopedRelation& said : transaction.last_relations()) {
@@ -200,8 +196,8 @@ struct StreamState {
     }
 
 private:
-    std::shared_ptr<RelationMap> relations_ = std::make_shared<RelationMap>();
-    std::shared_ptr<TypeMap> types_ = std::make_shared<TypeMap>();
+    SharedMap<Known> relations_;
+    SharedMap<TypeName> types_;
 };
 
 // What is the same for a stretch of messages.

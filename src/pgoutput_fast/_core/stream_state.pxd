@@ -1,8 +1,6 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libcpp cimport bool as cbool
-from libcpp.map cimport map as cmap
 from libcpp.string cimport string
-from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 
@@ -59,8 +57,14 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         PREPARING "pgo::PREPARING"
         STREAMING "pgo::STREAMING"
 
-    ctypedef unordered_map[uint32_t, Known] RelationMap
-    ctypedef unordered_map[uint32_t, TypeName] TypeMap
+    cdef cppclass SharedMap[T]:
+        cbool empty()
+        const T* find(uint32_t key)
+        size_t count(uint32_t key)
+        T& operator[](uint32_t key)
+        void erase(uint32_t key)
+        void clear()
+        vector[uint32_t] keys()
 
     cdef cppclass StreamState:
         StreamState() except +
@@ -73,10 +77,10 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t message_lsn
         int64_t repeated_lsn
         Transaction current
-        cmap[uint32_t, Transaction] streamed
+        SharedMap[Transaction] streamed
         vector[Transaction] prepared
-        const RelationMap& relations()
-        const TypeMap& types()
+        const SharedMap[Known]& relations()
+        const SharedMap[TypeName]& types()
         void describe(uint32_t oid, Known known)
         void name_type(uint32_t oid, const TypeName& type)
         void lose_relations()

@@ -1,6 +1,6 @@
 """What one thread does at a time: messages of a window -> rows of their batches, without a look at any others.
 
-Which messages a batch has is settled before, by their headers alone. So it does not depend on who decodes them, or when.
+Which messages a batch has is settled before, by their headers alone: it does not depend on who decodes them, or when.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 

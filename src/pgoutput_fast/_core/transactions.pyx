@@ -60,7 +60,7 @@ cdef class Transactions:
         cdef int k = oid & 63
         cdef const Known* known = NULL
         if self.state.context == STREAMING:
-            known = self.state.streamed[self.state.current.xid].relation(oid)
+            known = self.state.streamed.find(self.state.current.xid).relation(oid)
         if known == NULL:
             known = self.state.relation(oid)
         cdef int32_t slot = SLOT_UNKNOWN if known == NULL else known.slot
@@ -169,10 +169,9 @@ cdef class Transactions:
         xid or name.
         """
         cdef size_t k
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
-        while it != self.state.streamed.end():
-            dereference(it).second.doubtful = True
-            preincrement(it)
+        cdef vector[uint32_t] open_streams = self.state.streamed.keys()
+        for k in range(open_streams.size()):
+            self.state.streamed[open_streams[k]].doubtful = True
         for k in range(self.state.prepared.size()):
             self.state.prepared[k].perhaps_ended = True
 
@@ -210,10 +209,10 @@ cdef class Transactions:
         """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
         cdef cmap[int64_t, Transaction] voided
         cdef cmap[int64_t, Transaction].iterator each
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.begin()
-        while it != self.state.streamed.end():
-            voided[dereference(it).second.txn] = dereference(it).second
-            preincrement(it)
+        cdef vector[uint32_t] open_streams = self.state.streamed.keys()
+        cdef size_t k
+        for k in range(open_streams.size()):
+            voided[self.state.streamed[open_streams[k]].txn] = self.state.streamed[open_streams[k]]
         if self.state.context == PLAIN or self.state.context == PREPARING:
             voided[self.state.current.txn] = self.state.current
         each = voided.begin()
@@ -234,10 +233,10 @@ cdef class Transactions:
 
     cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid that begins again, or whose transaction has ended otherwise: what was streamed under it is void."""
-        cdef cmap[uint32_t, Transaction].iterator it = self.state.streamed.find(xid)
-        if it != self.state.streamed.end():
-            self._void_transaction(dereference(it).second, seq)
-            self.state.streamed.erase(it)
+        cdef const Transaction* t = self.state.streamed.find(xid)
+        if t != NULL:
+            self._void_transaction(t[0], seq)
+            self.state.streamed.erase(xid)
 
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid under which a transaction is whole again: what was prepared under it is void."""
@@ -345,7 +344,7 @@ cdef class Transactions:
                 # it ended, for its prepare was acknowledged.
                 self._begin_again(<uint32_t> b.xid, b.seq)
                 self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)
-            b.txn = self.state.streamed[<uint32_t> b.xid].txn
+            b.txn = self.state.streamed.find(<uint32_t> b.xid).txn
             self.state.context = STREAMING
             self.state.current.xid = <uint32_t> b.xid
             self.forget_lookups()
@@ -354,7 +353,7 @@ cdef class Transactions:
         elif kind == c'E':
             if self.state.context == STREAMING:
                 b.xid = self.state.current.xid
-                b.txn = self.state.streamed[self.state.current.xid].txn
+                b.txn = self.state.streamed.find(self.state.current.xid).txn
                 if self.run.subxid != NONE64:
                     self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
             self.open_run()

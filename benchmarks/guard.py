@@ -1,0 +1,190 @@
+"""Instructions that decoding takes, beside those it took when somebody looked last: `python -m benchmarks.guard`.
+
+valgrind's callgrind counts them, in one process of some twenty seconds. Unlike seconds they are the same on a busy
+machine, to half a percent. Two things are looked at:
+
+- What a message of the benchmarks' corpora takes, beside guard.json, with the vector loops and with the portable ones.
+  That depends on the compiler, so each has figures of its own; where there are none, that is said and nothing compared.
+  valgrind knows no AVX-512, so the vector loops are those for AVX2.
+- What a unit takes in a stream that is long in one direction (relations, columns, open transactions ...), beside a
+  short one of the same run: it must be the same. That needs no figures and holds everywhere.
+
+`--update` writes down what it takes now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pgoutput_fast as pgo
+from benchmarks import corpora, shapes
+from pgoutput_fast._core import column
+
+__all__ = ["FLAT", "compare", "main", "uneven"]
+
+FIGURES = Path(__file__).with_name("guard.json")
+TOLERANCE = 0.03
+CORPORA = {"wide text": 0.012, "wide binary": 0.012, "pgbench": 0.02}
+
+# Name -> the streams, short and long, and how much more a unit may take in the long one: what each relation, column or
+# call takes once counts there, too.
+FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], float]] = {
+    "messages": (lambda: shapes.pgbench(0.01), lambda: shapes.pgbench(0.04), 1.05),
+    "relations known": (
+        lambda: shapes.one_of_many(10, 20, 10),
+        lambda: shapes.one_of_many(1000, 20, 10),
+        1.2,
+    ),
+    "rows of relations": (
+        lambda: shapes.relations(50, 5_000, 5_000),
+        lambda: shapes.relations(200, 20_000, 20_000),
+        1.1,
+    ),
+    "columns": (lambda: shapes.columns(100, 400), lambda: shapes.columns(1600, 400), 1.1),
+    "bytes of a cell": (lambda: shapes.long_cell(20_000, 8), lambda: shapes.long_cell(2_000_000, 2), 1.1),
+    "transactions": (lambda: shapes.transactions(2_000, 0), lambda: shapes.transactions(20_000, 0), 1.05),
+    "open streams": (lambda: shapes.open_streams(10, 20, 8), lambda: shapes.open_streams(1000, 20, 8), 1.1),
+    "subtransactions": (
+        lambda: shapes.subtransactions(500, True),
+        lambda: shapes.subtransactions(8_000, True),
+        1.1,
+    ),
+    "Relations again": (lambda: shapes.resent(10, 2_000), lambda: shapes.resent(100, 20_000), 1.1),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; 1 if something takes more than it may."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.guard",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--update", action="store_true", help="write down what it takes now")
+    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.run:
+        _run()
+        return 0
+    if shutil.which("valgrind") is None:
+        print("bench-guard: NOT RUN, as valgrind is not installed; the system's package of that name has it")
+        return 0
+    key, counted, flat = count()
+    print(key)
+    for name, figure in counted.items():
+        print(f"  {name}: {figure} instructions a message")
+    for name, (short, long) in flat.items():
+        print(f"  {name}: {short} instructions a unit, {long} in a long stream")
+    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    if given.update:
+        FIGURES.write_text(json.dumps({**known, key: counted}, indent=1, sort_keys=True) + "\n")
+        known = {}
+    elif key not in known:
+        print(f"bench-guard: NOT COMPARED with earlier figures: those are of {'; '.join(sorted(known))}")
+    worse = compare(known.get(key, counted), counted) + uneven(flat)
+    print("\n".join(worse or ["bench-guard: passed"]))
+    return 1 if worse else 0
+
+
+def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
+    """What takes more instructions than it is known to take, a line each; names that are not known are passed over."""
+    return [
+        f"{name}: {counted[name]} instructions a message, {counted[name] / before - 1:+.1%}: it took {before}. "
+        "If that is meant, run this with --update"
+        for name, before in known.items()
+        if name in counted and counted[name] > before * (1 + TOLERANCE)
+    ]
+
+
+def uneven(flat: dict[str, tuple[float, float]]) -> list[str]:
+    """What takes more per unit in a long stream than in a short one, a line each."""
+    return [
+        f"{name}: {long} instructions a unit in a long stream, {short} in a short one: it grows faster than its input"
+        for name, (short, long) in flat.items()
+        if long > short * FLAT[name][2]
+    ]
+
+
+def count() -> tuple[str, dict[str, int], dict[str, tuple[float, float]]]:
+    """What the figures are of; instructions a message by corpus; instructions a unit of a short and a long stream."""
+    for name in CORPORA:
+        corpora.corpus(name, CORPORA[name])  # made here, if it is not there, and not in slow motion
+    with tempfile.TemporaryDirectory() as directory:
+        # Whenever the process asks for the load average, callgrind writes down what was counted since the last time.
+        command = ["valgrind", "--tool=callgrind", "--dump-before=getloadavg"]
+        command += [
+            f"--callgrind-out-file={directory}/out",
+            sys.executable,
+            "-m",
+            "benchmarks.guard",
+            "--run",
+        ]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"callgrind failed: {done.stderr[-1000:]}")
+        each = [
+            (name, _total(Path(directory) / f"out.{2 * k + 2}") / int(units))
+            for k, (units, name) in enumerate(line.split(" ", 1) for line in done.stdout.splitlines())
+        ]
+    streams = [figure for name, figure in each if name in FLAT]
+    return (
+        f"{_compiler()}, {sysconfig.get_platform()}",
+        {name: round(figure) for name, figure in each if name not in FLAT},
+        {name: (round(streams[2 * k], 2), round(streams[2 * k + 1], 2)) for k, name in enumerate(FLAT)},
+    )
+
+
+def _total(dump: Path) -> int:
+    found = re.search(r"^totals: (\d+)", dump.read_text(), re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"callgrind counted nothing in {dump.name}")
+    return int(found[1])
+
+
+def _compiler() -> str:
+    """Which compiler built the core: it leaves its name there."""
+    found = re.search(
+        rb"(GCC): \([^)]*\) ([0-9.]+)|(clang) version ([0-9.]+)", Path(column.__file__).read_bytes()
+    )
+    return " ".join(part.decode() for part in found.groups() if part) if found else "an unknown compiler"
+
+
+def _run() -> None:
+    """Decodes everything, once uncounted and once between two marks, in a process that valgrind runs."""
+    for vectors in (False, True):
+        if column.use_vectors(vectors) != vectors:
+            continue  # this processor has none
+        for name, scale in CORPORA.items():
+            payloads = corpora.corpus(name, scale).payloads
+            _counted(
+                f"{name}, {'vectors' if vectors else 'portable'}",
+                partial(pgo.decode, payloads),
+                len(payloads),
+            )
+    for name, (short, long, _) in FLAT.items():
+        for shape in (short(), long()):
+            _counted(name, shape.ready(), shape.units)
+
+
+def _counted(name: str, run: Callable[[], object], units: int) -> None:
+    run()
+    os.getloadavg()
+    run()
+    os.getloadavg()
+    print(units, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Streams that are long in one direction only: messages, relations, columns, bytes of a cell, open transactions.
+
+What decoding one of them costs, per unit, must not depend on how long it is. `guard` counts instructions of small ones,
+`growth` takes the time of large ones, `memory` their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+import pgoutput_fast as pgo
+from benchmarks import corpora
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.encode_messages import (
+    Binary,
+    encode_begin,
+    encode_commit,
+    encode_insert,
+    encode_relation,
+    encode_stream_abort,
+    encode_stream_start,
+    encode_stream_stop,
+)
+
+__all__ = [
+    "Shape",
+    "columns",
+    "long_cell",
+    "open_streams",
+    "pgbench",
+    "relations",
+    "resent",
+    "subtransactions",
+    "transactions",
+]
+
+INT4, TEXT, BYTEA, JSONB = 23, 25, 17, 3802
+FIRST_OID = 20_000
+BEGIN, COMMIT = encode_begin(100, 0, 7), encode_commit(100, 148, 0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Calls to be decoded, as often as one likes.
+
+    Attributes:
+        known: what a decoder has to have decoded before.
+        calls: the payloads of each call.
+        units: how many messages, cells, bytes or calls that is: what the cost is divided by.
+    """
+
+    known: list[bytes]
+    calls: list[pa.Array]
+    units: int
+
+    def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
+        """Decodes all calls, on a decoder that knows what it must."""
+        decoder = pgo.Decoder(options)
+        decoder.decode(self.known)
+
+        def run() -> None:
+            for call in self.calls:
+                decoder.decode(call)
+
+        return run
+
+
+def relations(count: int, messages: int, messages_per_call: int) -> Shape:
+    """Rows of `count` relations in turn. Units: messages."""
+    inserts = [encode_insert(FIRST_OID + k % count, ["1", "some text"]) for k in range(min(count, messages))]
+    rows = (inserts * (messages // len(inserts) + 1))[:messages]
+    calls = [_array(rows[at : at + messages_per_call]) for at in range(0, messages, messages_per_call)]
+    return Shape([BEGIN, *(_relation(k) for k in range(count))], calls, messages)
+
+
+def one_of_many(count: int, calls: int, messages_per_call: int) -> Shape:
+    """Small calls with rows of one relation, while `count` are known. Units: messages."""
+    small = relations(1, messages_per_call, messages_per_call).calls
+    return Shape([BEGIN, *(_relation(k) for k in range(count))], small * calls, calls * messages_per_call)
+
+
+def columns(count: int, rows: int) -> Shape:
+    """Rows of a relation with `count` integers. Units: cells."""
+    spec = tuple(ColumnSpec(f"c{k}", INT4) for k in range(count))
+    relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
+    insert = encode_insert(FIRST_OID, [str(k % 1000) for k in range(count)])
+    return Shape([BEGIN, relation], [_array([insert] * rows)], rows * count)
+
+
+def long_cell(length: int, rows: int, kind: str = "text") -> Shape:
+    """Rows with one value of `length` bytes. Units: bytes.
+
+    `kind` is text, jsonb, `bytea hex` (as text, hexadecimal) or `bytea binary`.
+    """
+    oid = {"text": TEXT, "jsonb": JSONB, "bytea hex": BYTEA, "bytea binary": BYTEA}[kind]
+    relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", (ColumnSpec("c", oid),)))
+    if kind == "bytea hex":
+        cell: bytes | Binary = b"\\x" + b"5a" * ((length - 2) // 2)
+    elif kind == "bytea binary":
+        cell = Binary(b"\xa5" * length)
+    else:
+        cell = b'"' + b"j" * (length - 2) + b'"' if kind == "jsonb" and length > 1 else b"1" * length
+    return Shape([BEGIN, relation], [_array([encode_insert(FIRST_OID, [cell])] * rows)], rows * length)
+
+
+def transactions(messages: int, rows_per_transaction: int) -> Shape:
+    """Transactions of so many rows each, in one call. Units: messages."""
+    one = [BEGIN, *[encode_insert(FIRST_OID, ["1", "some text"])] * rows_per_transaction, COMMIT]
+    times = max(1, messages // len(one))
+    return Shape([BEGIN, _relation(0), COMMIT], [_array(one * times)], len(one) * times)
+
+
+def pgbench(scale: float) -> Shape:
+    """pgbench's default script. Units: messages."""
+    payloads = corpora.corpus("pgbench", scale).payloads
+    return Shape([], [payloads], len(payloads))
+
+
+def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
+    """Calls with a block of one streamed transaction each, while `count` are open. Units: messages."""
+    insert = [encode_insert(FIRST_OID, ["1", "some text"], xid=xid) for xid in range(1000, 1000 + count)]
+    known = [BEGIN, _relation(0), COMMIT]
+    for k in range(count):
+        known += [encode_stream_start(1000 + k, True), insert[k], encode_stream_stop()]
+    blocks = []
+    for k in range(calls):
+        block = [encode_stream_start(1000 + k % count, False), *[insert[k % count]] * rows_per_call]
+        blocks.append(_array([*block, encode_stream_stop()]))
+    return Shape(known, blocks, calls * (rows_per_call + 2))
+
+
+def subtransactions(count: int, aborted: bool) -> Shape:
+    """A streamed transaction with a row in each of `count` subtransactions, perhaps all aborted. Units: messages."""
+    start, stop = [encode_stream_start(1000, True)], [encode_stream_stop()]
+    rows = [encode_insert(FIRST_OID, ["1", "some text"], xid=1001 + k) for k in range(count)]
+    ends = [encode_stream_abort(1000, 1001 + k) for k in range(count)] if aborted else []
+    messages = [*start, *rows, *stop, *ends, encode_stream_abort(1000, 1000)]
+    return Shape([BEGIN, _relation(0), COMMIT], [_array(messages)], len(messages))
+
+
+def resent(relations: int, messages: int) -> Shape:
+    """Every row after a Relation that is known already. Units: messages."""
+    pairs = [
+        each
+        for k in range(relations)
+        for each in (_relation(k), encode_insert(FIRST_OID + k, ["1", "some text"]))
+    ]
+    times = max(1, messages // len(pairs))
+    return Shape([BEGIN, *pairs], [_array(pairs * times)], len(pairs) * times)
+
+
+def _relation(k: int) -> bytes:
+    spec = (ColumnSpec("id", INT4, key=True), ColumnSpec("note", TEXT))
+    return encode_relation(RelationSpec(FIRST_OID + k, "public", f"t{k}", spec))
+
+
+def _array(messages: Iterable[bytes]) -> pa.Array:
+    messages = list(messages)
+    size = sum(map(len, messages))
+    return pa.array(messages, pa.binary() if size < 1 << 31 else pa.large_binary())

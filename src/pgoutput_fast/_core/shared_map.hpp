@@ -1,0 +1,66 @@
+// Maps by oid or xid whose copies share what none of them has changed since.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace pgo {
+
+// Copies of a state share their large parts until one of them writes: a call that may be undone keeps a copy.
+template <class T>
+T& own(std::shared_ptr<T>& shared) {
+    if (!shared) shared = std::make_shared<T>();
+    else if (shared.use_count() > 1) shared = std::make_shared<T>(*shared);
+    return *shared;
+}
+
+// A copy costs nothing, and the first change after it a 64th of the map: so calls stay cheap, however much is known.
+// Places of values stay the same until the map is copied and changed.
+template <class T>
+class SharedMap {
+public:
+    bool empty() const noexcept { return size_ == 0; }
+    size_t size() const noexcept { return size_; }
+    const T* find(uint32_t key) const {
+        if (!parts_ || !(*parts_)[part_of(key)]) return nullptr;
+        const Part& part = *(*parts_)[part_of(key)];
+        auto found = part.find(key);
+        return found == part.end() ? nullptr : &found->second;
+    }
+    size_t count(uint32_t key) const { return find(key) != nullptr; }
+    // To be changed; made if it is not there.
+    T& operator[](uint32_t key) {
+        auto made = own(own(parts_)[part_of(key)]).try_emplace(key);
+        size_ += made.second;
+        return made.first->second;
+    }
+    void erase(uint32_t key) {
+        if (count(key)) size_ -= own(own(parts_)[part_of(key)]).erase(key);
+    }
+    void clear() noexcept {
+        parts_.reset();
+        size_ = 0;
+    }
+    // In ascending order.
+    std::vector<uint32_t> keys() const {
+        std::vector<uint32_t> found;
+        if (!parts_) return found;
+        found.reserve(size_);
+        for (const auto& part : *parts_)
+            if (part)
+                for (const auto& entry : *part) found.push_back(entry.first);
+        std::sort(found.begin(), found.end());
+        return found;
+    }
+
+private:
+    using Part = std::unordered_map<uint32_t, T>;
+    static size_t part_of(uint32_t key) noexcept { return (key * 2654435769u) >> 26; }
+    std::shared_ptr<std::array<std::shared_ptr<Part>, 64>> parts_;
+    size_t size_ = 0;
+};
+
+}  // namespace pgo
