@@ -470,24 +470,42 @@ cdef class RelationRows:
         cdef Column column
         cdef int64_t i
         cdef int64_t total = 0
+        cdef int64_t count = self.rows
         cdef const uint8_t* change = self.changes.data()
         cdef int32_t* offsets
         cdef uint8_t* data
+        cdef uint8_t others = 0
         cdef int32_t at = 0
-        cdef int code
+        cdef int code = change[0] & 7
         column.layout = BYTES
-        for i in range(self.rows):
-            total += CHANGE_LENGTHS[change[i] & 7]
-        offsets = column.reserve_offsets(<size_t> self.rows)
+        for i in range(count):
+            others |= (change[i] & 7) ^ code
+        if others:
+            for i in range(count):
+                total += CHANGE_LENGTHS[change[i] & 7]
+        else:
+            total = count * CHANGE_LENGTHS[code]
+        offsets = column.reserve_offsets(<size_t> count)
         data = column.data.append_uninitialized(<size_t> total)
         with nogil:
-            for i in range(self.rows):
-                code = change[i] & 7
-                # Sixteen bytes at once: no name is longer, and the buffer has room behind its end.
-                memcpy(data + at, CHANGE_NAMES + 16 * code, 16)
-                at += CHANGE_LENGTHS[code]
-                offsets[i + 1] = at
-        column.rows = <size_t> self.rows
+            if others == 0:
+                # One name all over, as nearly always: what is there is doubled until there is enough.
+                at = CHANGE_LENGTHS[code]
+                memcpy(data, CHANGE_NAMES + 16 * code, <size_t> at)
+                i = at
+                while i < total:
+                    memcpy(data + i, data, <size_t> min(i, total - i))
+                    i *= 2
+                for i in range(count):
+                    offsets[i + 1] = <int32_t> (i + 1) * at
+            else:
+                for i in range(count):
+                    code = change[i] & 7
+                    # Sixteen bytes at once: no name is longer, and the buffer has room behind its end.
+                    memcpy(data + at, CHANGE_NAMES + 16 * code, 16)
+                    at += CHANGE_LENGTHS[code]
+                    offsets[i + 1] = at
+        column.rows = <size_t> count
         give_column(column, out)
         return 0
 
@@ -495,9 +513,10 @@ cdef class RelationRows:
         cdef Column column
         cdef int64_t i
         cdef uint8_t* change = self.changes.data()
-        for i in range(self.rows):
-            change[i] = (change[i] & KEY_ONLY) != 0
-        append_bits(column.data, 0, change, <size_t> self.rows)
+        with nogil:
+            for i in range(self.rows):
+                change[i] = (change[i] & KEY_ONLY) >> 3
+            append_bits(column.data, 0, change, <size_t> self.rows)
         column.rows = <size_t> self.rows
         give_column(column, out)
         return 0

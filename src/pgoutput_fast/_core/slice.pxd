@@ -11,6 +11,7 @@ cdef enum:
     DELETE = 3
     TRUNCATE = 4
     KEY_ONLY = 8
+    SEVERAL = 128    # of a change: more tuples than one
 
 # Formats that a block's cells came in: bits of Block.formats.
 cdef enum:
@@ -62,5 +63,5 @@ cdef struct Block:
 
 cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int64_t k, int32_t columns,
                          const uint8_t* taken, int64_t most_bytes, Block* block) noexcept nogil
-cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil
+cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil
 cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil

@@ -71,8 +71,17 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
     return p
 
 
-cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil:
-    """Appends the rows of four messages at once, if they are inserts without anything unusual.
+cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
+    """What the row of a change is whose first tuple has this tag, if that is all it has; else SEVERAL."""
+    if tag == c'N':
+        return INSERT if kind == c'I' else UPDATE_POSTIMAGE if kind == c'U' else SEVERAL
+    if kind == c'D':
+        return DELETE | KEY_ONLY if tag == c'K' else DELETE if tag == c'O' else SEVERAL
+    return SEVERAL
+
+
+cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil:
+    """Appends the rows of four messages at once, if each is a change with one tuple and nothing unusual in it.
 
     False leaves the block as it was: slice_message takes the messages one by one then.
     """
@@ -81,6 +90,7 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
     cdef int64_t row = block.rows
     cdef int64_t bytes = 0
     cdef uint8_t formats = 0
+    cdef uint8_t change[4]
     cdef uint32_t message
     cdef int k
     for k in range(4):
@@ -89,8 +99,10 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
         end[k] = at[k] + w.length[message]
         bytes += w.length[message]
         at[k] += 9 if w.flags[message] & IN_STREAM else 5
-        if (w.kind[message] != c'I' or end[k] - at[k] < 3 or w.end - end[k] < HEADER_ROOM or at[k][0] != c'N'
-                or load16(at[k] + 1) != columns):
+        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_ROOM or load16(at[k] + 1) != columns:
+            return False
+        change[k] = _only_tuple(w.kind[message], at[k][0])
+        if change[k] == SEVERAL:
             return False
         at[k] += 3
     if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.alike,
@@ -98,7 +110,7 @@ cdef bint slice_four_inserts(Window w, const uint32_t* messages, int32_t columns
         return False
     for k in range(4):
         block.row_message[row + k] = messages[k]
-        block.row_change[row + k] = INSERT
+        block.row_change[row + k] = change[k]
     block.formats |= formats
     block.bytes += bytes
     block.rows = row + 4
@@ -183,7 +195,7 @@ cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int6
             for j in range(k + 4, min(k + 4 + AHEAD, count)):
                 fetched = prefetch_message(w, messages[j], fetched)
             if (taken[messages[k]] and taken[messages[k + 1]] and taken[messages[k + 2]] and taken[messages[k + 3]]
-                    and slice_four_inserts(w, messages + k, columns, block)):
+                    and slice_four_changes(w, messages + k, columns, block)):
                 k += 4
                 continue
             patience = 16
