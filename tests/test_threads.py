@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -148,6 +151,28 @@ def test_long_values_close_batches() -> None:
     assert max(each.batch.nbytes for each in one.changes) < 300_000
     for threads in THREADS:
         assert_same(one, pgo.decode(payloads, options=Options(batch_bytes=100_000, threads=threads)))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_a_call_made_goes_with_it(threads: int) -> None:
+    """Without the garbage collector: nothing that leads in a circle holds batches."""
+    payloads = corpus("wide text", 0.2).payloads
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            pgo.decode(payloads, options=Options(threads=threads))
+        before = resident()
+        for _ in range(20):
+            pgo.decode(payloads, options=Options(threads=threads))
+        assert resident() - before < 100 << 20, "bytes: 20 results are 600 MB"
+    finally:
+        gc.enable()
+
+
+def resident() -> int:
+    """Bytes that this process has in memory now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_a_decoder_goes_on() -> None:

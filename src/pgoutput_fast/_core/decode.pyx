@@ -443,6 +443,7 @@ cdef class _Flight:
                 task.batches.done.extend(task.made)
                 if task.closes:
                     task.batches.spare.append(task.rows)
+            job.forget()
         frame.jobs = []
         self.frames.popleft()
         self.decoder.idle.append(frame)
@@ -477,6 +478,7 @@ cdef class _Flight:
         """No thread is left at work, and no batch open."""
         cdef Batches batches
         cdef Frame frame
+        cdef Job job
         for frame in self.frames:
             for job in frame.jobs:
                 if job.future is None or job.future.cancel():
@@ -484,6 +486,10 @@ cdef class _Flight:
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
             self.pool = None
+        for frame in self.frames:
+            for job in frame.jobs:
+                job.forget()
+            frame.jobs = []
         self.frames.clear()
         for batches in self.decoder.touched:
             batches.touched = False

@@ -5,6 +5,7 @@ from libcpp.vector cimport vector
 cdef enum:
     IN_STREAM = 1      # the message carries an xid prefix if its kind does
     MALFORMED = 2      # too short for its header, or longer than any message can be
+    OLD_TUPLE = 4      # of an update: an old tuple comes before the new one
 
 # Classes of tags: bits of the table that `message_class` reads.
 cdef enum:
@@ -14,6 +15,13 @@ cdef enum:
     UNPREFIXED = 8     # Origin: never has an xid prefix
 
 cdef uint8_t message_class(uint8_t tag) noexcept nogil
+
+
+cdef inline uint8_t old_tuple(uint8_t tag) noexcept nogil:
+    """The flag of an update whose first tuple has this tag."""
+    return OLD_TUPLE if tag == c'K' or tag == c'O' else 0
+
+
 cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil
 
 

@@ -148,6 +148,8 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
                     flags |= MALFORMED
                 else:
                     w.relation[i] = load32(p + header)
+                    if kind == c'U':
+                        flags |= old_tuple(p[header + 4])
             if streaming:
                 if length >= 5:
                     w.subxid[i] = load32(p + 1)

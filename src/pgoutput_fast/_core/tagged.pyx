@@ -7,7 +7,16 @@ from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, sta
 from pgoutput_fast._core.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
 from pgoutput_fast._core.column cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
-from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, IN_STREAM, Payloads, Window, message_class, scan_window
+from pgoutput_fast._core.scan cimport (
+    BOUNDARY,
+    CHANGE,
+    IN_STREAM,
+    Payloads,
+    Window,
+    message_class,
+    old_tuple,
+    scan_window,
+)
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     SLOT_UNKNOWN,
@@ -262,6 +271,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 if tagger.fail(w, i, TAGS_DISAGREE, header):
                     raise Malformed(TAGS_DISAGREE, header)
                 continue
+            if w.kind[i] == c'U':
+                w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
             tagger.item_message[tagger.items] = <uint32_t> i
             tagger.item_slot[tagger.items] = slot
             tagger.items += 1

@@ -30,7 +30,7 @@ cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches
     cdef RelationRows rows
-    cdef Job job
+    cdef Job job                         # None when it is done
     cdef Task before                     # what must be done first, as it fills the same batch
     cdef int64_t begin, count            # in the frame's order
     cdef int64_t expected                # rows that the batch will get yet, as far as one knows
@@ -50,6 +50,7 @@ cdef class Job:
     cdef readonly object error
     cdef public object future
 
+    cdef int forget(self) except -1
     cdef bint _do(self, Task task, object scratch) except -1
 
 

@@ -2,10 +2,10 @@
 
 Which messages a batch has is settled before, by their headers alone: it does not depend on who decodes them, or when.
 """
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, Scratch
-from pgoutput_fast._core.scan cimport IN_STREAM, Window
+from pgoutput_fast._core.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.stream_state cimport NONE64
 from pgoutput_fast._core.tags cimport Tags, move_rejects
 
@@ -23,14 +23,19 @@ cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count
     """
     cdef int64_t k, more
     cdef uint32_t message
-    cdef uint8_t tag
+    cdef int64_t all_rows = rows[0] + count
+    cdef int64_t all_bytes = bytes[0]
+    for k in range(count):
+        all_rows += (w.flags[messages[k]] & OLD_TUPLE) != 0
+        all_bytes += w.length[messages[k]]
+    if all_rows <= most_rows and all_bytes <= most_bytes:
+        rows[0] = all_rows
+        bytes[0] = all_bytes
+        return count
     for k in range(count):
         message = messages[k]
-        more = 1
-        if w.kind[message] == c'U':
-            # With an old tuple it has two rows. A change is never shorter than its header and one byte.
-            tag = w.base[w.start[message] + (9 if w.flags[message] & IN_STREAM else 5)]
-            more += tag == c'K' or tag == c'O'
+        # An update with an old tuple has two rows.
+        more = 2 if w.flags[message] & OLD_TUPLE else 1
         if rows[0] and (rows[0] + more > most_rows or bytes[0] + w.length[message] > most_bytes):
             return k
         rows[0] += more
@@ -94,6 +99,19 @@ cdef class Job:
         if self.finished is not None:
             self.finished.set()
 
+    cdef int forget(self) except -1:
+        """It is done, and what it made is taken: no task leads to it any more, nor to batches."""
+        cdef Task task
+        for task in self.tasks:
+            task.job = None
+            task.before = None
+            task.rows = None
+            task.made = []
+        self.tasks = []
+        self.frame = None
+        self.future = None
+        return 0
+
     cdef bint _do(self, Task task, object scratch) except -1:
         """False if what should have been done before was not."""
         cdef Frame frame = self.frame
@@ -101,13 +119,14 @@ cdef class Job:
         cdef Scratch room = scratch
         cdef int64_t at = 0
         cdef int progress
-        if task.before is not None and task.before.job is not self:
-            if task.before.job.finished is not None:
-                task.before.job.finished.wait()
-            if task.before.job.error is not None:
-                self.error = task.before.job.error
-                return False
+        cdef Job earlier = task.before.job if task.before is not None else None
         task.before = None
+        if earlier is not None and earlier is not self:
+            if earlier.finished is not None:
+                earlier.finished.wait()
+            if earlier.error is not None:
+                self.error = earlier.error
+                return False
         while True:
             with nogil:
                 progress = rows.fill(frame.tags, frame.window, frame.order.data() + task.begin, task.count,
