@@ -109,6 +109,16 @@ def test_rows_that_get_lost_while_measuring_are_noticed(small: Inputs) -> None:
         run.measure([_peer(answer, "texts")], small, 1, {})
 
 
+@pytest.mark.parametrize(("cpu", "calls"), [(0.001, 9), (0.2, 3), (0.5, 1), (30.0, 1)])
+def test_short_calls_are_repeated(cpu: float, calls: int) -> None:
+    class Fake:
+        def round(self) -> dict[str, float]:
+            return {"cpu": cpu}
+
+    process: Any = Fake()
+    assert run.turn(process) == [{"cpu": cpu}] * calls
+
+
 def _texts(small: Inputs, corpus: str) -> list[tuple[str, list[Any]]]:
     """The rows as a peer with strings gives them."""
     rows: list[tuple[str, list[Any]]] = []

@@ -172,7 +172,7 @@ def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
             "ours": OURS,
             "reference": "memcpy",
             "peer": "peers, same run",
-            "quoted": f"measured once, {QUOTED_ON}, other machine",
+            "quoted": f"measured once, {QUOTED_ON}, not in this run",
         },
     )
 
