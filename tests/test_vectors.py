@@ -120,8 +120,19 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "uuid": (2950, -1, False, uuid),
     "binary uuid": (2950, -1, True, lambda rng: rng.randbytes(16)),
     "bytea": (17, -1, False, lambda rng: b"\\x" + rng.randbytes(rng.randrange(70)).hex().encode()),
+    "long bytea": (17, -1, False, lambda rng: b"\\x" + rng.randbytes(rng.randrange(400)).hex().encode()),
     "short text": (25, -1, False, words(30)),
     "long text": (25, -1, False, words(200)),
+    "longer text": (25, -1, False, words(700)),
+    "code": (1043, -1, False, words(17)),
+    "accented text": (25, -1, False, lambda rng: "".join(rng.choices("aé€𝄞 ", k=rng.randrange(60))).encode()),
+    "binary int2": (21, -1, True, lambda rng: rng.randbytes(2)),
+    "binary int4": (23, -1, True, lambda rng: rng.randbytes(4)),
+    "binary int8": (20, -1, True, lambda rng: rng.randbytes(8)),
+    "binary float8": (701, -1, True, lambda rng: rng.randbytes(8)),
+    "binary bool": (16, -1, True, lambda rng: rng.choice([b"\0", b"\1"])),
+    "binary date": (1082, -1, True, lambda rng: struct.pack(">i", rng.randrange(-(10**6), 10**6))),
+    "binary timestamp": (1114, -1, True, lambda rng: struct.pack(">q", rng.randrange(-(10**17), 10**17))),
     "jsonb": (3802, -1, True, lambda rng: b"\x01" + words(90)(rng)),
 }
 
@@ -154,9 +165,10 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
     portable, issues = convert(kind, cells, binary)
     for level in LEVELS:
         use_vectors(level)
-        quick, quick_issues = convert(kind, cells, binary)
-        assert quick_issues == issues, level
-        assert exact(quick) == exact(portable), level
+        for room in (64, 255, 256):
+            quick, quick_issues = convert(kind, cells, binary, room=room)
+            assert quick_issues == issues, level
+            assert exact(quick) == exact(portable), level
 
 
 @pytest.mark.parametrize(
@@ -264,6 +276,44 @@ def test_edges(name: str) -> None:
     usual: list[bytes | None] = [KINDS[name][3](rng) for _ in range(9)]
     for edge in EDGES[name]:
         every_way(kind, [*usual, edge, None, *usual], binary)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("level", ["portable", *LEVELS])
+def test_what_utf8_is(level: str) -> None:
+    """Every first byte with every second one, with none to two behind them, and at the edges of 64 bytes."""
+    use_vectors(level)
+    kind, _ = typed("short text")
+    rng = Rng("utf8")
+    for first in range(0x7F, 0x100):
+        for second in range(0x100):
+            start = b"a" * rng.choice([0, 1, 60, 61, 62, 63, 64])
+            text = start + bytes([first, second]) + rng.choice([b"", b"\x80", b"\xbf\x80", b"\x80a"])
+            text += b"b" * rng.choice([0, 0, 1, 70])
+            assert bool(convert(kind, [text], False)[1]) != is_utf8(text), text
+
+
+@pytest.mark.parametrize("level", ["portable", *LEVELS])
+def test_no_value_begins_inside_a_character(level: str) -> None:
+    use_vectors(level)
+    kind, _ = typed("short text")
+    for first, second in (
+        (b"a\xc3", b"\xa9b"),
+        (b"\xf0\x9d", b"\x84\x9e"),
+        (b"\xe2\x82", b"\xac" + b"x" * 70),
+    ):
+        for between in ([], [None], [b""]):
+            cells = [b"x", first, *between, second, b""]
+            values, issues = convert(kind, cells, False)
+            assert [row for row, _, _ in issues] == [1, 2 + len(between)]
+            assert values.null_count == 2 + between.count(None)
 
 
 @pytest.mark.parametrize("level", ["portable", *LEVELS])
