@@ -114,7 +114,9 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "binary numeric(15,4)": (1700, (15 << 16 | 4) + 4, True, binary_decimal(2, 4)),
     "binary numeric(14,7)": (1700, (14 << 16 | 7) + 4, True, binary_decimal(1, 7)),
     "binary numeric(15,13)": (1700, (15 << 16 | 13) + 4, True, binary_decimal(0, 13)),
+    "numeric": (1700, -1, False, lambda rng: decimal(rng.randrange(1, 15), rng.randrange(15))(rng)),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
+    "time": (1083, -1, False, lambda rng: stamp("")(rng)[11:]),
     "timestamp": (1114, -1, False, stamp("")),
     "timestamptz": (1184, -1, False, stamp("+00")),
     "uuid": (2950, -1, False, uuid),
@@ -260,6 +262,10 @@ EDGES = {
     "timestamptz": [b"2024-01-01 24:00:00+00", b"2024-01-01 23:59:60+00", b"2024-01-01 23:60:00+00",
                     b"2024-01-01 25:00:00+00", b"2024-01-01 00:00:00.+00", b"2024-01-01 00:00:00.1234567+00",
                     b"2024-01-01 00:00:00-00", b"2024-01-01 00:00:00+01", b"-infinity", b"2024-01-01 00:00:00"],
+    "numeric": [b"-0.00", b"0.00", b"00.00", b".00", b"1.", b"-", b"--1", b"1-", b"0", b"-0", b"01", b"-01.5", b"1.5.0", b"NaN",
+                b"Infinity", b"-Infinity", b"9" * 64, b"9" * 65, b"0." + b"0" * 62, b"", b"1e5", b"9" * 200],
+    "time": [b"24:00:00", b"23:59:59.999999", b"23:59:60", b"25:00:00", b"12:60:00", b"00:00:00.", b"00:00:00.1234567", b"00:00",
+             b"29:00:00", b"00:00:00.5", b"00.00.00", b""],
     "numeric(12,2)": [b"-0.00", b"0.00", b"00.00", b".00", b"1.0", b"1.000", b"9999999999.99", b"10000000000.00",
                       b"-9999999999.99", b"NaN", b"1", b"-", b"-.50", b"1.5.0"],
     "float8": [b"0.1", b"-0.0", b"0", b"00.5", b"1.", b".5", b"1.7976931348623157e+308", b"4.9406564584124654e-324",
@@ -292,7 +298,7 @@ def test_what_utf8_is(level: str) -> None:
     use_vectors(level)
     kind, _ = typed("short text")
     rng = Rng("utf8")
-    for first in range(0x7F, 0x100):
+    for first in (0x7F, 0x80, *range(0xBF, 0x100)):
         for second in range(0x100):
             start = b"a" * rng.choice([0, 1, 60, 61, 62, 63, 64])
             text = start + bytes([first, second]) + rng.choice([b"", b"\x80", b"\xbf\x80", b"\x80a"])

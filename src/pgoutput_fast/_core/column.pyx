@@ -82,7 +82,7 @@ def convert(column_type, values, bint binary, bint exported=False, size_t room=6
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:
-        _convert(column, values, binary, max(room, 64), issues)
+        _convert(column, values, binary, max(room, <size_t> 64), issues)
         if exported:
             array = exported_column(column, column_type.arrow)
         else:

@@ -141,6 +141,10 @@ void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, 
     parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_QUICK(timestamps<zoned>));
 }
 
+inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_WIDE_QUICK(times));
+}
+
 inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     uint32_t value = 0;
     Reason reason = parse_integer_backed<uint32_t>(p, n, &value);
@@ -353,6 +357,7 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
 }
 
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
         out.append(p, length);
