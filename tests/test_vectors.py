@@ -114,14 +114,27 @@ KINDS: dict[str, tuple[int, int, bool, Make]] = {
     "binary numeric(15,4)": (1700, (15 << 16 | 4) + 4, True, binary_decimal(2, 4)),
     "binary numeric(14,7)": (1700, (14 << 16 | 7) + 4, True, binary_decimal(1, 7)),
     "binary numeric(15,13)": (1700, (15 << 16 | 13) + 4, True, binary_decimal(0, 13)),
+    "numeric": (1700, -1, False, lambda rng: decimal(rng.randrange(1, 15), rng.randrange(15))(rng)),
     "date": (1082, -1, False, lambda rng: day(rng).encode()),
+    "time": (1083, -1, False, lambda rng: stamp("")(rng)[11:]),
     "timestamp": (1114, -1, False, stamp("")),
     "timestamptz": (1184, -1, False, stamp("+00")),
     "uuid": (2950, -1, False, uuid),
     "binary uuid": (2950, -1, True, lambda rng: rng.randbytes(16)),
     "bytea": (17, -1, False, lambda rng: b"\\x" + rng.randbytes(rng.randrange(70)).hex().encode()),
+    "long bytea": (17, -1, False, lambda rng: b"\\x" + rng.randbytes(rng.randrange(400)).hex().encode()),
     "short text": (25, -1, False, words(30)),
     "long text": (25, -1, False, words(200)),
+    "longer text": (25, -1, False, words(700)),
+    "code": (1043, -1, False, words(17)),
+    "accented text": (25, -1, False, lambda rng: "".join(rng.choices("aé€𝄞 ", k=rng.randrange(60))).encode()),
+    "binary int2": (21, -1, True, lambda rng: rng.randbytes(2)),
+    "binary int4": (23, -1, True, lambda rng: rng.randbytes(4)),
+    "binary int8": (20, -1, True, lambda rng: rng.randbytes(8)),
+    "binary float8": (701, -1, True, lambda rng: rng.randbytes(8)),
+    "binary bool": (16, -1, True, lambda rng: rng.choice([b"\0", b"\1"])),
+    "binary date": (1082, -1, True, lambda rng: struct.pack(">i", rng.randrange(-(10**6), 10**6))),
+    "binary timestamp": (1114, -1, True, lambda rng: struct.pack(">q", rng.randrange(-(10**17), 10**17))),
     "jsonb": (3802, -1, True, lambda rng: b"\x01" + words(90)(rng)),
 }
 
@@ -154,9 +167,10 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
     portable, issues = convert(kind, cells, binary)
     for level in LEVELS:
         use_vectors(level)
-        quick, quick_issues = convert(kind, cells, binary)
-        assert quick_issues == issues, level
-        assert exact(quick) == exact(portable), level
+        for room in (64, 255, 256):
+            quick, quick_issues = convert(kind, cells, binary, room=room)
+            assert quick_issues == issues, level
+            assert exact(quick) == exact(portable), level
 
 
 @pytest.mark.parametrize(
@@ -248,6 +262,10 @@ EDGES = {
     "timestamptz": [b"2024-01-01 24:00:00+00", b"2024-01-01 23:59:60+00", b"2024-01-01 23:60:00+00",
                     b"2024-01-01 25:00:00+00", b"2024-01-01 00:00:00.+00", b"2024-01-01 00:00:00.1234567+00",
                     b"2024-01-01 00:00:00-00", b"2024-01-01 00:00:00+01", b"-infinity", b"2024-01-01 00:00:00"],
+    "numeric": [b"-0.00", b"0.00", b"00.00", b".00", b"1.", b"-", b"--1", b"1-", b"0", b"-0", b"01", b"-01.5", b"1.5.0", b"NaN",
+                b"Infinity", b"-Infinity", b"9" * 64, b"9" * 65, b"0." + b"0" * 62, b"", b"1e5", b"9" * 200],
+    "time": [b"24:00:00", b"23:59:59.999999", b"23:59:60", b"25:00:00", b"12:60:00", b"00:00:00.", b"00:00:00.1234567", b"00:00",
+             b"29:00:00", b"00:00:00.5", b"00.00.00", b""],
     "numeric(12,2)": [b"-0.00", b"0.00", b"00.00", b".00", b"1.0", b"1.000", b"9999999999.99", b"10000000000.00",
                       b"-9999999999.99", b"NaN", b"1", b"-", b"-.50", b"1.5.0"],
     "float8": [b"0.1", b"-0.0", b"0", b"00.5", b"1.", b".5", b"1.7976931348623157e+308", b"4.9406564584124654e-324",
@@ -264,6 +282,44 @@ def test_edges(name: str) -> None:
     usual: list[bytes | None] = [KINDS[name][3](rng) for _ in range(9)]
     for edge in EDGES[name]:
         every_way(kind, [*usual, edge, None, *usual], binary)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("level", ["portable", *LEVELS])
+def test_what_utf8_is(level: str) -> None:
+    """Every first byte with every second one, with none to two behind them, and at the edges of 64 bytes."""
+    use_vectors(level)
+    kind, _ = typed("short text")
+    rng = Rng("utf8")
+    for first in (0x7F, 0x80, *range(0xBF, 0x100)):
+        for second in range(0x100):
+            start = b"a" * rng.choice([0, 1, 60, 61, 62, 63, 64])
+            text = start + bytes([first, second]) + rng.choice([b"", b"\x80", b"\xbf\x80", b"\x80a"])
+            text += b"b" * rng.choice([0, 0, 1, 70])
+            assert bool(convert(kind, [text], False)[1]) != is_utf8(text), text
+
+
+@pytest.mark.parametrize("level", ["portable", *LEVELS])
+def test_no_value_begins_inside_a_character(level: str) -> None:
+    use_vectors(level)
+    kind, _ = typed("short text")
+    for first, second in (
+        (b"a\xc3", b"\xa9b"),
+        (b"\xf0\x9d", b"\x84\x9e"),
+        (b"\xe2\x82", b"\xac" + b"x" * 70),
+    ):
+        for between in ([], [None], [b""]):
+            cells = [b"x", first, *between, second, b""]
+            values, issues = convert(kind, cells, False)
+            assert [row for row, _, _ in issues] == [1, 2 + len(between)]
+            assert values.null_count == 2 + between.count(None)
 
 
 @pytest.mark.parametrize("level", ["portable", *LEVELS])

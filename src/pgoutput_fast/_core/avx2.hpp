@@ -475,6 +475,13 @@ inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restric
     return !bad;
 }
 
+inline bool binary_bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
+    if (column.longest > 1) return false;
+    uint32_t all = 0;
+    for (size_t i = 0; i < n; ++i) all |= out[i] = source.base[cells[i].offset];
+    return all <= 1;
+}
+
 // ---- hexadecimal ------------------------------------------------------------------------------------------------
 
 // All ones in lanes that hold 0-9 or a-f.

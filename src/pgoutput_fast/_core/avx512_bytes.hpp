@@ -226,6 +226,37 @@ Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_
     return (column.missing ? gather_as<skip, true> : gather_as<skip, false>)(source, cells, n, out, offsets, column);
 }
 
+// Numerics as numeric_out prints them, of at most 64 characters, kept as text. `out` has room for the cells' bytes and SLACK.
+inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+    if (column.longest > 64 || column.shortest == 0) return false;
+    const __m512i zero = _mm512_set1_epi8('0'), nine = _mm512_set1_epi8(9);
+    uint64_t bad = 0;
+    int32_t at = offsets[0];
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t present = avx2::presence(cells[i].length);
+        const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
+        const uint64_t here = first_bytes(length);
+        const __m512i x = _mm512_maskz_loadu_epi8(here, source.base + (cells[i].offset & present));
+        store_full(out, x);
+        const uint64_t digits = _mm512_cmple_epu8_mask(_mm512_sub_epi8(x, zero), nine);
+        const uint64_t zeros = _mm512_cmpeq_epi8_mask(x, zero), points = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('.'));
+        const uint64_t minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('-')) & 1;
+        // Other characters; a second point; no digit at the beginning or at the end.
+        uint64_t wrong = (digits | points | minus) ^ here;
+        wrong |= _blsr_u64(points);
+        wrong |= ~(digits >> minus) & 1;
+        wrong |= ~(digits >> ((length - 1) & 63)) & 1;
+        // A zero that another digit follows; a zero with a sign.
+        wrong |= zeros >> minus & digits >> minus >> 1 & 1;
+        wrong |= minus & static_cast<uint64_t>(digits == zeros);
+        bad |= wrong & static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(present)));
+        out += length;
+        at += static_cast<int32_t>(length);
+        offsets[i + 1] = at;
+    }
+    return !bad;
+}
+
 // pgo::is_utf8, with a bit for each of 64 bytes: characters are whole where bytes continue one exactly where they must.
 inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
     uint64_t wrong = 0, due = 0;                  // due: what those before must be continued by

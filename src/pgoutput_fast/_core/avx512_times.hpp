@@ -162,6 +162,48 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
     return avx2::timestamps<zoned>(source, cells, n, out, column);
 }
 
+// "HH:MM:SS" and one to six more digits behind a point, or none.
+inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
+    if (column.longest > 15 || column.shortest < 8 || n < CELLS) return false;
+    const __m512i like = _mm512_broadcast_i32x4(
+        _mm_setr_epi8('0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0));
+    const __m512i most = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));
+    const __m512i close =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, -1, -1, -1, -1));
+    const __m512i factors = _mm512_broadcast_i32x4(
+        _mm_setr_epi32(avx2::MINUTE_FACTORS, avx2::YEAR_FACTORS, avx2::YEAR_FACTORS, 0));
+    const __m512i behind = load_full(BEHIND_16.of), low = _mm512_set1_epi64(0xffffffff);
+    __mmask64 odd = 0;
+    __mmask8 bad = 0;
+    for (size_t i = 0; i < n; i += CELLS) {
+        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        const __m512i c = load_full(cells + i);
+        __m512i fields[2];
+        for (int k = 0; k < 2; ++k) {
+            const Cell* at = cells + i + k;
+            const uint8_t* base = source.base;
+            const __m512i x =
+                load_four(base + at[0].offset, base + at[2].offset, base + at[4].offset, base + at[6].offset);
+            const __m512i length = _mm512_permutexvar_epi8(load_full(k ? ODD_LENGTHS.of : EVEN_LENGTHS.of), c);
+            // Of sixteen lanes, more than 15 - length are behind those that count.
+            const __mmask64 here = _mm512_cmpgt_epu8_mask(behind, _mm512_sub_epi8(_mm512_set1_epi8(15), length));
+            const __m512i y = _mm512_maskz_sub_epi8(here, x, like);
+            odd |= _mm512_cmpgt_epu8_mask(y, most);
+            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, close), _mm512_set1_epi16(0x010a));
+            fields[k] = _mm512_madd_epi16(pairs, factors);
+        }
+        // Minutes and, in the high half, seconds * 100 and the fraction's first two digits; its other four.
+        const __m512i clock = _mm512_unpacklo_epi64(fields[0], fields[1]);
+        const __m512i rest = _mm512_unpackhi_epi64(fields[0], fields[1]), minutes = _mm512_and_si512(clock, low);
+        bad |= _mm512_cmpgt_epu64_mask(minutes, _mm512_set1_epi64(1439));
+        bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(9));  // a point and no more
+        const __m512i seconds = _mm512_mul_epu32(_mm512_srli_epi64(clock, 32), _mm512_set1_epi64(10000));
+        const __m512i micros = _mm512_mul_epu32(minutes, _mm512_set1_epi64(60000000));
+        store_full(out + i, _mm512_add_epi64(_mm512_add_epi64(micros, seconds), rest));
+    }
+    return !odd && !bad;
+}
+
 }  // namespace pgo::avx512
 
 #include "avx512_off.hpp"

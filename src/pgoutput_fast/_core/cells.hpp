@@ -26,9 +26,7 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     if (n == 0) return;
     Facts facts;
     size_t seen = 0;
-#ifdef PGO_AVX2
-    if (vector_level >= AVX2) seen = avx2::facts(cells, n, &facts);
-#endif
+    if (const auto look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
     gather_facts(cells + seen, n - seen, &facts);
     column.missing = facts.signs < 0;
     column.total = facts.total;

@@ -4,7 +4,11 @@ from typing import Any
 from pgoutput_fast.types import ColumnType
 
 def convert(
-    column_type: ColumnType, values: Sequence[bytes | None], binary: bool, exported: bool = False
+    column_type: ColumnType,
+    values: Sequence[bytes | None],
+    binary: bool,
+    exported: bool = False,
+    room: int = 64,
 ) -> tuple[Any, list[tuple[int, int, bool]]]: ...
 def use_vectors(level: str | None = None) -> str: ...
 def refused_quickly(column_type: ColumnType, values: Sequence[bytes | None], binary: bool) -> bool: ...

@@ -41,9 +41,9 @@ cdef Column* make_column(object column_type) except NULL:
     return column
 
 
-cdef void _convert(Column* column, values, bint binary, Issues& issues) except *:
+cdef void _convert(Column* column, values, bint binary, size_t room, Issues& issues) except *:
     # The readers may look around a value.
-    cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * 64
+    cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * room
     cdef vector[Cell] cells
     cdef Cell cell
     cdef uint32_t at = 64
@@ -73,16 +73,16 @@ def use_vectors(str level=None):
     raise KeyError(level)
 
 
-def convert(column_type, values, bint binary, bint exported=False):
+def convert(column_type, values, bint binary, bint exported=False, size_t room=64):
     """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
 
     `values` are the cells' bytes, None for null. With `exported`, the array is an object that has nothing but
-    `__arrow_c_array__`. For tests and benchmarks of this stage.
+    `__arrow_c_array__`. `room` bytes lie behind the last cell, at least 64. For tests and benchmarks of this stage.
     """
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:
-        _convert(column, values, binary, issues)
+        _convert(column, values, binary, max(room, <size_t> 64), issues)
         if exported:
             array = exported_column(column, column_type.arrow)
         else:
@@ -97,7 +97,7 @@ def refused_quickly(column_type, values, bint binary):
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:
-        _convert(column, values, binary, issues)
+        _convert(column, values, binary, 64, issues)
         return column.patience != 0
     finally:
         del column

@@ -102,9 +102,20 @@ void from_text(Column& column, Source source, const Cell* cells, size_t n, Issue
     parse_cells<T, Parse>(column, source, cells, n, issues, nullptr);
 }
 
+// Cells that all have the width they should have: nothing is asked of each.
+template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
+bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
+    if (column.longest != width || column.shortest != width) return false;
+    unsigned trouble = 0;
+    for (size_t i = 0; i < n; ++i) trouble |= Read(source.base + cells[i].offset, out + i);
+    return !trouble;
+}
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<T>(column, source, cells, n, issues, nullptr,
+    // To take missing cells out pays only where that needs no loop over single ones.
+    const Quick<T> quick =
+        vector_level == AVX512 || (vector_level == AVX2 && !column.missing) ? same_width<T, width, Read> : nullptr;
+    convert_fixed<T>(column, source, cells, n, issues, quick,
                      [](const uint8_t* p, uint32_t length, T* out, const Column&) {
                          return length == width ? Read(p, out) : BAD_LENGTH;
                      });
@@ -128,6 +139,10 @@ inline void date_text(Column& column, Source source, const Cell* cells, size_t n
 template <bool zoned>
 void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_QUICK(timestamps<zoned>));
+}
+
+inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_WIDE_QUICK(times));
 }
 
 inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
@@ -200,7 +215,7 @@ inline void bool_text(Column& column, Source source, const Cell* cells, size_t n
     });
 }
 inline void bool_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_bool(column, source, cells, n, issues, nullptr,
+    convert_bool(column, source, cells, n, issues, PGO_QUICK(binary_bools),
                  [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
         return length == 1 ? read_bool(p, out) : BAD_LENGTH;
     });
@@ -210,6 +225,9 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 
 // What a vector loop may write behind the text that it copied, beyond a buffer's SLACK.
 constexpr size_t GATHER_ROOM = 192;
+#ifdef PGO_AVX2
+static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_ROOM);
+#endif
 
 // Appends the cells one behind the other, `skip` bytes short of their beginnings (none may be shorter).
 template <uint32_t skip>
@@ -339,6 +357,7 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
 }
 
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
         out.append(p, length);

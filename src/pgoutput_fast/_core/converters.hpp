@@ -43,7 +43,7 @@ inline constexpr Kernel KERNELS[] = {
     {"uuid_string", Layout::BYTES, 0, uuid_string_text, uuid_string_binary},
     {"uuid_bytes", Layout::FIXED, 16, uuid_text_to_bytes, uuid_binary_to_bytes},
     {"date", Layout::FIXED, 4, date_text, from_binary<int32_t, 4, read_date>},
-    {"time", Layout::FIXED, 8, from_text<int64_t, parse_time>, from_binary<int64_t, 8, read_time>},
+    {"time", Layout::FIXED, 8, time_text, from_binary<int64_t, 8, read_time>},
     {"timestamp", Layout::FIXED, 8, timestamp_text<false>,
      from_binary<int64_t, 8, read_timestamp>},
     {"timestamptz", Layout::FIXED, 8, timestamp_text<true>,

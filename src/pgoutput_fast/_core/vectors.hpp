@@ -54,8 +54,10 @@ inline VectorLevel use_vectors(VectorLevel level) noexcept {
 
 #ifdef PGO_AVX2
 #define PGO_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
+#define PGO_WIDE_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : nullptr)
 #else
 #define PGO_QUICK(...) nullptr
+#define PGO_WIDE_QUICK(...) nullptr
 #endif
 
 }  // namespace pgo
