@@ -31,8 +31,9 @@ from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 from pgoutput_fast.types import column_type_of
 
-# A window's headers and items take some 30 bytes a message beside the payloads themselves.
-cdef int64_t WINDOW_MESSAGES = 1 << 16
+# A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
+# has forgotten what scanning fetched when the values are read.
+cdef int64_t WINDOW_MESSAGES = 1 << 14
 cdef int64_t WINDOW_BYTES = 1 << 25
 # Threads get at least this many messages at a time, if there are as many: a call of Python takes longer than a few.
 cdef int64_t JOB_MESSAGES = 1 << 12
@@ -422,7 +423,7 @@ cdef class _Flight:
             return self._complete()
         for job in frame.jobs:
             job.future = self.pool.submit(job.run, self.decoder.scratches)
-        while len(self.frames) > threads:
+        while len(self.frames) > 2 * threads:
             self._complete()
         return 0
 

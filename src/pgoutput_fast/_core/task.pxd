@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.rows cimport RelationRows
+from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.stream_state cimport Records
 from pgoutput_fast._core.tags cimport Tags
@@ -36,6 +36,8 @@ cdef class Task:
     cdef int64_t expected                # rows that the batch will get yet, as far as one knows
     cdef bint closes
     cdef list made                       # batches
+    cdef bint done
+    cdef object error                    # why it could not be
 
 
 cdef class Job:
@@ -51,7 +53,8 @@ cdef class Job:
     cdef public object future
 
     cdef int forget(self) except -1
-    cdef bint _do(self, Task task, object scratch) except -1
+    cdef int _go_on(self, Task task, Scratch scratch) except -1
+    cdef int _do(self, Task task, Scratch scratch) except -1
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,

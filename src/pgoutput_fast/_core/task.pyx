@@ -72,18 +72,27 @@ cdef class Job:
             self.finished = threading.Event()
 
     def run(self, list scratches):
-        """Does the tasks. What goes wrong is kept in `error`, and the tasks behind are not done then.
+        """Does the tasks. What goes wrong is kept in `error`: of the first task, in their order, where anything did.
 
         `scratches` are rooms that nobody uses: one is taken, and given back.
         """
         cdef Scratch scratch
+        cdef Task task
         try:
             scratch = scratches.pop()
         except IndexError:
             scratch = Scratch()
         try:
+            # Those that go on with a batch come last: what began it may be under way still.
             for task in self.tasks:
-                if not self._do(task, scratch):
+                if task.before is None:
+                    self._do(task, scratch)
+            for task in self.tasks:
+                if task.before is not None:
+                    self._go_on(task, scratch)
+            for task in self.tasks:
+                if task.error is not None:
+                    self.error = task.error
                     break
             move_rejects(self.records, scratch.records)
             scratches.append(scratch)
@@ -112,27 +121,30 @@ cdef class Job:
         self.future = None
         return 0
 
-    cdef bint _do(self, Task task, object scratch) except -1:
-        """False if what should have been done before was not."""
+    cdef int _go_on(self, Task task, Scratch scratch) except -1:
+        """Does a task when what was before it is done."""
+        cdef Task before = task.before
+        cdef Job job = before.job
+        task.before = None
+        if not before.done and job is not None and job is not self and job.finished is not None:
+            job.finished.wait()
+        if before.done:
+            return self._do(task, scratch)
+        task.error = before.error if before.error is not None else RuntimeError("the call was given up")
+        return 0
+
+    cdef int _do(self, Task task, Scratch scratch) except -1:
         cdef Frame frame = self.frame
         cdef RelationRows rows = task.rows
-        cdef Scratch room = scratch
         cdef int64_t at = 0
         cdef int progress
-        cdef Job earlier = task.before.job if task.before is not None else None
-        task.before = None
-        if earlier is not None and earlier is not self:
-            if earlier.finished is not None:
-                earlier.finished.wait()
-            if earlier.error is not None:
-                self.error = earlier.error
-                return False
         while True:
             with nogil:
                 progress = rows.fill(frame.tags, frame.window, frame.order.data() + task.begin, task.count,
-                                     task.expected, &at, room)
+                                     task.expected, &at, scratch)
             if progress == ROWS_FAILED:
-                raise self._error(rows, room)
+                task.error = self._error(rows, scratch)
+                return 0
             if progress == ROWS_DONE:
                 break
             rows.finish_batch()
@@ -140,7 +152,8 @@ cdef class Job:
             rows.finish_batch()
         task.made = rows.batches
         rows.batches = []
-        return True
+        task.done = True
+        return 0
 
     def _error(self, RelationRows rows, Scratch scratch):
         cdef int32_t k = scratch.trouble.column
