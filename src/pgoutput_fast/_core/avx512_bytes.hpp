@@ -58,11 +58,11 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
         const uint32_t present = missing ? avx2::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = load_full(source.base + (cells[i].offset & present));
         const __m512i seen = look_at(UUID_CHARACTERS, x);
+        store_full(out, x);
         // What is wanted and not seen, or beyond ASCII.
         __m512i wrong = _mm512_ternarylogic_epi64(_mm512_andnot_si512(seen, wanted), x, high, 0xf8);
         if (missing) wrong = _mm512_and_si512(wrong, _mm512_set1_epi32(static_cast<int>(present)));
         bad = _mm512_or_si512(bad, wrong);
-        store_full(out, x);
         out += 36 & present;
     }
     return !_mm512_test_epi8_mask(bad, bad);
