@@ -1,8 +1,9 @@
-// Numbers for processors with AVX-512: the loops of avx2.hpp, eight cells at a time. What is there said of them holds here:
-// they take what nearly all cells look like, and what they refuse is left to others (first to AVX2's loops).
+// Numbers for processors with AVX-512: the loops of avx2.hpp, eight cells at a time. What is said there holds here: they
+// take what nearly all cells look like, and what they refuse is left to others (first to AVX2's loops).
 //
-// A register has four cells of sixteen bytes, or two of 32. Everything that was asked of each cell by itself (its sign, how
-// long it is, whether it begins with a zero) is asked of eight at once: in masks, or in a register with a lane per cell.
+// A register has four cells of sixteen bytes, or two of 32. Everything that was asked of each cell by itself (its sign,
+// how long it is, whether it begins with a zero) is asked of eight at once: in masks, or in a register with a lane per
+// cell.
 #pragma once
 #include "avx2.hpp"
 
@@ -44,23 +45,6 @@ constexpr Bytes behind(int width) {
     for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(width - 1 - k % width);
     return b;
 }
-// For each lane the one before it, the cells being 32 wide.
-constexpr Bytes one_right() {
-    Bytes b{};
-    for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(k % 32 ? k - 1 : k);
-    return b;
-}
-inline constexpr Bytes ONE_RIGHT = one_right();
-// Every second word of two registers of sixteen, from the first one or the second one on.
-struct Words {
-    uint32_t of[16];
-};
-constexpr Words every_second(uint32_t first) {
-    Words w{};
-    for (uint32_t k = 0; k < 16; ++k) w.of[k] = 2 * k + first;
-    return w;
-}
-inline constexpr Words EVEN_WORDS = every_second(0), ODD_WORDS = every_second(1);
 constexpr int LENGTH_BYTE = 4;  // where a cell's word has its length's lowest
 inline constexpr Bytes EVEN_LENGTHS = spread(0, 2, 4, LENGTH_BYTE);
 inline constexpr Bytes ODD_LENGTHS = spread(1, 2, 4, LENGTH_BYTE);
@@ -175,10 +159,12 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
             const __m128i signs = _mm_cvtsi64_si128(static_cast<int64_t>(sign));
             minus |= static_cast<__mmask8>(_mm_test_epi8_mask(signs, signs));
             const __m512i number = _mm512_srli_epi64(join_fours(digits), 32);
-            const __m512i count = _mm512_subs_epu16(_mm512_mask_sub_epi64(length, minus, length, one), _mm512_set1_epi64(16));
+            const __m512i unsigned_length = _mm512_mask_sub_epi64(length, minus, length, one);
+            const __m512i count = _mm512_subs_epu16(unsigned_length, _mm512_set1_epi64(16));
             all_here = _mm512_cmpeq_epi64_mask(count, zero);
             // 19 digits cannot overflow 64 bits; a fourth one beyond the sixteen is refused.
-            const __m512i fewest = _mm512_permutexvar_epi64(count, _mm512_setr_epi64(0, 1, 10, 100, 1000, 1000, 1000, 1000));
+            const __m512i powers = _mm512_setr_epi64(0, 1, 10, 100, 1000, 1000, 1000, 1000);
+            const __m512i fewest = _mm512_permutexvar_epi64(count, powers);
             bad |= _mm512_cmplt_epu64_mask(number, fewest) | _mm512_cmpgt_epu64_mask(number, _mm512_set1_epi64(999));
             value = _mm512_add_epi64(value, _mm512_mullo_epi64(number, _mm512_set1_epi64(10000000000000000)));
         }
@@ -223,7 +209,7 @@ inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const
 // Decimals with as many digits behind the point as the scale says.
 inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     const int scale = column.scale, point = scale != 0;
-    if (scale >= avx2::MOST_PRECISION || column.longest > 16 || n < CELLS) return false;
+    if (scale < 0 || scale >= avx2::MOST_PRECISION || column.longest > 16 || n < CELLS) return false;
     const int most = column.precision < avx2::MOST_PRECISION ? column.precision : avx2::MOST_PRECISION;
     // By the number of characters, less one: the least number, or one that there is not for too few or too many digits.
     int64_t least[16];
@@ -235,7 +221,8 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
     }
     alignas(16) uint8_t lanes[16];
     for (int k = 0; k < 16; ++k) lanes[k] = static_cast<uint8_t>(k > 15 - scale ? k : k - point);
-    const __m512i close = _mm512_broadcast_i32x4(avx2::load(lanes)), dot = _mm512_set1_epi8(static_cast<char>('.' - '0'));
+    const __m512i close = _mm512_broadcast_i32x4(avx2::load(lanes));
+    const __m512i dot = _mm512_set1_epi8(static_cast<char>('.' - '0'));
     const __mmask64 dots = point ? 0x0001000100010001ull << (15 - scale) : 0;
     const __m512i least_low = load_full(least), least_high = load_full(least + 8), one = _mm512_set1_epi64(1);
     const __m512i even_lengths = load_full(EVEN_LENGTHS.of), odd_lengths = load_full(ODD_LENGTHS.of);
@@ -280,11 +267,12 @@ constexpr bool quotients_are_exact() {
 }
 static_assert(quotients_are_exact());
 
-// The same in binary: shown with the column's scale, of at most four digits of base 10000, which are laid out so that the
-// last one holds the scale's last decimal places.
-inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
+// The same in binary: shown with the column's scale, of at most four digits of base 10000, which are laid out so that
+// the last one holds the scale's last decimal places.
+inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, int128* out,
+                                  const Column& column) noexcept {
     const int scale = column.scale, behind = (scale + 3) / 4;  // digits behind the point
-    if (column.precision > avx2::MOST_PRECISION || behind > 4 || n < CELLS) return false;
+    if (column.precision > avx2::MOST_PRECISION || scale < 0 || behind > 4 || n < CELLS) return false;
     const int hidden = 4 * behind - scale;  // the last digit's decimal places that are zeros
     const int64_t power = static_cast<int64_t>(POWERS_OF_TEN[hidden]);
     const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(POWERS_OF_TEN[column.precision] - 1));
@@ -308,8 +296,10 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         __m512i digits = _mm512_shuffle_epi8(_mm512_unpackhi_epi64(x, y), reverse);
         const __m512i length = _mm512_srli_epi64(load_full(at), 32), count = _mm512_srli_epi64(header, 48);
         // A sign and the scale are all that may be in the low half; the length tells how many digits there are.
-        strange = _mm512_or_si512(strange, _mm512_xor_si512(_mm512_and_si512(header, _mm512_set1_epi64(0xbfffffff)), shown));
-        strange = _mm512_or_si512(strange, _mm512_xor_si512(length, _mm512_add_epi64(_mm512_add_epi64(count, count), _mm512_set1_epi64(8))));
+        const __m512i low_half = _mm512_and_si512(header, _mm512_set1_epi64(0xbfffffff));
+        const __m512i expected = _mm512_add_epi64(_mm512_add_epi64(count, count), _mm512_set1_epi64(8));
+        strange = _mm512_or_si512(strange, _mm512_xor_si512(low_half, shown));
+        strange = _mm512_or_si512(strange, _mm512_xor_si512(length, expected));
         digits = _mm512_andnot_si512(_mm512_srlv_epi64(ones, _mm512_slli_epi64(count, 4)), digits);
         odd |= _mm512_cmpgt_epu16_mask(digits, _mm512_set1_epi16(9999));
         // How many digits there might be before the first one, and with them; a sum beyond four would lose some.
@@ -337,244 +327,6 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
 
 inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     return usual_binary_decimals(source, cells, n, out, column) || avx2::binary_decimals(source, cells, n, out, column);
-}
-
-// ---- floats -----------------------------------------------------------------------------------------------------
-
-// 10^k, exactly.
-struct Tens {
-    double of[24];
-    constexpr Tens() : of() {
-        double power = 1;
-        for (int k = 0; k < 20; ++k, power *= 10) of[k] = power;
-        for (int k = 20; k < 24; ++k) of[k] = 1;
-    }
-};
-inline constexpr Tens TENS{};
-constexpr int MOST_PLACES = 19;
-
-// value / 10^places, rounded once. The first quotient is off by what is left over, which is known exactly but for its last
-// bit; divided, too, it makes the sum wrong by less than 2^-103 of it. A quotient of an integer below 2^64 by 10^19 at most
-// is no nearer than 2^-99 of it to a number in the middle between two floats, unless it is that: and then there is nothing
-// to round in what is left over.
-inline __m512d quotients(__m512i value, __m512i places) {
-    const __m512d low = _mm512_loadu_pd(TENS.of), middle = _mm512_loadu_pd(TENS.of + 8);
-    __m512d divisor = _mm512_permutex2var_pd(low, places, middle);
-    divisor = _mm512_mask_permutexvar_pd(divisor, _mm512_cmpgt_epi64_mask(places, _mm512_set1_epi64(15)), places,
-                                         _mm512_loadu_pd(TENS.of + 16));
-    const __m512d most = _mm512_cvtepu64_pd(value);
-    const __m512d least = _mm512_cvtepi64_pd(_mm512_sub_epi64(value, _mm512_cvtpd_epu64(most)));
-    const __m512d quotient = _mm512_div_pd(most, divisor);
-    const __m512d rest = _mm512_add_pd(_mm512_fnmadd_pd(quotient, divisor, most), least);
-    return _mm512_add_pd(quotient, _mm512_div_pd(rest, divisor));
-}
-
-// A bit per character of eight cells, the last 32 of each: from masks of two cells each, and back. By way of registers:
-// memory would have to be written in full before it could be read as a whole.
-inline __m256i of_pairs(const __mmask64 masks[4]) {
-    return _mm256_setr_epi64x(static_cast<int64_t>(masks[0]), static_cast<int64_t>(masks[1]),
-                              static_cast<int64_t>(masks[2]), static_cast<int64_t>(masks[3]));
-}
-struct Pairs {
-    alignas(32) uint64_t of[4];
-    explicit Pairs(__m256i bits) { _mm256_store_si256(reinterpret_cast<__m256i*>(of), bits); }
-};
-
-inline void store_floats(double* out, __m512d x) { _mm512_storeu_pd(out, x); }
-inline void store_floats(float* out, __m512d x) { _mm256_storeu_ps(out, _mm512_cvtpd_ps(x)); }
-
-// Eight floats as integers and how many of their digits are behind the point; `usual` has those that could be read.
-struct Parts {
-    __m512i value, places;
-    __mmask8 negative, usual;
-};
-inline Parts parts_of(Source source, const Cell* cells) {
-    const __m512i dot = _mm512_set1_epi8('.'), zero = _mm512_set1_epi8('0'), minus = _mm512_set1_epi8('-');
-    const __m512i one_right = load_full(ONE_RIGHT.of);
-    const __m512i c = load_full(cells);
-    const Ends ends(c);
-    __m512i x[4];
-    __mmask64 points[4], zeros[4], signs[4], wrong[4];
-    for (int k = 0; k < 4; ++k) {
-        x[k] = load_two(source.base - 32 + ends.of[2 * k], source.base - 32 + ends.of[2 * k + 1]);
-        points[k] = _mm512_cmpeq_epi8_mask(x[k], dot);
-        zeros[k] = _mm512_cmpeq_epi8_mask(x[k], zero);
-        signs[k] = _mm512_cmpeq_epi8_mask(x[k], minus);
-    }
-    // The last character has the highest bit. From here on, a lane is a cell.
-    const __m256i ones = _mm256_set1_epi32(-1), most = _mm256_set1_epi32(32), none = _mm256_setzero_si256();
-    const __m256i length = _mm512_cvtepi64_epi32(_mm512_srli_epi64(c, 32));
-    const __m256i region = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, length));
-    const __m256i sign = _mm256_and_si256(of_pairs(signs), _mm256_andnot_si256(_mm256_slli_epi32(region, 1), region));
-    const __m256i number = _mm256_andnot_si256(sign, region);
-    const __m256i point = _mm256_and_si256(of_pairs(points), number);
-    const __m256i first = _mm256_andnot_si256(_mm256_slli_epi32(number, 1), number);
-    // All ones where there is no point: then every character is behind it.
-    const __m256i there = _mm256_lzcnt_epi32(point), after = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, there));
-    const __mmask8 pointed = _mm256_test_epi32_mask(point, point), negative = _mm256_test_epi32_mask(sign, sign);
-    // Without the point, everything before it goes one to the right.
-    const __m256i digits = _mm256_mask_slli_epi32(number, pointed, number, 1);
-    const Pairs behind_point(after), counted(digits);
-    for (int k = 0; k < 4; ++k) {
-        const __m512i closed = _mm512_mask_mov_epi8(_mm512_permutexvar_epi8(one_right, x[k]), behind_point.of[k], x[k]);
-        x[k] = _mm512_maskz_sub_epi8(counted.of[k], closed, zero);
-        wrong[k] = _mm512_cmpgt_epu8_mask(x[k], _mm512_set1_epi8(9));
-        x[k] = join_fours(x[k]);
-    }
-    __m512i tens[2];
-    for (int k = 0; k < 2; ++k) {
-        const __m512i eights = _mm512_madd_epi16(_mm512_packus_epi32(x[2 * k], x[2 * k + 1]), _mm512_set1_epi32(0x00012710));
-        tens[k] = _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
-    }
-    // Of each: the first cell's high half, the third's, their low halves, and the same of the second and the fourth.
-    const __m512i high = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13), tens[1]);
-    const __m512i low = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15), tens[1]);
-    Parts parts;
-    parts.negative = negative;
-    parts.value = _mm512_add_epi64(low, _mm512_mullo_epi64(high, _mm512_set1_epi64(10000000000000000)));
-    parts.places = _mm512_maskz_mov_epi64(pointed, _mm512_cvtepu32_epi64(there));
-    // Refused: what is no digit; a first zero that no point follows but another character does; no digit before the
-    // point or behind it; too many digits.
-    const __m256i led = _mm256_andnot_si256(point, _mm256_and_si256(_mm256_slli_epi32(_mm256_and_si256(of_pairs(zeros), first), 1), number));
-    const __m256i bare = _mm256_and_si256(point, _mm256_or_si256(first, _mm256_set1_epi32(static_cast<int>(0x80000000))));
-    const __m256i any = _mm256_or_si256(of_pairs(wrong), _mm256_or_si256(led, bare));
-    const __mmask8 long_ones = _mm256_cmpgt_epu32_mask(length, _mm256_set1_epi32(31)) | _mm256_cmpeq_epi32_mask(number, none);
-    parts.usual = static_cast<__mmask8>(~(_mm256_test_epi32_mask(any, any) | long_ones |
-                                          _mm512_cmpgt_epu64_mask(high, _mm512_set1_epi64(999)) |
-                                          _mm512_cmpgt_epu64_mask(parts.places, _mm512_set1_epi64(MOST_PLACES))));
-    return parts;
-}
-
-// Floats without an exponent, of at most 19 digits that count. The others are parsed one by one, as they may be many.
-template <class F>
-bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
-    if (n < CELLS) return avx2::floats<F>(source, cells, n, out, column);
-    for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
-        const Parts parts = parts_of(source, cells + i);
-        __m512d x = quotients(parts.value, parts.places);
-        x = _mm512_mask_xor_pd(x, parts.negative, x, _mm512_set1_pd(-0.0));
-        store_floats(out + i, x);
-        __mmask8 usual = parts.usual;
-        // What lies in the middle between two of the smaller floats may have come there by rounding.
-        if (sizeof(F) < sizeof(double))
-            usual &= _mm512_cmpneq_epu64_mask(_mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(0x1fffffff)),
-                                              _mm512_set1_epi64(0x10000000));
-        for (uint32_t others = static_cast<uint8_t>(~usual); __builtin_expect(others != 0, 0); others &= others - 1) {
-            const size_t k = i + _tzcnt_u32(others);
-            if (parse_float(source.base + cells[k].offset, static_cast<uint32_t>(cells[k].length), out + k)) return false;
-        }
-    }
-    return true;
-}
-
-// ---- facts about cells ------------------------------------------------------------------------------------------
-
-// avx2::facts, of sixteen cells at a time.
-inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
-    const __m512i none = _mm512_setzero_si512(), all = _mm512_set1_epi32(-1);
-    const __m512i evens = load_full(EVEN_WORDS.of), odds = load_full(ODD_WORDS.of);
-    __m512i longest = none, end = none, total = none, shortest = all, first = all;
-    __mmask16 missing = 0;
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const __m512i a = load_full(cells + i), b = load_full(cells + i + 8);
-        const __m512i offset = _mm512_permutex2var_epi32(a, evens, b), length = _mm512_permutex2var_epi32(a, odds, b);
-        const __mmask16 gone = _mm512_movepi32_mask(length);
-        const __m512i size = _mm512_max_epi32(length, none);
-        missing |= gone;
-        shortest = _mm512_min_epu32(shortest, length);
-        longest = _mm512_max_epi32(longest, size);
-        total = _mm512_add_epi32(total, size);
-        first = _mm512_mask_min_epu32(first, _knot_mask16(gone), first, offset);
-        end = _mm512_mask_max_epu32(end, _knot_mask16(gone), end, _mm512_add_epi32(offset, size));
-    }
-    const uint32_t least = _mm512_reduce_min_epu32(shortest), most = _mm512_reduce_max_epu32(longest);
-    const uint32_t begin = _mm512_reduce_min_epu32(first), behind = _mm512_reduce_max_epu32(end);
-    if (missing) out->signs = -1;
-    out->shortest = least < out->shortest ? least : out->shortest;
-    out->longest = most > out->longest ? most : out->longest;
-    out->first = begin < out->first ? begin : out->first;
-    out->end = behind > out->end ? behind : out->end;
-    out->total += static_cast<uint32_t>(_mm512_reduce_add_epi32(total));
-    return i;
-}
-
-// ---- missing cells ----------------------------------------------------------------------------------------------
-
-inline __mmask8 first_cells(size_t n) { return static_cast<__mmask8>((uint32_t{1} << (n < CELLS ? n : CELLS)) - 1); }
-
-// A bit for each of n cells: whether it is there. Returns how many are; `out` gets whole bytes.
-inline size_t presence(const Cell* cells, size_t n, uint8_t* out) noexcept {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += CELLS) {
-        const __mmask8 here = first_cells(n - i);
-        const __m512i c = _mm512_maskz_loadu_epi64(here, cells + i);
-        const __mmask8 there = static_cast<__mmask8>(here & ~_mm512_movepi64_mask(c));
-        out[i / CELLS] = there;
-        count += static_cast<size_t>(_mm_popcnt_u32(there));
-    }
-    return count;
-}
-
-// Copies those of n cells that are there; returns how many. Writes up to CELLS - 1 too many.
-inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += CELLS) {
-        const __mmask8 here = first_cells(n - i);
-        const __m512i c = _mm512_maskz_loadu_epi64(here, cells + i);
-        const __mmask8 there = static_cast<__mmask8>(here & ~_mm512_movepi64_mask(c));
-        store_full(out + count, _mm512_maskz_compress_epi64(there, c));
-        count += static_cast<size_t>(_mm_popcnt_u32(there));
-    }
-    return count;
-}
-
-// Writes a value of `width` bytes for each of n cells, zero where the cell is missing. May read as far behind the values as
-// CELLS of them are wide.
-template <size_t width>
-void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* out) noexcept {
-    for (size_t i = 0; i < n; i += CELLS, out += width * CELLS) {
-        const __mmask8 here = first_cells(n - i);
-        const __m512i c = _mm512_maskz_loadu_epi64(here, cells + i);
-        const __mmask8 there = static_cast<__mmask8>(here & ~_mm512_movepi64_mask(c));
-        if (width == 1) {
-            _mm_mask_storeu_epi8(out, here, _mm_maskz_expand_epi8(there, avx2::load(values)));
-        } else if (width == 2) {
-            _mm_mask_storeu_epi16(out, here, _mm_maskz_expand_epi16(there, avx2::load(values)));
-        } else if (width == 4) {
-            _mm256_mask_storeu_epi32(out, here, _mm256_maskz_expand_epi32(there, avx2::load_wide(values)));
-        } else if (width == 8) {
-            _mm512_mask_storeu_epi64(out, here, _mm512_maskz_expand_epi64(there, load_full(values)));
-        } else {
-            static_assert(width <= 8 || width == 16);
-            const uint32_t words = _pdep_u32(there, 0x5555) * 3, kept = _pdep_u32(here, 0x5555) * 3;
-            const size_t low = 8 * static_cast<size_t>(_mm_popcnt_u32(words & 0xff));
-            _mm512_mask_storeu_epi64(out, static_cast<__mmask8>(kept),
-                                     _mm512_maskz_expand_epi64(static_cast<__mmask8>(words), load_full(values)));
-            _mm512_mask_storeu_epi64(out + 64, static_cast<__mmask8>(kept >> 8),
-                                     _mm512_maskz_expand_epi64(static_cast<__mmask8>(words >> 8), load_full(values + low)));
-        }
-        values += width * static_cast<size_t>(_mm_popcnt_u32(there));
-    }
-}
-
-// ---- bool -------------------------------------------------------------------------------------------------------
-
-using avx2::binary_bools;
-
-inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
-    if (column.longest > 1) return false;
-    for (size_t i = 0; i < n; ++i) out[i] = source.base[cells[i].offset];
-    __mmask64 bad = 0;
-    for (size_t i = 0; i < n; i += 64) {
-        const __mmask64 here = _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(n - i < 64 ? n - i : 64));
-        const __m512i x = _mm512_maskz_loadu_epi8(here, out + i);
-        const __mmask64 yes = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('t')), no = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('f'));
-        bad |= here & ~(yes | no);
-        _mm512_mask_storeu_epi8(out + i, here, _mm512_maskz_set1_epi8(yes, 1));
-    }
-    return !bad;
 }
 
 }  // namespace pgo::avx512

@@ -50,32 +50,35 @@ constexpr uint64_t UUID_DASHES = uint64_t{1} << 8 | uint64_t{1} << 13 | uint64_t
 
 template <bool missing>
 bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexcept {
-    const __m512i wanted = _mm512_mask_mov_epi8(_mm512_maskz_set1_epi8(UUID_LANES, IS_HEX), UUID_DASHES, _mm512_set1_epi8(IS_DASH));
+    const __m512i digits = _mm512_maskz_set1_epi8(UUID_LANES, IS_HEX);
+    const __m512i wanted = _mm512_mask_mov_epi8(digits, UUID_DASHES, _mm512_set1_epi8(IS_DASH));
     const __m512i high = _mm512_maskz_set1_epi8(UUID_LANES, static_cast<char>(0x80));
     __m512i bad = _mm512_setzero_si512();
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = missing ? avx2::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = load_full(source.base + (cells[i].offset & present));
         const __m512i seen = look_at(UUID_CHARACTERS, x);
+        store_full(out, x);
         // What is wanted and not seen, or beyond ASCII.
         __m512i wrong = _mm512_ternarylogic_epi64(_mm512_andnot_si512(seen, wanted), x, high, 0xf8);
         if (missing) wrong = _mm512_and_si512(wrong, _mm512_set1_epi32(static_cast<int>(present)));
         bad = _mm512_or_si512(bad, wrong);
-        store_full(out, x);
         out += 36 & present;
     }
     return !_mm512_test_epi8_mask(bad, bad);
 }
 
 // UUIDs as text, kept as text. `out` has room for 36 n bytes and SLACK.
-inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                  const Column& column) noexcept {
     if (column.longest != 36 || column.shortest != 36) return false;
     if (!(column.missing ? copy_uuids<true> : copy_uuids<false>)(source, cells, n, out)) return false;
     (column.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
     return true;
 }
 
-// Which byte of a UUID each character of its text comes from, and where its four bits begin among the bits of eight such bytes.
+// Which byte of a UUID each character of its text comes from, and where its four bits begin among the bits of eight such
+// bytes.
 struct UuidPrint {
     Bytes byte, bit;
     constexpr UuidPrint() : byte(), bit() {
@@ -92,7 +95,8 @@ inline constexpr UuidPrint UUID_PRINT{};
 template <bool missing>
 void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexcept {
     const __m512i letters = _mm512_broadcast_i32x4(avx2::load(reinterpret_cast<const uint8_t*>("0123456789abcdef")));
-    const __m512i byte = load_full(UUID_PRINT.byte.of), bit = load_full(UUID_PRINT.bit.of), dash = _mm512_set1_epi8('-');
+    const __m512i byte = load_full(UUID_PRINT.byte.of), bit = load_full(UUID_PRINT.bit.of);
+    const __m512i dash = _mm512_set1_epi8('-');
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = missing ? avx2::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = _mm512_castsi128_si512(avx2::load(source.base + (cells[i].offset & present)));
@@ -104,7 +108,8 @@ void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexc
 }
 
 // UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
-inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                         const Column& column) noexcept {
     if (column.longest != 16 || column.shortest != 16) return false;
     (column.missing ? print_uuids<true> : print_uuids<false>)(source, cells, n, out);
     (column.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
@@ -112,7 +117,8 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
 }
 
 // bytea in its hex form, 64 digits at a time. `out` has room for half of the cells' bytes and SLACK.
-inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                   const Column& column) noexcept {
     if (column.shortest < 2) return false;
     const __m512i join = _mm512_set1_epi16(0x0110);
     __m512i bad = _mm512_setzero_si512();
@@ -136,7 +142,7 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
         }
         const __mmask64 here = first_bytes(digits);
         const __m512i x = _mm512_maskz_loadu_epi8(here, p);
-        const __m512i values = _mm512_maskz_permutex2var_epi8(here, load_full(HEX_CHARACTERS.of), x, load_full(HEX_CHARACTERS.of + 64));
+        const __m512i values = _mm512_maskz_mov_epi8(here, look_at(HEX_CHARACTERS, x));
         bad = _mm512_ternarylogic_epi64(bad, values, x, 0xfe);
         avx2::store_wide(to, _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(values, join)));
         out += size;
@@ -177,7 +183,7 @@ Gathered gather_pieces(const uint8_t* base, const Cell* cells, size_t n, uint8_t
             if (missing) {
                 size = (size - skip) & present;
                 offset = (offset + skip) & present;
-                if (skip) found.others |= (base[offset - (skip & present)] ^ uint32_t{1}) & static_cast<uint32_t>(present);
+                if (skip) found.others |= (base[offset - (skip & present)] ^ uint32_t{1}) & (present & 0xff);
             } else {
                 size -= skip;
                 offset += skip;
@@ -208,7 +214,8 @@ Gathered gather_pieces(const uint8_t* base, const Cell* cells, size_t n, uint8_t
 constexpr uint32_t MOST_PIECES = 4;
 
 template <uint32_t skip, bool missing>
-Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                   const Column& column) noexcept {
     const uint8_t* base = source.base;
     if (column.longest <= 16 + skip) return gather_pieces<skip, 16, 1, missing>(base, cells, n, out, offsets);
     if (column.longest <= 32 + skip) return gather_pieces<skip, 32, 1, missing>(base, cells, n, out, offsets);
@@ -222,12 +229,15 @@ Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int
 
 // gather_cells, for cells with room behind them. `out` has room for all that is copied and for MOST_PIECES behind it.
 template <uint32_t skip>
-Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                const Column& column) noexcept {
     return (column.missing ? gather_as<skip, true> : gather_as<skip, false>)(source, cells, n, out, offsets, column);
 }
 
-// Numerics as numeric_out prints them, of at most 64 characters, kept as text. `out` has room for the cells' bytes and SLACK.
-inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+// Numerics as numeric_out prints them, of at most 64 characters, kept as text. `out` has room for the cells' bytes and
+// SLACK.
+inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                     const Column& column) noexcept {
     if (column.longest > 64 || column.shortest == 0) return false;
     const __m512i zero = _mm512_set1_epi8('0'), nine = _mm512_set1_epi8(9);
     uint64_t bad = 0;
@@ -239,7 +249,8 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
         const __m512i x = _mm512_maskz_loadu_epi8(here, source.base + (cells[i].offset & present));
         store_full(out, x);
         const uint64_t digits = _mm512_cmple_epu8_mask(_mm512_sub_epi8(x, zero), nine);
-        const uint64_t zeros = _mm512_cmpeq_epi8_mask(x, zero), points = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('.'));
+        const uint64_t zeros = _mm512_cmpeq_epi8_mask(x, zero);
+        const uint64_t points = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('.'));
         const uint64_t minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('-')) & 1;
         // Other characters; a second point; no digit at the beginning or at the end.
         uint64_t wrong = (digits | points | minus) ^ here;
@@ -249,7 +260,7 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
         // A zero that another digit follows; a zero with a sign.
         wrong |= zeros >> minus & digits >> minus >> 1 & 1;
         wrong |= minus & static_cast<uint64_t>(digits == zeros);
-        bad |= wrong & static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(present)));
+        bad |= present ? wrong : 0;
         out += length;
         at += static_cast<int32_t>(length);
         offsets[i + 1] = at;

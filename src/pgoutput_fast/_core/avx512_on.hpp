@@ -1,7 +1,7 @@
 // What follows is compiled for AVX-512, up to avx512_off.hpp: for processors of which vectors.hpp knows that they have it.
 #ifdef __clang__
-#pragma clang attribute push(                                                                                              \
-    __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vbmi2"))), \
+#pragma clang attribute push(__attribute__((target( \
+    "avx2,bmi,bmi2,lzcnt,popcnt,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512vbmi,avx512vbmi2"))), \
     apply_to = function)
 #else
 #pragma GCC push_options

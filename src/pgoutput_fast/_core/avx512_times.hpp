@@ -97,8 +97,9 @@ inline constexpr PairLengths PAIR_LENGTHS{};
 template <bool zoned>
 bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) noexcept {
     constexpr int zone = zoned ? 3 : 0;
-    const __m512i places = _mm512_broadcast_i64x4(_mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-                                                                   17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31));
+    const __m512i places = _mm512_broadcast_i64x4(
+        _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+                         16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31));
     const __m512i like = _mm512_broadcast_i64x4(
         _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
                          ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0));
@@ -111,7 +112,6 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
                           avx2::YEAR_FACTORS, avx2::YEAR_FACTORS, 0, 0));
     const __m512i utc = _mm512_broadcast_i32x4(_mm_setr_epi8('+', '0', '0', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
     __mmask64 odd = 0;
-    __mmask16 strange = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
@@ -133,16 +133,17 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
         // Of each cell: the year and month * 64 + day, the minutes, and the seconds * 100 and the fraction.
         const __m512i dates_seconds = _mm512_unpacklo_epi64(fields[0], fields[1]);
         const __m512i dates_seconds_2 = _mm512_unpacklo_epi64(fields[2], fields[3]);
-        const __m512i first = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13), third = _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15);
+        const __m512i first = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13);
+        const __m512i third = _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15);
         const __m512i date = _mm512_permutex2var_epi64(dates_seconds, first, dates_seconds_2);
         const __m512i seconds = _mm512_permutex2var_epi64(dates_seconds, third, dates_seconds_2);
         const __m512i minutes = _mm512_permutex2var_epi64(_mm512_unpackhi_epi64(fields[0], fields[1]), first,
                                                           _mm512_unpackhi_epi64(fields[2], fields[3]));
         bad |= _mm512_cmpgt_epu64_mask(minutes, _mm512_set1_epi64(1439));
         bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(20 + zone));  // a point and no more
-        // Years and the rest in lanes of 32 bits; each second lane has a date that there is, whatever is there.
+        // Years and the rest in lanes of 32 bits; what the second ones hold is no date, and does not count.
         const __m512i year = _mm512_and_si512(date, _mm512_set1_epi64(0xffffffff));
-        strange = 0;
+        __mmask16 strange = 0;
         const __m512i days = days_of(year, _mm512_srli_epi64(date, 32), &strange);
         bad |= static_cast<__mmask8>(_pext_u32(strange, 0x5555));
         const __m512i whole = _mm512_mul_epi32(days, _mm512_set1_epi64(86400));

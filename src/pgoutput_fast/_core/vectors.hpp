@@ -6,6 +6,8 @@
 #include "avx2.hpp"
 #include "avx512.hpp"
 #include "avx512_bytes.hpp"
+#include "avx512_cells.hpp"
+#include "avx512_floats.hpp"
 #include "avx512_times.hpp"
 
 namespace pgo {
