@@ -26,6 +26,12 @@ def test_what_once_took_several_times_its_size_stays_within_the_bound(name: str)
     assert memory.measure(name).beyond <= memory.BOUND
 
 
+def test_relations_take_what_they_are_said_to() -> None:
+    taken = memory.measure("1,000 relations in turn")
+    assert taken.relations == 1_000
+    assert taken.beyond <= taken.allowed
+
+
 def test_the_peak_is_seen() -> None:
     taken = memory.measure("text of 100 kB")
     assert taken.input >= 100 * memory.MB
