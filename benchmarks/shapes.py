@@ -17,8 +17,10 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.encode_messages import (
     Binary,
     encode_begin,
+    encode_begin_prepare,
     encode_commit,
     encode_insert,
+    encode_prepare,
     encode_relation,
     encode_stream_abort,
     encode_stream_start,
@@ -28,7 +30,11 @@ from pgoutput_fast.encode_messages import (
 __all__ = [
     "Shape",
     "columns",
+    "first_seen",
     "long_cell",
+    "nulls",
+    "one_of_many",
+    "open_prepared",
     "open_streams",
     "pgbench",
     "relations",
@@ -90,6 +96,17 @@ def columns(count: int, rows: int) -> Shape:
     return Shape([BEGIN, relation], [_array([insert] * rows)], rows * count)
 
 
+def nulls(count: int, rows: int) -> Shape:
+    """Rows of a relation with `count` texts of which one in ten is not null, another in each row. Units: cells."""
+    spec = tuple(ColumnSpec(f"c{k}", TEXT) for k in range(count))
+    relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
+    inserts = [
+        encode_insert(FIRST_OID, ["text" if (k + row) % 10 == 0 else None for k in range(count)])
+        for row in range(10)
+    ]
+    return Shape([BEGIN, relation], [_array(inserts * (rows // 10))], rows // 10 * 10 * count)
+
+
 def long_cell(length: int, rows: int, kind: str = "text") -> Shape:
     """Rows with one value of `length` bytes. Units: bytes.
 
@@ -130,6 +147,26 @@ def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
         block = [encode_stream_start(1000 + k % count, False), *[insert[k % count]] * rows_per_call]
         blocks.append(_array([*block, encode_stream_stop()]))
     return Shape(known, blocks, calls * (rows_per_call + 2))
+
+
+def open_prepared(count: int, calls: int, rows_per_call: int) -> Shape:
+    """Calls with a transaction each, while `count` are prepared. Units: messages."""
+    known = [BEGIN, _relation(0), COMMIT]
+    for k in range(count):
+        prepared = (100, 148, 0, 1_000_000 + k, f"gid {k}")
+        known += [encode_begin_prepare(*prepared), encode_prepare(*prepared)]
+    call = _array([BEGIN, *[encode_insert(FIRST_OID, ["1", "some text"])] * rows_per_call, COMMIT])
+    return Shape(known, [call] * calls, calls * (rows_per_call + 2))
+
+
+def first_seen(count: int) -> Shape:
+    """Calls of ten messages, of which one describes a relation that is new, and one is a row of it. Units: messages."""
+    filler = [encode_insert(FIRST_OID, ["1", "some text"])] * 8
+    calls = [
+        _array([_relation(k), encode_insert(FIRST_OID + k, ["1", "some text"]), *filler])
+        for k in range(1, count + 1)
+    ]
+    return Shape([BEGIN, _relation(0)], calls, 10 * count)
 
 
 def subtransactions(count: int, aborted: bool) -> Shape:

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, guard, snapshot, spark_curve
+from benchmarks import capture, growth, guard, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 import pgoutput_fast as pgo
@@ -130,3 +130,15 @@ def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
             messages += len(call)
         assert decoder.state.next_seq == len(shape.known) + messages
         assert changes > 0 or name == "transactions"
+
+
+def test_growth_over_short_streams() -> None:
+    points = [
+        growth.Point(name, length, growth.measure(curve, length))
+        for name, curve in growth.CURVES.items()
+        for length in curve.bounded[:2]
+    ]
+    assert all(point.cost > 0 for point in points)
+    assert growth.table(points).count("\n") == 2 + len(growth.CURVES)
+    drawn = ElementTree.fromstring(growth.chart(points))
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == len(growth.CURVES)

@@ -4,9 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <vector>
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+#ifdef __linux__
+#define PGO_MAPPED_BLOCKS  // mremap, which makes a block larger without a copy, is Linux's
+#endif
 
 namespace pgo {
 
@@ -19,19 +27,31 @@ public:
     // At least `n` usable bytes, aligned, with SLACK behind them; `capacity` says how many it is.
     static uint8_t* allocate(size_t n, size_t* capacity) { return instance().take(n, capacity); }
 
-    // `n` zero bytes; large ones cost nothing until somebody reads them.
-    static uint8_t* allocate_zero(size_t n) {
+    // `n` zero bytes that nobody may write. All share one piece of memory, of which the kernel has a single page; only
+    // what is larger than it costs something.
+    static uint8_t* zeros(size_t n) {
+        static uint8_t* const shared = make_zeros();
+        if (shared && n <= ZEROS) return shared;
         auto* raw = static_cast<uint8_t*>(std::calloc(1, n + 2 * ALIGNMENT + SLACK));
         if (!raw) throw std::bad_alloc();
-        return place(raw, nullptr, 0, 0);
+        return place(raw, Header{raw, nullptr, 0, 0, 0, 0});
+    }
+
+    // A block with room for `n` bytes that begins with the first `used` of `data`, which is gone then (unless there is no
+    // memory, which is an exception). Where none of that size is kept the block itself is made larger: for a large one the
+    // kernel moves its pages, so it never takes twice its size.
+    static uint8_t* grow(uint8_t* data, size_t used, size_t n, size_t* capacity) {
+        if (!data) return allocate(n, capacity);
+        return instance().enlarge(data, used, n, capacity);
     }
 
     static void release(uint8_t* data) noexcept {
         if (!data) return;
         Header* header = reinterpret_cast<Header*>(data) - 1;
+        if (!header->raw) return;  // the shared zeros
         // Extension modules each have a pool of their own: a block goes home to the one it came from.
         if (header->pool) header->pool->keep(data, header->size_class, header->capacity);
-        else std::free(header->raw);
+        else give_back(*header);
     }
 
 private:
@@ -40,29 +60,78 @@ private:
         BlockPool* pool;
         size_t size_class;
         size_t capacity;
+        size_t mapped;  // bytes, where it was mapped and not taken from malloc
+        size_t offset;  // of the data behind `raw`
     };
     static_assert(sizeof(Header) <= ALIGNMENT, "the header lies in the line before the data");
 
     static constexpr size_t KEPT_LIMIT = size_t{256} << 20;
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
+    // From here on blocks are mapped. malloc would do the same at first; but once a large block has been freed it takes such
+    // ones from its heap, where what has been outgrown stays behind as holes.
+    static constexpr size_t SMALLEST_MAPPED = size_t{1} << 17;
     static constexpr size_t STEPS = 8;  // size classes per doubling: at most an eighth is wasted
+
+    struct Size {
+        size_t size_class, capacity;
+    };
+    // The next size of the form 2^k * (8 + j) / 8.
+    static Size rounded(size_t n) noexcept {
+        unsigned bits = 63 - static_cast<unsigned>(__builtin_clzll(n - 1));
+        size_t step = (size_t{1} << bits) / STEPS;
+        size_t up = (n + step - 1) / step * step;
+        return {bits * STEPS + (up - (size_t{1} << bits)) / step, up};
+    }
 
     static BlockPool& instance() {
         static BlockPool* pool = new BlockPool;  // outlives the arrays that point to it at exit
         return *pool;
     }
 
-    static uint8_t* place(uint8_t* raw, BlockPool* pool, size_t size_class, size_t capacity) noexcept {
+    // Where the data begins in a block: on a boundary, with room for the header before it.
+    static uint8_t* aligned(uint8_t* raw) noexcept {
         uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + sizeof(Header) + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
-        auto* data = reinterpret_cast<uint8_t*>(at);
-        *(reinterpret_cast<Header*>(data) - 1) = Header{raw, pool, size_class, capacity};
+        return reinterpret_cast<uint8_t*>(at);
+    }
+
+    static uint8_t* place(uint8_t* raw, const Header& header) noexcept {
+        uint8_t* data = aligned(raw);
+        Header* at = reinterpret_cast<Header*>(data) - 1;
+        *at = header;
+        at->offset = static_cast<size_t>(data - raw);
         return data;
     }
 
+    // A block that realloc may have moved: then the way to the next boundary may be another.
+    static uint8_t* moved(uint8_t* raw, size_t before, size_t used, BlockPool* pool, size_t size_class,
+                          size_t capacity) noexcept {
+        const size_t now = static_cast<size_t>(aligned(raw) - raw);
+        if (now != before && used) std::memmove(raw + now, raw + before, used);
+        return place(raw, Header{raw, pool, size_class, capacity, 0, 0});
+    }
+
     static uint8_t* fresh(size_t n, BlockPool* pool, size_t size_class) {
-        auto* raw = static_cast<uint8_t*>(std::malloc(n + 2 * ALIGNMENT + SLACK));
+        const size_t total = n + 2 * ALIGNMENT + SLACK;
+#ifdef PGO_MAPPED_BLOCKS
+        if (n >= SMALLEST_MAPPED) {
+            void* raw = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (raw == MAP_FAILED) throw std::bad_alloc();
+            return place(static_cast<uint8_t*>(raw), Header{raw, pool, size_class, n, total, 0});
+        }
+#endif
+        auto* raw = static_cast<uint8_t*>(std::malloc(total));
         if (!raw) throw std::bad_alloc();
-        return place(raw, pool, size_class, n);
+        return place(raw, Header{raw, pool, size_class, n, 0, 0});
+    }
+
+    static void give_back(const Header& header) noexcept {
+#ifdef PGO_MAPPED_BLOCKS
+        if (header.mapped) {
+            munmap(header.raw, header.mapped);
+            return;
+        }
+#endif
+        std::free(header.raw);
     }
 
     uint8_t* take(size_t n, size_t* capacity) {
@@ -70,22 +139,68 @@ private:
             *capacity = n;
             return fresh(n, nullptr, 0);
         }
-        // The next size of the form 2^k * (8 + j) / 8.
-        unsigned bits = 63 - static_cast<unsigned>(__builtin_clzll(n - 1));
-        size_t step = (size_t{1} << bits) / STEPS;
-        size_t rounded = (n + step - 1) / step * step;
-        size_t size_class = bits * STEPS + (rounded - (size_t{1} << bits)) / step;
-        *capacity = rounded;
-        {
-            std::lock_guard<std::mutex> guard(mutex_);
-            if (size_class < kept_.size() && !kept_[size_class].empty()) {
-                uint8_t* data = kept_[size_class].back();
-                kept_[size_class].pop_back();
-                kept_bytes_ -= rounded;
-                return data;
-            }
+        const Size size = rounded(n);
+        *capacity = size.capacity;
+        if (uint8_t* data = kept_one(size)) return data;
+        return fresh(size.capacity, this, size.size_class);
+    }
+
+    uint8_t* enlarge(uint8_t* data, size_t used, size_t n, size_t* capacity) {
+        const Header old = *(reinterpret_cast<Header*>(data) - 1);
+        const bool small = n < SMALLEST_KEPT;
+        const Size size = small ? Size{0, n} : rounded(n);
+        *capacity = size.capacity;
+        if (uint8_t* other = small ? nullptr : kept_one(size)) {
+            if (used) std::memcpy(other, data, used);
+            release(data);
+            return other;
         }
-        return fresh(rounded, this, size_class);
+        const size_t total = size.capacity + 2 * ALIGNMENT + SLACK;
+#ifdef PGO_MAPPED_BLOCKS
+        if (old.mapped) {
+            void* raw = mremap(old.raw, old.mapped, total, MREMAP_MAYMOVE);
+            if (raw == MAP_FAILED) throw std::bad_alloc();
+            return place(static_cast<uint8_t*>(raw), Header{raw, this, size.size_class, size.capacity, total, 0});
+        }
+        if (size.capacity >= SMALLEST_MAPPED) {
+            uint8_t* other = fresh(size.capacity, this, size.size_class);
+            std::memcpy(other, data, used);
+            give_back(old);
+            return other;
+        }
+#endif
+        auto* raw = static_cast<uint8_t*>(std::realloc(old.raw, total));
+        if (!raw) throw std::bad_alloc();
+        return moved(raw, old.offset, used, small ? nullptr : this, size.size_class, size.capacity);
+    }
+
+    static constexpr size_t ZEROS = size_t{8} << 20;
+
+    // Null where there is no such memory.
+    static uint8_t* make_zeros() noexcept {
+#if defined(__unix__) || defined(__APPLE__)
+        // The header gets a page of its own: what lies behind it is never touched.
+        const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        const size_t size = page + ZEROS + SLACK;
+        void* raw = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (raw == MAP_FAILED) return nullptr;
+        uint8_t* data = static_cast<uint8_t*>(raw) + page;
+        *(reinterpret_cast<Header*>(data) - 1) = Header{nullptr, nullptr, 0, 0, 0, 0};
+        mprotect(raw, size, PROT_READ);
+        return data;
+#else
+        return nullptr;
+#endif
+    }
+
+    // A block of that size if one is kept, else null.
+    uint8_t* kept_one(Size size) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        if (size.size_class >= kept_.size() || kept_[size.size_class].empty()) return nullptr;
+        uint8_t* data = kept_[size.size_class].back();
+        kept_[size.size_class].pop_back();
+        kept_bytes_ -= size.capacity;
+        return data;
     }
 
     void keep(uint8_t* data, size_t size_class, size_t capacity) noexcept {
@@ -101,7 +216,7 @@ private:
                 }
             }
         }
-        std::free((reinterpret_cast<Header*>(data) - 1)->raw);
+        give_back(*(reinterpret_cast<Header*>(data) - 1));
     }
 
     std::mutex mutex_;

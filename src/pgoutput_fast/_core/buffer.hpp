@@ -40,11 +40,11 @@ public:
         if (n) std::memcpy(append_uninitialized(n), from, n);
         else reserve(0);
     }
-    // A buffer of `n` zero bytes; large ones cost nothing until somebody reads them.
+    // A buffer of `n` zero bytes, to be given away as it is: they must not be written, nor may it grow.
     void assign_zero(size_t n) {
         BlockPool::release(data_);
         data_ = nullptr;
-        data_ = BlockPool::allocate_zero(n);
+        data_ = BlockPool::zeros(n);
         size_ = capacity_ = n;
     }
     // Gives the memory away: the receiver calls BlockPool::release.
@@ -62,13 +62,17 @@ private:
         std::swap(capacity_, other.capacity_);
     }
     void grow(size_t needed) {
-        size_t wanted = capacity_ + capacity_ / 2;
+        // Small ones stay small: of many relations each has its own. Large ones grow without a copy.
+        const bool medium = capacity_ >= (1u << 12) && capacity_ < (1u << 17);
+        size_t wanted = capacity_ + (medium ? capacity_ / 4 : capacity_ / 2);
         if (wanted < needed) wanted = needed;
+        if (size_ == 0) {
+            BlockPool::release(data_);
+            data_ = nullptr;
+            capacity_ = 0;
+        }
         size_t capacity;
-        uint8_t* data = BlockPool::allocate(wanted, &capacity);
-        if (size_) std::memcpy(data, data_, size_);
-        BlockPool::release(data_);
-        data_ = data;
+        data_ = BlockPool::grow(data_, size_, wanted, &capacity);
         capacity_ = capacity;
     }
 

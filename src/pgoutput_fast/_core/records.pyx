@@ -23,6 +23,7 @@ from pgoutput_fast._core.stream_state cimport (
     BoundaryRecord,
     MessageRecord,
     OutcomeRecord,
+    RecordReader,
     Records,
     RejectRecord,
     Slice,
@@ -170,7 +171,7 @@ cdef class RecordTables:
         self.made = {}
 
     cdef const uint8_t* at(self, Slice s) noexcept nogil:
-        return <const uint8_t*> self.records.text.data() + s.offset
+        return self.records.kept(s)
 
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil:
         return t.put_bytes(k, self.at(s), s.length)
@@ -183,11 +184,11 @@ cdef class RecordTables:
     @property
     def voided(self):
         """Keys of whole transactions that were aborted or became void."""
-        cdef OutcomeRecord* o
+        cdef OutcomeRecord o
         cdef list found = []
-        cdef size_t i
-        for i in range(self.records.outcomes.size()):
-            o = &self.records.outcomes[i]
+        cdef RecordReader[OutcomeRecord] reader
+        reader.begin(self.records.outcomes)
+        while reader.next(o):
             if not o.committed and o.subxid == NONE64:
                 found.append(o.txn)
         return found
@@ -195,12 +196,12 @@ cdef class RecordTables:
     def fates(self):
         """(txn, at_seq, commit_lsn, commit_timestamp, committed) of whole transactions, each the bytes of an int64
         array; and [(txn, subxid, at_seq)] of subtransactions that were rolled back."""
-        cdef OutcomeRecord* o
+        cdef OutcomeRecord o
         cdef vector[int64_t] columns[5]
         cdef list rolled_back = []
-        cdef size_t i
-        for i in range(self.records.outcomes.size()):
-            o = &self.records.outcomes[i]
+        cdef RecordReader[OutcomeRecord] reader
+        reader.begin(self.records.outcomes)
+        while reader.next(o):
             if o.subxid != NONE64:
                 rolled_back.append((o.txn, o.subxid, o.at_seq))
                 continue
@@ -219,14 +220,14 @@ cdef class RecordTables:
 
     cdef object _transactions(self):
         cdef TableBuilder t = TableBuilder(TRANSACTIONS_SCHEMA)
-        cdef BoundaryRecord* b
-        cdef size_t i
+        cdef BoundaryRecord b
+        cdef RecordReader[BoundaryRecord] reader
         cdef list kinds = [None] * 256
         cdef bytes kind
         for tag, name in BOUNDARY_KINDS.items():
             kinds[ord(tag)] = name.encode()
-        for i in range(self.records.boundaries.size()):
-            b = &self.records.boundaries[i]
+        reader.begin(self.records.boundaries)
+        while reader.next(b):
             kind = kinds[b.kind]
             t.put_int(0, b.seq)
             t.put_bytes(1, <const uint8_t*> <const char*> kind, len(kind))
@@ -241,6 +242,7 @@ cdef class RecordTables:
             self.put_slice(t, 10, b.origin)
             t.put_int(11, b.origin_lsn)
             t.put_bool(12, b.first_segment)
+        self.records.boundaries.clear()  # nothing else is made of them
         return t.finish()
 
     @property
@@ -251,11 +253,11 @@ cdef class RecordTables:
 
     cdef object _outcomes(self):
         cdef TableBuilder t = TableBuilder(OUTCOMES_SCHEMA)
-        cdef OutcomeRecord* o
-        cdef size_t i
+        cdef OutcomeRecord o
+        cdef RecordReader[OutcomeRecord] reader
         cdef const char* name
-        for i in range(self.records.outcomes.size()):
-            o = &self.records.outcomes[i]
+        reader.begin(self.records.outcomes)
+        while reader.next(o):
             name = "committed" if o.committed else "aborted"
             t.put_int(0, o.txn)
             t.put_int(1, o.subxid)
@@ -273,10 +275,10 @@ cdef class RecordTables:
 
     cdef object _truncates(self):
         cdef TableBuilder t = TableBuilder(TRUNCATES_SCHEMA)
-        cdef TruncateRecord* r
-        cdef size_t i
-        for i in range(self.records.truncates.size()):
-            r = &self.records.truncates[i]
+        cdef TruncateRecord r
+        cdef RecordReader[TruncateRecord] reader
+        reader.begin(self.records.truncates)
+        while reader.next(r):
             t.put_int(0, r.seq)
             t.put_int(1, r.txn)
             t.put_ints(2, self.records.oids.data() + r.first, r.count)
@@ -292,10 +294,10 @@ cdef class RecordTables:
 
     cdef object _messages(self):
         cdef TableBuilder t = TableBuilder(MESSAGES_SCHEMA)
-        cdef MessageRecord* m
-        cdef size_t i
-        for i in range(self.records.messages.size()):
-            m = &self.records.messages[i]
+        cdef MessageRecord m
+        cdef RecordReader[MessageRecord] reader
+        reader.begin(self.records.messages)
+        while reader.next(m):
             t.put_int(0, m.seq)
             t.put_int(1, m.lsn)
             t.put_int(2, m.txn)
@@ -358,14 +360,7 @@ cdef class RecordTables:
 cdef RecordTables take_records(Records& records, list versions, object options, object types):
     """Moves the records into tables to be made later."""
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
-    tables.records.boundaries.swap(records.boundaries)
-    tables.records.outcomes.swap(records.outcomes)
-    tables.records.truncates.swap(records.truncates)
-    tables.records.messages.swap(records.messages)
-    tables.records.rejects.swap(records.rejects)
-    tables.records.oids.swap(records.oids)
-    tables.records.forgotten.swap(records.forgotten)
-    tables.records.text.swap(records.text)
+    tables.records.swap(records)
     tables.versions = list(versions) if tables.records.rejects.size() else versions
     tables.options = options
     tables.types = types

@@ -9,7 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "blocks.hpp"
+#include "buffer.hpp"
+#include "record_log.hpp"
 #include "shared_map.hpp"
 
 namespace pgo {
@@ -226,9 +227,61 @@ struct BoundaryRecord {
     int8_t first_segment = -1;
 };
 
+// Every transaction has two of them, which have few of its values: what is usual is written as it lies, of others what is there.
+template <>
+struct RecordForm<BoundaryRecord> {
+    static constexpr int USUAL = 6, VALUES = 13;
+    static constexpr size_t MOST = 5 + (VALUES + 1) * sizeof(int64_t);
+    static uint8_t* write(uint8_t* to, const BoundaryRecord& b) noexcept {
+        const bool usual = b.subxid == NONE64 && b.prepare_timestamp == NONE64 && b.origin_lsn == NONE64 &&
+                           b.gid.length < 0 && b.origin.length < 0;
+        to[0] = b.kind;
+        to[1] = static_cast<uint8_t>(b.first_segment);
+        to[2] = usual;
+        const int64_t values[VALUES] = {b.seq, b.txn, b.xid, b.lsn, b.end_lsn, b.timestamp, b.subxid, b.prepare_timestamp,
+                                        b.origin_lsn, b.gid.offset, b.gid.length, b.origin.offset, b.origin.length};
+        if (!usual) return write_some(to + 3, values, VALUES, NONE64);
+        std::memcpy(to + 3, values, USUAL * sizeof(int64_t));
+        return to + 3 + USUAL * sizeof(int64_t);
+    }
+    static const uint8_t* read(const uint8_t* from, BoundaryRecord& b) noexcept {
+        int64_t values[VALUES] = {0, 0, 0, 0, 0, 0, NONE64, NONE64, NONE64, 0, -1, 0, -1};
+        const uint8_t* end = from + 3 + USUAL * sizeof(int64_t);
+        if (from[2]) std::memcpy(values, from + 3, USUAL * sizeof(int64_t));
+        else end = read_some(from + 3, values, VALUES, NONE64);
+        b = BoundaryRecord{values[0], values[1], values[2], values[6], values[3], values[4], values[5], values[7], values[8],
+                           {values[9], values[10]}, {values[11], values[12]}, from[0], static_cast<int8_t>(from[1])};
+        return end;
+    }
+};
+
 struct OutcomeRecord {
     int64_t txn = 0, subxid = NONE64, at_seq = 0, commit_lsn = NONE64, commit_timestamp = NONE64;
     bool committed = false;
+};
+
+template <>
+struct RecordForm<OutcomeRecord> {
+    static constexpr int USUAL = 4, VALUES = 5;
+    static constexpr size_t MOST = 4 + (VALUES + 1) * sizeof(int64_t);
+    static uint8_t* write(uint8_t* to, const OutcomeRecord& o) noexcept {
+        const int64_t values[VALUES] = {o.txn, o.at_seq, o.commit_lsn, o.commit_timestamp, o.subxid};
+        to[0] = o.committed;
+        if (!o.committed || o.subxid != NONE64) {
+            to[0] = static_cast<uint8_t>(to[0] | 2);
+            return write_some(to + 1, values, VALUES, NONE64);
+        }
+        std::memcpy(to + 1, values, USUAL * sizeof(int64_t));
+        return to + 1 + USUAL * sizeof(int64_t);
+    }
+    static const uint8_t* read(const uint8_t* from, OutcomeRecord& o) noexcept {
+        int64_t values[VALUES] = {0, 0, 0, 0, NONE64};
+        const uint8_t* end = from + 1 + USUAL * sizeof(int64_t);
+        if (from[0] & 2) end = read_some(from + 1, values, VALUES, NONE64);
+        else std::memcpy(values, from + 1, USUAL * sizeof(int64_t));
+        o = OutcomeRecord{values[0], values[4], values[1], values[2], values[3], (from[0] & 1) != 0};
+        return end;
+    }
 };
 
 struct TruncateRecord {
@@ -255,18 +308,20 @@ struct RejectRecord {
 };
 
 struct Records {
-    std::vector<BoundaryRecord, Kept<BoundaryRecord>> boundaries;
-    std::vector<OutcomeRecord, Kept<OutcomeRecord>> outcomes;
-    std::vector<TruncateRecord, Kept<TruncateRecord>> truncates;
-    std::vector<MessageRecord, Kept<MessageRecord>> messages;
+    RecordLog<BoundaryRecord> boundaries;
+    RecordLog<OutcomeRecord> outcomes;
+    RecordLog<TruncateRecord> truncates;
+    RecordLog<MessageRecord> messages;
     std::vector<RejectRecord, Kept<RejectRecord>> rejects;
     std::vector<int64_t, Kept<int64_t>> oids;
     std::vector<int64_t> forgotten;  // txn of transactions of which is not known what became of them
-    std::string text;
+    Buffer text;
 
+    void swap(Records& other) noexcept { std::swap(*this, other); }
+    const uint8_t* kept(const Slice& slice) const noexcept { return text.data() + slice.offset; }
     Slice keep(const uint8_t* p, size_t n) {
         Slice s{static_cast<int64_t>(text.size()), static_cast<int64_t>(n)};
-        text.append(reinterpret_cast<const char*>(p), n);
+        text.append(p, n);
         return s;
     }
 };

@@ -132,14 +132,26 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
     cdef cppclass Kept[T]:
         pass
 
+    cdef cppclass RecordLog[R]:
+        size_t size()
+        void push_back(const R& record) except +
+        void clear()
+        void swap(RecordLog[R]& other)
+
+    cdef cppclass RecordReader[R]:
+        RecordReader() except +
+        void begin(const RecordLog[R]& log)
+        cbool next(R& record)
+
     cdef cppclass Records:
         Records() except +
-        vector[BoundaryRecord, Kept[BoundaryRecord]] boundaries
-        vector[OutcomeRecord, Kept[OutcomeRecord]] outcomes
-        vector[TruncateRecord, Kept[TruncateRecord]] truncates
-        vector[MessageRecord, Kept[MessageRecord]] messages
+        RecordLog[BoundaryRecord] boundaries
+        RecordLog[OutcomeRecord] outcomes
+        RecordLog[TruncateRecord] truncates
+        RecordLog[MessageRecord] messages
         vector[RejectRecord, Kept[RejectRecord]] rejects
         vector[int64_t, Kept[int64_t]] oids
         vector[int64_t] forgotten
-        string text
+        void swap(Records& other)
+        const uint8_t* kept(const Slice& slice)
         Slice keep(const uint8_t* p, size_t n) except +

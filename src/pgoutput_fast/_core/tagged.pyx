@@ -23,6 +23,8 @@ from pgoutput_fast._core.stream_state cimport (
     BoundaryRecord,
     MessageRecord,
     OutcomeRecord,
+    RecordLog,
+    RecordReader,
     Run,
     TruncateRecord,
 )
@@ -368,24 +370,27 @@ cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict orig
 
 cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
     """What other messages of the same transaction add: its origin, and to its commit when it was prepared."""
-    cdef BoundaryRecord* b
-    cdef size_t k
+    cdef BoundaryRecord b
+    cdef RecordReader[BoundaryRecord] reader
+    cdef RecordLog[BoundaryRecord] completed
     cdef bytes name
     cdef dict prepared = {}
-    for k in range(tagger.records.boundaries.size()):
-        b = &tagger.records.boundaries[k]
+    reader.begin(tagger.records.boundaries)
+    while reader.next(b):
         if (b.kind == c'P' or b.kind == c'p') and b.txn != NONE64:
             prepared[b.txn] = b.timestamp
     if not origins and not prepared:
         return 0
-    for k in range(tagger.records.boundaries.size()):
-        b = &tagger.records.boundaries[k]
+    reader.begin(tagger.records.boundaries)
+    while reader.next(b):
         if b.kind == c'K' and b.txn in prepared:
             b.prepare_timestamp = prepared[b.txn]
         if b.txn in origins and (b.kind == c'C' or b.kind == c'c' or b.kind == c'P' or b.kind == c'p'
                                  or (b.kind == c'A' and b.subxid == b.xid)):
             _, b.origin_lsn, name = origins[b.txn]
             b.origin = tagger.records.keep(<const uint8_t*> <const char*> name, <size_t> len(name))
+        completed.push_back(b)
+    tagger.records.boundaries.swap(completed)
     return 0
 
 
