@@ -12,7 +12,6 @@ from pgoutput_fast._core.rows cimport RelationRows
 from pgoutput_fast._core.scan cimport Payloads, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.tags cimport move_rejects
 from pgoutput_fast._core.task cimport Batches, Frame, Job, Task, messages_that_fit
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
@@ -439,7 +438,7 @@ cdef class _Flight:
                 job.finished.wait()
             if job.error is not None:
                 raise job.error
-            move_rejects(self.decoder.tagger.records, job.records)
+            self.decoder.tagger.records.take_rejects(job.records)
             for task in job.tasks:
                 task.batches.done.extend(task.made)
                 if task.closes:

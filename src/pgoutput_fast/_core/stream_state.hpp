@@ -324,6 +324,18 @@ struct Records {
         text.append(p, n);
         return s;
     }
+    // Appends the source's rejects, which has none then.
+    void take_rejects(Records& source) {
+        if (source.rejects.empty()) return;
+        const int64_t moved = static_cast<int64_t>(text.size());
+        for (RejectRecord reject : source.rejects) {
+            reject.raw.offset += moved;
+            rejects.push_back(reject);
+        }
+        text.append(source.text.data(), source.text.size());
+        source.rejects.clear();
+        source.text.set_size(0);
+    }
 };
 
 }  // namespace pgo

@@ -155,3 +155,4 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         void swap(Records& other)
         const uint8_t* kept(const Slice& slice)
         Slice keep(const uint8_t* p, size_t n) except +
+        void take_rejects(Records& source) except +

@@ -29,6 +29,3 @@ cdef class Tags:
     cdef void swap_tags(self, Tags other) noexcept
     cdef void reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                           int32_t column, int32_t described, int32_t sent) noexcept nogil
-
-
-cdef void move_rejects(Records& records, Records& source) noexcept nogil

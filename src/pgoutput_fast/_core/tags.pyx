@@ -35,19 +35,3 @@ cdef class Tags:
         r.sent = sent
         r.raw = records.keep(w.base + w.start[i], w.length[i])
         records.rejects.push_back(r)
-
-
-cdef void move_rejects(Records& records, Records& source) noexcept nogil:
-    """Appends the source's rejects, which has none then."""
-    cdef size_t k
-    cdef RejectRecord r
-    cdef int64_t moved = <int64_t> records.text.size()
-    if source.rejects.empty():
-        return
-    for k in range(source.rejects.size()):
-        r = source.rejects[k]
-        r.raw.offset += moved
-        records.rejects.push_back(r)
-    records.text.append(source.text)
-    source.rejects.clear()
-    source.text.clear()

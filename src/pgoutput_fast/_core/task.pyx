@@ -7,7 +7,6 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.stream_state cimport NONE64
-from pgoutput_fast._core.tags cimport Tags, move_rejects
 
 import threading
 
@@ -94,7 +93,7 @@ cdef class Job:
                 if task.error is not None:
                     self.error = task.error
                     break
-            move_rejects(self.records, scratch.records)
+            self.records.take_rejects(scratch.records)
             scratches.append(scratch)
         except BaseException as error:
             self.error = error
