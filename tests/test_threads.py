@@ -25,10 +25,10 @@ RECORDS = ("transactions", "outcomes", "truncates", "messages", "rejects")
 
 @pytest.fixture
 def small_windows() -> Iterator[None]:
-    """Windows of five messages and jobs of two: so that small streams keep several threads busy."""
-    before = use_windows(5, 2)
+    """Windows of five messages: so that small streams keep several threads busy."""
+    before = use_windows(5)
     yield
-    use_windows(*before)
+    use_windows(before)
 
 
 def assert_same(one: Decoded, other: Decoded) -> None:
@@ -86,11 +86,11 @@ def test_batches_do_not_depend_on_windows(on_error: str) -> None:
         stream = damage(choices, make_stream(choices, 10), choices.below(4))
         options = {"on_error": on_error, "batch_rows": 2 + choices.below(6)}
         whole = outcome(stream, [], **options)
-        before = use_windows(1 + seed % 7, 1)
+        before = use_windows(1 + seed % 7)
         try:
             assert_all_same(whole, outcome(stream, [], threads=3, **options))
         finally:
-            use_windows(*before)
+            use_windows(before)
 
 
 @pytest.mark.parametrize("name", ["wide text", "wide binary", "pgbench"])
@@ -128,7 +128,7 @@ def test_the_first_error_is_raised_and_the_call_taken_back(threads: int, small: 
         3_000: encode.encode_insert(OIDS[0], ["late"]),
         6_000: b"?",
     }
-    before = use_windows(4_000, 64) if small else use_windows(1 << 16, 64)
+    before = use_windows(4_000 if small else 1 << 16)
     try:
         decoder = Decoder(Options(threads=threads, batch_rows=100))
         with pytest.raises(DecodeError) as raised:
@@ -139,7 +139,7 @@ def test_the_first_error_is_raised_and_the_call_taken_back(threads: int, small: 
         assert sum(each.batch.num_rows for each in good.changes) == 8_000
         assert good.table("public.t16385").column("a").to_pylist() == list(range(1, 8_000, 4))
     finally:
-        use_windows(*before)
+        use_windows(before)
 
 
 def test_long_values_close_batches() -> None:

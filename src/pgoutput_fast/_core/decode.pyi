@@ -7,7 +7,7 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
 from pgoutput_fast.state import StreamState
 
-def use_windows(messages: int, job_messages: int) -> tuple[int, int]: ...
+def use_windows(messages: int) -> int: ...
 
 class NativeDecoder:
     options: Options

@@ -1,22 +1,23 @@
 """The stages in a row: payloads -> windows -> scan -> tag -> tasks, each of which slices, converts and assembles.
 
-With threads, the caller's scans and tags ahead of the others; tasks of the oldest window that nobody has begun, it does
-itself. What they make is taken in the order of the stream.
+With several threads, each scans and tags the next window when it is its turn, and does that window's tasks: so what it
+fetched into its cache is what it needs. A thread that finds no window any more helps with tasks that nobody has begun.
+What they make is taken in the order of the stream.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.records cimport take_records
-from pgoutput_fast._core.rows cimport RelationRows
+from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.task cimport Batches, Frame, Job, Task, messages_that_fit
+from pgoutput_fast._core.task cimport Batches, Frame, Task, messages_that_fit
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
+import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from struct import error as StructError
 
 import pyarrow as pa
@@ -34,15 +35,13 @@ from pgoutput_fast.types import column_type_of
 # has forgotten what scanning fetched when the values are read.
 cdef int64_t WINDOW_MESSAGES = 1 << 14
 cdef int64_t WINDOW_BYTES = 1 << 25
-# Threads get at least this many messages at a time, if there are as many: a call of Python takes longer than a few.
-cdef int64_t JOB_MESSAGES = 1 << 12
 
 
-def use_windows(int64_t messages, int64_t job_messages):
-    """Sets how many messages a window and a thread's job have at most and at least; what they had. For tests."""
-    global WINDOW_MESSAGES, JOB_MESSAGES
-    before = WINDOW_MESSAGES, JOB_MESSAGES
-    WINDOW_MESSAGES, JOB_MESSAGES = max(messages, 1), max(job_messages, 1)
+def use_windows(int64_t messages):
+    """Sets how many messages a window has at most; says how many before. For tests."""
+    global WINDOW_MESSAGES
+    before = WINDOW_MESSAGES
+    WINDOW_MESSAGES = max(messages, 1)
     return before
 
 
@@ -195,82 +194,36 @@ cdef class NativeDecoder:
 
     def decode_tagged(self, batch):
         """([(relation, batch)], records) of a batch with TAGGED_SCHEMA."""
-        cdef Frame frame = self._free_frame()
-        cdef _Flight flight = _Flight(self)
+        cdef _Call call = _Call(self, [], None, None, batch)
         self.tagger.begin_call()
         try:
-            load_tagged(self.tagger, frame.window, batch)
-            flight.take(frame, 0)
-            changes = flight.land()
+            changes = call.run()
             return changes, take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             raise self._error_of_tag() from None
         finally:
-            flight.end()
+            call.end()
             self.tagger.end_call()
 
     def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, before):
-        cdef const int64_t* lsns = _int64_values(lsn)
-        cdef const int64_t* seqs = _int64_values(seq)
-        cdef int64_t done = 0, at, taken
-        cdef Payloads payloads
-        cdef bint in_stream
-        cdef Frame frame = None
-        cdef _Flight flight = _Flight(self)
-        cdef list tagged = []
-        cdef bint whole = True
+        cdef _Call call = _Call(self, arrays, lsn, seq, before)
         cdef bint nested = self.tagger.saved != NULL
         if not nested:
             self.tagger.begin_call()
         try:
-            if before is not None:
-                frame = self._free_frame()
-                load_tagged(self.tagger, frame.window, before)
-                flight.take(frame, len(arrays))
-            for array in arrays:
-                payloads = Payloads(array)
-                at = 0
-                while at < payloads.count:
-                    frame = self._free_frame()
-                    in_stream = self.tagger.state.context == STREAMING and not self.tagger.state.session_starts
-                    taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, frame.window)
-                    self.tagger.tag_window(
-                        frame.window,
-                        self.tagger.state.next_seq,
-                        seqs + done if seqs != NULL else NULL,
-                        lsns + done if lsns != NULL else NULL,
-                    )
-                    at += taken
-                    done += taken
-                    if only_tag:
-                        head, messages = tagged_columns(self.tagger, frame.window, changes_only)
-                        stretch = array.slice(at - taken, taken)
-                        whole = whole and messages is None
-                        if messages is not None:
-                            stretch = stretch.take(messages)
-                            stretch = stretch.fill_null(b"") if messages.null_count else stretch
-                        tagged.append((head, stretch))
-                        self.idle.append(frame)
-                    else:
-                        flight.take(frame, payloads.count - at)
-            if only_tag:
-                result = _one_tagged_batch(tagged, arrays[0] if whole and len(arrays) == 1 else None)
-            else:
-                result = flight.land()
+            result = call.tag(changes_only) if only_tag else call.run()
             records = take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
         except Malformed:
             error = self._error_of_tag()
-            # What is malformed further ahead in the stream comes first.
-            earlier = flight.trouble()
             if not nested:
                 self.tagger.undo()
-            raise (error if earlier is None else earlier) from None
+            raise error from None
         except BaseException:
             if not nested:
                 self.tagger.undo()
             raise
         finally:
-            flight.end()
+            call.end()
         if not nested:
             self.tagger.end_call()
         return result, records
@@ -294,8 +247,8 @@ cdef class NativeDecoder:
             self.touched.append(batches)
         return batches
 
-    cdef int _plan(self, Frame frame, int64_t left, bint alone) except -1:
-        """The frame's jobs for what was tagged last: relation versions in the order of their first items.
+    cdef int _plan(self, Frame frame, int64_t left) except -1:
+        """The frame's tasks for what was tagged last: relation versions in the order of their first items.
 
         `left` messages of this array are still to come.
         """
@@ -303,13 +256,12 @@ cdef class NativeDecoder:
         cdef int32_t slot
         cdef Batches batches
         cdef Task task
-        cdef Job job = None
+        cdef list tasks = []
         cdef vector[int32_t] present
         cdef vector[int64_t] stops
         cdef size_t k
         self.tagger.swap_tags(frame.tags)
         items = frame.tags.items
-        frame.jobs = []
         with nogil:
             if self.ends.size() < self.tagger.bodies.size():
                 self.ends.resize(self.tagger.bodies.size())
@@ -338,12 +290,9 @@ cdef class NativeDecoder:
             end = stops[k]
             batches = self._batches_of(slot)
             while at < end:
-                if job is None or job.messages >= JOB_MESSAGES:
-                    job = Job(frame, self.options, self.types, alone)
-                    frame.jobs.append(job)
                 task = Task()
                 task.batches = batches
-                task.job = job
+                task.frame = frame
                 task.before = batches.last
                 task.begin = at
                 rows = batches.rows
@@ -364,9 +313,8 @@ cdef class NativeDecoder:
                 if task.closes:
                     batches.open = batches.last = None
                     batches.rows = batches.bytes = 0
-                job.tasks.append(task)
-                job.messages += task.count
-        return 0
+                tasks.append(task)
+        return frame.start(tasks, self.options, self.types)
 
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
         cdef RelationRows rows
@@ -401,59 +349,149 @@ cdef class NativeDecoder:
 
 
 @cython.final
-cdef class _Flight:
-    """The frames of one call, and the threads that work on them."""
+cdef class _Call:
+    """One call: what is still to be tagged, the frames under way, and the threads that work on both."""
     cdef NativeDecoder decoder
-    cdef object pool
-    cdef object frames                   # those under way, the oldest first
+    cdef list arrays
+    cdef object lsn, seq                 # Arrow arrays, which the pointers below are the values of
+    cdef const int64_t* lsns
+    cdef const int64_t* seqs
+    cdef object before                   # tagged rows that come first, None when they are loaded
+    cdef int64_t array, at, done         # where the next window begins: in which array, there, of all messages
+    cdef Payloads payloads               # of that array
+    cdef object frames                   # those whose results were not taken, the oldest first
+    cdef object turn                     # a lock: held by whoever tags
+    cdef bint stopped                    # nothing more is to be tagged
+    cdef object error                    # why, where that is an error
 
-    def __cinit__(self, NativeDecoder decoder):
+    def __cinit__(self, NativeDecoder decoder, list arrays, lsn, seq, before):
         self.decoder = decoder
+        self.arrays = arrays
+        self.lsn = lsn
+        self.seq = seq
+        self.lsns = _int64_values(lsn)
+        self.seqs = _int64_values(seq)
+        self.before = before
         self.frames = deque()
+        self.turn = threading.Lock()
 
-    cdef int take(self, Frame frame, int64_t left) except -1:
-        """Plans what was tagged last and has it done; `left` messages are still to come."""
-        cdef int64_t threads = self.decoder.options.threads
-        self.decoder._plan(frame, left, threads == 1)
-        self.frames.append(frame)
-        if self.pool is None and threads > 1 and (len(frame.jobs) > 1 or left > 0):
-            self.pool = ThreadPoolExecutor(threads - 1, "pgoutput_fast")
-        if self.pool is None:
-            return self._complete()
-        for job in frame.jobs:
-            job.future = self.pool.submit(job.run, self.decoder.scratches)
-        while len(self.frames) > 2 * threads:
-            self._complete()
-        return 0
+    # ---- windows ---------------------------------------------------------------------------------------------------
 
-    cdef int _complete(self) except -1:
-        """The oldest frame: does of it what nobody has begun, waits for the rest, and takes what they made."""
-        cdef Frame frame = self.frames[0]
-        cdef Job job
-        cdef Task task
-        for job in frame.jobs:
-            if job.future is None or job.future.cancel():
-                job.run(self.decoder.scratches)
-            else:
-                job.finished.wait()
-            if job.error is not None:
-                raise job.error
-            self.decoder.tagger.records.take_rejects(job.records)
-            for task in job.tasks:
-                task.batches.done.extend(task.made)
-                if task.closes:
-                    task.batches.spare.append(task.rows)
-            job.forget()
-        frame.jobs = []
-        self.frames.popleft()
+    cdef bint _tag_next(self, Frame frame) except -1:
+        """Scans and tags the next window; False if there is none."""
+        cdef Tagger tagger = self.decoder.tagger
+        cdef bint in_stream
+        cdef int64_t taken
+        while self.payloads is None or self.at == self.payloads.count:
+            if self.array == len(self.arrays):
+                return False
+            self.payloads = Payloads(self.arrays[self.array])
+            self.array += 1
+            self.at = 0
+        in_stream = tagger.state.context == STREAMING and not tagger.state.session_starts
+        taken = scan_window(self.payloads, self.at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, frame.window)
+        tagger.tag_window(
+            frame.window,
+            tagger.state.next_seq,
+            self.seqs + self.done if self.seqs != NULL else NULL,
+            self.lsns + self.done if self.lsns != NULL else NULL,
+        )
+        self.at += taken
+        self.done += taken
+        return True
+
+    def tag(self, bint changes_only):
+        """All messages as one batch with TAGGED_SCHEMA."""
+        cdef Frame frame = self.decoder._free_frame()
+        cdef list tagged = []
+        cdef bint whole = len(self.arrays) == 1
+        while self._tag_next(frame):
+            head, messages = tagged_columns(self.decoder.tagger, frame.window, changes_only)
+            stretch = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
+            whole = whole and messages is None
+            if messages is not None:
+                stretch = stretch.take(messages)
+                stretch = stretch.fill_null(b"") if messages.null_count else stretch
+            tagged.append((head, stretch))
         self.decoder.idle.append(frame)
-        return 0
+        return _one_tagged_batch(tagged, self.arrays[0] if whole else None)
 
-    cdef list land(self):
+    cdef Frame _next_frame(self):
+        """The next window, tagged and planned; None if there is none. It is the caller's turn."""
+        cdef Frame frame
+        cdef int64_t left
+        if self.stopped:
+            return None
+        self._take_finished(2 * <int64_t> self.decoder.options.threads)
+        frame = self.decoder._free_frame()
+        if self.before is not None:
+            load_tagged(self.decoder.tagger, frame.window, self.before)
+            self.before = None
+            left = 0
+        elif self._tag_next(frame):
+            left = self.payloads.count - self.at
+        else:
+            return None
+        self.decoder._plan(frame, left)
+        self.frames.append(frame)
+        return frame
+
+    # ---- threads ---------------------------------------------------------------------------------------------------
+
+    def _work(self):
+        """What each thread does. It raises nothing: what goes wrong is kept with its task, or stops the call."""
+        cdef Frame frame = None
+        cdef Frame other
+        cdef Scratch scratch
+        try:
+            scratch = self.decoder.scratches.pop()
+        except IndexError:
+            scratch = Scratch()
+        try:
+            while True:
+                frame = None  # the last one may be somebody else's by now
+                with self.turn:
+                    frame = self._next_frame()
+                if frame is None:
+                    break
+                while frame.do_one(scratch):
+                    pass
+            for other in list(self.frames):
+                while other.do_one(scratch):
+                    pass
+            self.decoder.scratches.append(scratch)
+        except BaseException as error:
+            self.stopped = True
+            if self.error is None:
+                self.error = error
+            if frame is not None:
+                frame.give_up()
+
+    cdef int64_t _more_threads(self) except -1:
+        """How many threads beside this one find something to do."""
+        cdef int64_t messages = sum([len(array) for array in self.arrays])
+        cdef int64_t size = sum([array.nbytes for array in self.arrays])
+        cdef int64_t windows = max(messages // WINDOW_MESSAGES, size // WINDOW_BYTES)
+        if self.before is not None:
+            windows += self.before.num_rows // self.decoder.batch_rows
+        return min(<int64_t> self.decoder.options.threads - 1, windows)
+
+    def run(self):
         """[(relation, batch)] of the whole call."""
         cdef Batches batches
-        while self.frames:
-            self._complete()
+        cdef list threads = []
+        cdef int64_t k
+        if self.decoder.options.threads > 1:
+            for k in range(self._more_threads()):
+                thread = threading.Thread(target=self._work, name=f"pgoutput_fast-{k + 1}", daemon=True)
+                threads.append(thread)
+                thread.start()
+        self._work()
+        for thread in threads:
+            thread.join()
+        self._take_finished(0)
+        if self.error is not None:
+            raise self.error
         changes = []
         for batches in self.decoder.touched:
             if batches.open is not None:
@@ -465,31 +503,37 @@ cdef class _Flight:
             changes.extend([(batches.relation, batch) for batch in batches.done])
         return changes
 
-    cdef object trouble(self):
-        """The first thing that went wrong in the frames under way, if anything did."""
-        try:
-            while self.frames:
-                self._complete()
-        except DecodeError as error:
-            return error
-        return None
+    cdef int _take_finished(self, int64_t under_way) except -1:
+        """Takes what the oldest frames made, in order, until one is not finished: but it waits until few are under way.
+
+        Raises the first error, if any of their tasks has one.
+        """
+        cdef Frame frame
+        cdef Task task
+        while self.frames:
+            frame = self.frames[0]
+            if len(self.frames) <= under_way and not frame.finished.is_set():
+                break
+            frame.finished.wait()
+            for task in frame.tasks:
+                if task.error is not None:
+                    raise task.error
+            self.decoder.tagger.records.take_rejects(frame.records)
+            for task in frame.tasks:
+                task.batches.done.extend(task.made)
+                if task.closes:
+                    task.batches.spare.append(task.rows)
+            frame.forget()
+            self.frames.popleft()
+            self.decoder.idle.append(frame)
+        return 0
 
     cdef int end(self) except -1:
-        """No thread is left at work, and no batch open."""
+        """No batch is open any more, and nothing leads to what was made."""
         cdef Batches batches
         cdef Frame frame
-        cdef Job job
         for frame in self.frames:
-            for job in frame.jobs:
-                if job.future is None or job.future.cancel():
-                    job.give_up()
-        if self.pool is not None:
-            self.pool.shutdown(wait=True, cancel_futures=True)
-            self.pool = None
-        for frame in self.frames:
-            for job in frame.jobs:
-                job.forget()
-            frame.jobs = []
+            frame.forget()
         self.frames.clear()
         for batches in self.decoder.touched:
             batches.touched = False

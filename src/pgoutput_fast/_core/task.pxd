@@ -18,19 +18,11 @@ cdef class Batches:
     cdef bint touched                    # whether the call at hand has messages for it
 
 
-cdef class Frame:
-    """A window on its way through the stages."""
-    cdef Window window
-    cdef Tags tags
-    cdef vector[uint32_t] order          # the items' messages, by relation version
-    cdef list jobs
-
-
 cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches
     cdef RelationRows rows
-    cdef Job job                         # None when it is done
+    cdef Frame frame                     # None when its result was taken
     cdef Task before                     # what must be done first, as it fills the same batch
     cdef int64_t begin, count            # in the frame's order
     cdef int64_t expected                # rows that the batch will get yet, as far as one knows
@@ -40,21 +32,24 @@ cdef class Task:
     cdef object error                    # why it could not be
 
 
-cdef class Job:
-    """Tasks of one window that one thread does one after the other."""
-    cdef Frame frame
+cdef class Frame:
+    """A window on its way through the stages, and the tasks that it became."""
+    cdef Window window
+    cdef Tags tags
+    cdef vector[uint32_t] order          # the items' messages, by relation version
+    cdef list tasks                      # in the order in which results are taken
+    cdef list waiting                    # those that nobody has begun; the first to be done are at the end
+    cdef int64_t left                    # how many are not done
+    cdef Records records                 # rejects
     cdef object options
     cdef object types
-    cdef readonly list tasks
-    cdef int64_t messages
-    cdef Records records                 # rejects
-    cdef readonly object finished        # an Event, where several threads are at work
-    cdef readonly object error
-    cdef public object future
+    cdef object finished                 # an Event
 
-    cdef int forget(self) except -1
-    cdef int _go_on(self, Task task, Scratch scratch) except -1
+    cdef int start(self, list tasks, options, types) except -1
+    cdef bint do_one(self, Scratch scratch) except -1
     cdef int _do(self, Task task, Scratch scratch) except -1
+    cdef int give_up(self) except -1
+    cdef int forget(self) except -1
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,

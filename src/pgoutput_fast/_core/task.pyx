@@ -49,101 +49,70 @@ cdef class Batches:
         self.done = []
 
 
-cdef class Frame:
-    def __cinit__(self):
-        self.window = Window()
-        self.tags = Tags()
-        self.jobs = []
-
-
 cdef class Task:
     def __cinit__(self):
         self.made = []
 
 
-cdef class Job:
-    def __cinit__(self, Frame frame, options, types, bint alone):
-        self.frame = frame
+cdef class Frame:
+    def __cinit__(self):
+        self.window = Window()
+        self.tags = Tags()
+        self.tasks = []
+        self.waiting = []
+        self.finished = threading.Event()
+
+    cdef int start(self, list tasks, options, types) except -1:
+        """From now on there are tasks to be done, by any thread."""
+        cdef Task task
         self.options = options
         self.types = types
-        self.tasks = []
-        if not alone:
-            self.finished = threading.Event()
-
-    def run(self, list scratches):
-        """Does the tasks. What goes wrong is kept in `error`: of the first task, in their order, where anything did.
-
-        `scratches` are rooms that nobody uses: one is taken, and given back.
-        """
-        cdef Scratch scratch
-        cdef Task task
-        try:
-            scratch = scratches.pop()
-        except IndexError:
-            scratch = Scratch()
-        try:
-            # Those that go on with a batch come last: what began it may be under way still.
-            for task in self.tasks:
-                if task.before is None:
-                    self._do(task, scratch)
-            for task in self.tasks:
-                if task.before is not None:
-                    self._go_on(task, scratch)
-            for task in self.tasks:
-                if task.error is not None:
-                    self.error = task.error
-                    break
-            self.records.take_rejects(scratch.records)
-            scratches.append(scratch)
-        except BaseException as error:
-            self.error = error
-        finally:
-            if self.finished is not None:
-                self.finished.set()
-
-    def give_up(self):
-        """Nobody will do it any more: whoever waits for it need not."""
-        self.error = RuntimeError("the call was given up")
-        if self.finished is not None:
+        self.tasks = tasks
+        self.left = len(tasks)
+        # Those that go on with a batch come last: what began it may be under way still.
+        self.waiting = [task for task in tasks if task.before is not None]
+        self.waiting.extend([task for task in tasks if task.before is None])
+        self.waiting.reverse()
+        self.finished.clear()
+        if not tasks:
             self.finished.set()
+        return 0
 
-    cdef int forget(self) except -1:
-        """It is done, and what it made is taken: no task leads to it any more, nor to batches."""
+    cdef bint do_one(self, Scratch scratch) except -1:
+        """Does a task that nobody has begun; False if there is none. What goes wrong is the task's error."""
         cdef Task task
-        for task in self.tasks:
-            task.job = None
-            task.before = None
-            task.rows = None
-            task.made = []
-        self.tasks = []
-        self.frame = None
-        self.future = None
-        return 0
-
-    cdef int _go_on(self, Task task, Scratch scratch) except -1:
-        """Does a task when what was before it is done."""
-        cdef Task before = task.before
-        cdef Job job = before.job
-        task.before = None
-        if not before.done and job is not None and job is not self and job.finished is not None:
-            job.finished.wait()
-        if before.done:
-            return self._do(task, scratch)
-        task.error = before.error if before.error is not None else RuntimeError("the call was given up")
-        return 0
+        if not self.waiting:
+            return False
+        task = self.waiting.pop()
+        try:
+            self._do(task, scratch)
+        except BaseException as error:
+            task.error = error
+        self.records.take_rejects(scratch.records)
+        self.left -= 1
+        if self.left == 0:
+            self.finished.set()
+        return True
 
     cdef int _do(self, Task task, Scratch scratch) except -1:
-        cdef Frame frame = self.frame
         cdef RelationRows rows = task.rows
+        cdef Task before = task.before
+        cdef Frame earlier
         cdef int64_t at = 0
         cdef int progress
+        task.before = None
+        if before is not None and not before.done:
+            earlier = before.frame
+            if before.error is None and earlier is not None and earlier is not self:
+                earlier.finished.wait()
+            if not before.done:
+                raise RuntimeError("what came before was not done") from before.error
         while True:
             with nogil:
-                progress = rows.fill(frame.tags, frame.window, frame.order.data() + task.begin, task.count,
+                progress = rows.fill(self.tags, self.window, self.order.data() + task.begin, task.count,
                                      task.expected, &at, scratch)
             if progress == ROWS_FAILED:
-                task.error = self._error(rows, scratch)
-                return 0
+                raise self._error(rows, scratch)
             if progress == ROWS_DONE:
                 break
             rows.finish_batch()
@@ -154,14 +123,36 @@ cdef class Job:
         task.done = True
         return 0
 
+    cdef int give_up(self) except -1:
+        """What nobody has begun is not done any more: whoever waits for it need not."""
+        cdef Task task
+        while self.waiting:
+            task = self.waiting.pop()
+            task.error = RuntimeError("the call was given up")
+            self.left -= 1
+        if self.left == 0:
+            self.finished.set()
+        return 0
+
+    cdef int forget(self) except -1:
+        """What it made is taken: no task leads to it any more, nor to batches."""
+        cdef Task task
+        for task in self.tasks:
+            task.frame = None
+            task.before = None
+            task.rows = None
+            task.made = []
+        self.tasks = []
+        return 0
+
     def _error(self, RelationRows rows, Scratch scratch):
         cdef int32_t k = scratch.trouble.column
-        cdef int64_t lsn = self.frame.tags.lsn_of(scratch.trouble.message)
+        cdef int64_t lsn = self.tags.lsn_of(scratch.trouble.message)
         column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
         column_type = column_type_of(column, self.options, self.types) if column is not None else None
         return DecodeError(
             reason_text(scratch.trouble.reason, column_type, scratch.trouble.sent, rows.count),
-            seq=self.frame.tags.seq_of(scratch.trouble.message),
+            seq=self.tags.seq_of(scratch.trouble.message),
             lsn=lsn if lsn != NONE64 else None,
             byte_offset=scratch.trouble.byte_offset,
             relation=rows.relation.qualified_name,
