@@ -70,8 +70,8 @@ cdef class Frame:
         self.tasks = tasks
         self.left = len(tasks)
         # Those that go on with a batch come last: what began it may be under way still.
-        self.waiting = [task for task in tasks if task.before is not None]
-        self.waiting.extend([task for task in tasks if task.before is None])
+        self.waiting = [task for task in tasks if task.before is None]
+        self.waiting.extend([task for task in tasks if task.before is not None])
         self.waiting.reverse()
         self.finished.clear()
         if not tasks:
