@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 import pgoutput_fast as pgo
-from benchmarks import committed, corpora, yardsticks
+from benchmarks import committed, corpora, threads, yardsticks
 from benchmarks.columns import TYPES, ColumnKind
 from benchmarks.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
@@ -82,10 +82,11 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
         check_convert(name, kind, 1000)
     sections = [decode_section(name, scale, rounds, seed) for name in corpora.FULL_MESSAGES]
     sections += [committed_section(scale, rounds, seed)]
+    sections += [Section("threads", threads.HEADER, list(threads.rows(scale, rounds, seed)))]
     sections += [convert_section(max(1000, round(65_536 * scale)), rounds), small_call_section(rounds)]
     heading = (
         f"{machine()}; seed {seed}, scale {scale:g}, median of {rounds} interleaved rounds.\n"
-        "All times are CPU time of one process that uses one thread.\n"
+        "All times are CPU time of one process that uses one thread, but for the section on threads.\n"
     )
     return "\n".join([heading, *map(str, sections)])
 

@@ -25,6 +25,7 @@ from cases import Case, captured, make_case, read_fixture  # noqa: E402
 from copies import copies_failure  # noqa: E402
 from frames import frames_failure  # noqa: E402
 
+from pgoutput_fast._core.decode import use_windows  # noqa: E402
 from streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
 
 SMALLER_SECONDS = 60
@@ -32,12 +33,16 @@ SMALLER_SECONDS = 60
 
 def failure(case: Case, seed: int) -> str | None:
     """What is wrong with a case, None if nothing is."""
+    options = case.options | {"threads": 1 + seed % 3, "batch_rows": (2, 7, 16_384)[seed % 5 % 3]}
+    before = use_windows((3, 50, 16_384)[seed % 7 % 3])
     try:
-        check(case.stream, case.cuts, 1 + seed % 2, **case.options)
+        check(case.stream, case.cuts, 1 + seed % 2, **options)
         if seed % 3 == 0 and len(case.stream.payloads) < 1000:
-            check_tagged(case.stream, RandomChoices(seed), **case.options)
+            check_tagged(case.stream, RandomChoices(seed), **options)
     except Exception:
         return traceback.format_exc()
+    finally:
+        use_windows(before)
     return None
 
 

@@ -442,10 +442,11 @@ TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
 
 
 def by_reference(stream: Stream, **options: Any) -> dict[str, Any] | None:
-    """None where it raises."""
+    """None where it raises. Options that must not change what comes out it does not know."""
+    known = {name: value for name, value in options.items() if name not in ("threads", "batch_rows")}
     try:
         out = reference.decode(
-            stream.payloads, stream.lsns, sessions=stream.sessions, types=DESCRIBED, **options
+            stream.payloads, stream.lsns, sessions=stream.sessions, types=DESCRIBED, **known
         )
     except reference.ReferenceError:
         return None

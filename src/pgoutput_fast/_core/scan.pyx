@@ -13,7 +13,7 @@ import pyarrow as pa
 cdef int64_t MAX_PAYLOAD = 0x3fffffff
 
 # Headers lie too far apart for the processor to guess: this many messages ahead they are asked for.
-cdef int64_t AHEAD = 16
+cdef int64_t AHEAD = 64
 
 cdef uint8_t CLASSES[256]
 

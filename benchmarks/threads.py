@@ -1,0 +1,58 @@
+"""Decoding on several threads beside decoding on one, by the clock on the wall."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import pgoutput_fast as pgo
+from benchmarks import corpora
+
+__all__ = ["HEADER", "rows"]
+
+HEADER = ["", "threads", "wall ms", "speed beside one", "CPU beside one"]
+
+
+def rows(scale: float, rounds: int, seed: int) -> Iterator[list[str]]:
+    """A row per corpus and number of threads: two, and as many as there are cores."""
+    for name in corpora.FULL_MESSAGES:
+        payloads = corpora.corpus(name, scale, seed).payloads
+        one = pgo.decode(payloads)
+        for threads in sorted({2, max(2, os.cpu_count() or 1)}):
+            many = pgo.decode(payloads, options=pgo.Options(threads=threads))
+            assert [x.batch.num_rows for x in one.changes] == [x.batch.num_rows for x in many.changes]
+            assert all(x.batch.equals(y.batch) for x, y in zip(one.changes, many.changes, strict=True))
+            del many
+            yield [name, str(threads), *_row(payloads, threads, rounds)]
+
+
+def _row(payloads: object, threads: int, rounds: int) -> list[str]:
+    options = pgo.Options(threads=threads)
+
+    tasks: list[Callable[[], object]] = [
+        lambda: pgo.decode(payloads),
+        lambda: pgo.decode(payloads, options=options),
+    ]
+    measured: list[list[tuple[float, float]]] = [[] for _ in tasks]
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds + 1):
+            for task, spent in zip(tasks, measured, strict=True):
+                wall, cpu = time.perf_counter(), time.process_time()
+                result = task()
+                taken = (time.perf_counter() - wall, time.process_time() - cpu)
+                del result
+                if number:
+                    spent.append(taken)
+    finally:
+        gc.enable()
+    one, many = measured
+    return [
+        f"{statistics.median(wall for wall, _ in many) * 1e3:.1f}",
+        f"{statistics.median(a[0] / b[0] for a, b in zip(one, many, strict=True)):.2f}",
+        f"{statistics.median(b[1] / a[1] for a, b in zip(one, many, strict=True)):.2f}",
+    ]
