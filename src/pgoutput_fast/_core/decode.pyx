@@ -34,7 +34,12 @@ from pgoutput_fast.types import column_type_of
 # A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
 # has forgotten what scanning fetched when the values are read.
 cdef int64_t WINDOW_MESSAGES = 1 << 14
-cdef int64_t WINDOW_BYTES = 1 << 25
+cdef int64_t WINDOW_BYTES = 1 << 23
+# With more tasks than this in a window, and fewer messages than that in each, the next window is twice as long: what a
+# task costs by itself is more than what the cache saves.
+cdef int64_t MANY_TASKS = 256
+cdef int64_t FEW_MESSAGES = 64
+cdef int64_t LONGEST_WINDOW = 1 << 17
 
 
 def use_windows(int64_t messages):
@@ -100,6 +105,7 @@ cdef class NativeDecoder:
     cdef object types                    # what a live server said of its types
     cdef Tagger tagger
     cdef int64_t batch_rows, batch_bytes
+    cdef int64_t window_messages         # how long the next window is at most
     cdef list batches                    # Batches of each slot, None until its first change
     cdef list touched                    # those that the call at hand has messages for, in the order of these
     cdef list idle                       # frames that are on no way
@@ -111,6 +117,7 @@ cdef class NativeDecoder:
         self.tagger = Tagger(options.on_error == "quarantine")
         self.batch_rows = options.batch_rows
         self.batch_bytes = options.batch_bytes
+        self.window_messages = WINDOW_MESSAGES
         self.batches = []
         self.touched = []
         self.idle = []
@@ -314,6 +321,10 @@ cdef class NativeDecoder:
                     batches.open = batches.last = None
                     batches.rows = batches.bytes = 0
                 tasks.append(task)
+        if len(tasks) <= MANY_TASKS:
+            self.window_messages = WINDOW_MESSAGES
+        elif items < FEW_MESSAGES * <int64_t> len(tasks):
+            self.window_messages = max(WINDOW_MESSAGES, min(2 * self.window_messages, LONGEST_WINDOW))
         return frame.start(tasks, self.options, self.types)
 
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
@@ -389,7 +400,8 @@ cdef class _Call:
             self.array += 1
             self.at = 0
         in_stream = tagger.state.context == STREAMING and not tagger.state.session_starts
-        taken = scan_window(self.payloads, self.at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, frame.window)
+        taken = scan_window(self.payloads, self.at, self.decoder.window_messages, WINDOW_BYTES, &in_stream,
+                            frame.window)
         tagger.tag_window(
             frame.window,
             tagger.state.next_seq,
