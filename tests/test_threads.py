@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import mmap
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from benchmarks.corpora import corpus
 
 import pgoutput_fast as pgo
 from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode
+from pgoutput_fast._core import decode as native
 from pgoutput_fast._core.decode import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from raw_messages import INT4, begin, commit
@@ -170,6 +173,58 @@ def test_what_a_call_made_goes_with_it(threads: int) -> None:
         gc.enable()
 
 
+def test_an_interrupted_call_is_taken_back() -> None:
+    """Ctrl-C at any moment: no thread goes on, and the decoder is what it was before the call."""
+    payloads = corpus("pgbench", 0.2).payloads
+    whole = pgo.decode(payloads)
+    decoder = Decoder(Options(threads=3))
+    interrupted, at_work = 0, False
+
+    def interrupt(*_: object) -> None:
+        if at_work:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for k in range(60):
+            came = None
+            signal.setitimer(signal.ITIMER_REAL, 0.0002 * (1 + k))
+            try:
+                at_work = True
+                came = decoder.decode(payloads)
+                at_work = False
+            except KeyboardInterrupt:
+                interrupted += 1
+            at_work = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if came is None:
+                assert decoder.state.next_seq % len(payloads) == 0
+        assert interrupted > 5
+        last = decoder.decode(payloads)
+        assert sum(each.batch.num_rows for each in last.changes) == sum(
+            each.batch.num_rows for each in whole.changes
+        )
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_fewer_threads_than_asked_for_do_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = corpus("pgbench", 0.2).payloads
+    one = pgo.decode(payloads)
+    start = _thread.start_new_thread
+    started = []
+
+    def only_one(*arguments: Any) -> int:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(arguments)
+        return start(*arguments)
+
+    monkeypatch.setattr(native, "start_new_thread", only_one)
+    assert_same(one, pgo.decode(payloads, options=Options(threads=4)))
+    assert len(started) == 1
+
+
 def resident() -> int:
     """Bytes that this process has in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
@@ -184,3 +239,21 @@ def test_a_decoder_goes_on() -> None:
         for each in (other, decoder):
             with pytest.raises(DecodeError):
                 each.decode(pa.concat_arrays([payloads, pa.array([b"?"], pa.binary())]))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_lsns_that_a_later_call_lacks(threads: int) -> None:
+    """A transaction that two calls bring, of which only the first has LSNs: those of the second are null."""
+    payloads = in_turn(8, {})
+    for second in (None, pa.array([None] * (len(payloads) - 8), pa.int64())):
+        decoder = Decoder(Options(transactions="committed", threads=threads))
+        decoder.decode(payloads[:8], lsn=pa.array(range(100, 108), pa.int64()))
+        out = decoder.decode(payloads[8:], lsn=second)
+        came = {
+            seq: lsn
+            for each in out.changes
+            for seq, lsn in zip(
+                each.batch.column("_seq").to_pylist(), each.batch.column("_lsn").to_pylist(), strict=True
+            )
+        }
+        assert came == {5: 105, 6: 106, 7: 107, 8: None, 9: None, 10: None, 11: None, 12: None}

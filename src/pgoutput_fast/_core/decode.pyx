@@ -16,7 +16,7 @@ from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.task cimport Batches, Frame, Task, messages_that_fit
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
-import threading
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from struct import error as StructError
 
@@ -299,7 +299,6 @@ cdef class NativeDecoder:
             while at < end:
                 task = Task()
                 task.batches = batches
-                task.frame = frame
                 task.before = batches.last
                 task.begin = at
                 rows = batches.rows
@@ -384,7 +383,7 @@ cdef class _Call:
         self.seqs = _int64_values(seq)
         self.before = before
         self.frames = deque()
-        self.turn = threading.Lock()
+        self.turn = allocate_lock()
 
     # ---- windows ---------------------------------------------------------------------------------------------------
 
@@ -463,7 +462,11 @@ cdef class _Call:
             while True:
                 frame = None  # the last one may be somebody else's by now
                 with self.turn:
-                    frame = self._next_frame()
+                    try:
+                        frame = self._next_frame()
+                    except BaseException:
+                        self.stopped = True
+                        raise
                 if frame is None:
                     break
                 while frame.do_one(scratch):
@@ -488,19 +491,58 @@ cdef class _Call:
             windows += self.before.num_rows // self.decoder.batch_rows
         return min(<int64_t> self.decoder.options.threads - 1, windows)
 
+    cdef int _start(self, list at_work) except -1:
+        """Starts threads; appends a lock for each, which it holds as long as it is at work.
+
+        Python's own Thread is not used: an interruption anywhere inside of it would leave it half made.
+        """
+        for _ in range(self._more_threads()):
+            lock = allocate_lock()
+            lock.acquire()
+            at_work.append(lock)
+            try:
+                start_new_thread(self._work_beside, (lock,))
+            except RuntimeError:
+                # No more are to be had: those that there are do it all.
+                at_work.pop()
+                break
+        return 0
+
+    def _work_beside(self, at_work):
+        try:
+            self._work()
+        finally:
+            at_work.release()
+
+    cdef int _join(self, list at_work) except -1:
+        """No thread is at work any more, even if waiting is interrupted: what they work on is about to go."""
+        interruption = None
+        while at_work:
+            try:
+                at_work[len(at_work) - 1].acquire()
+                at_work.pop()
+            except BaseException as error:
+                self.stopped = True
+                interruption = error
+        if interruption is not None:
+            raise interruption
+        return 0
+
     def run(self):
         """[(relation, batch)] of the whole call."""
         cdef Batches batches
-        cdef list threads = []
-        cdef int64_t k
-        if self.decoder.options.threads > 1:
-            for k in range(self._more_threads()):
-                thread = threading.Thread(target=self._work, name=f"pgoutput_fast-{k + 1}", daemon=True)
-                threads.append(thread)
-                thread.start()
-        self._work()
-        for thread in threads:
-            thread.join()
+        cdef list at_work = []
+        try:
+            if self.decoder.options.threads > 1:
+                self._start(at_work)
+            self._work()
+        except BaseException:
+            self.stopped = True
+            raise
+        finally:
+            self._join(at_work)
+        if self.error is not None and not isinstance(self.error, Exception):
+            raise self.error  # an interruption is nobody's fault
         self._take_finished(0)
         if self.error is not None:
             raise self.error
@@ -524,9 +566,11 @@ cdef class _Call:
         cdef Task task
         while self.frames:
             frame = self.frames[0]
-            if len(self.frames) <= under_way and not frame.finished.is_set():
-                break
-            frame.finished.wait()
+            if frame.left:
+                if len(self.frames) <= under_way:
+                    break
+                with frame.at_work:
+                    pass
             for task in frame.tasks:
                 if task.error is not None:
                     raise task.error

@@ -406,6 +406,8 @@ cdef class RelationRows:
             nulls |= 1 << LSN
             values |= 1 << LSN
         else:
+            # Rows before may have had some: then these are looked at.
+            fill_n(out[LSN], n, NONE64)
             nulls |= 1 << LSN
         # What a transaction (or a block of a stream) is, is the same for a stretch of rows.
         end = 0

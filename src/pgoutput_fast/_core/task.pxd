@@ -22,7 +22,7 @@ cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches
     cdef RelationRows rows
-    cdef Frame frame                     # None when its result was taken
+    cdef object at_work                  # its frame's lock
     cdef Task before                     # what must be done first, as it fills the same batch
     cdef int64_t begin, count            # in the frame's order
     cdef int64_t expected                # rows that the batch will get yet, as far as one knows
@@ -43,7 +43,7 @@ cdef class Frame:
     cdef Records records                 # rejects
     cdef object options
     cdef object types
-    cdef object finished                 # an Event
+    cdef object at_work                  # a lock of this use, held until all are done
 
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1

@@ -8,7 +8,7 @@ from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.stream_state cimport NONE64
 
-import threading
+from _thread import allocate_lock
 
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
@@ -60,22 +60,25 @@ cdef class Frame:
         self.tags = Tags()
         self.tasks = []
         self.waiting = []
-        self.finished = threading.Event()
 
     cdef int start(self, list tasks, options, types) except -1:
         """From now on there are tasks to be done, by any thread."""
         cdef Task task
+        cdef Task each
         self.options = options
         self.types = types
         self.tasks = tasks
         self.left = len(tasks)
+        self.at_work = allocate_lock()
+        if tasks:
+            self.at_work.acquire()
+        for each in tasks:
+            each.at_work = self.at_work
         # Those that go on with a batch come last: what began it may be under way still.
-        self.waiting = [task for task in tasks if task.before is None]
-        self.waiting.extend([task for task in tasks if task.before is not None])
-        self.waiting.reverse()
-        self.finished.clear()
-        if not tasks:
-            self.finished.set()
+        waiting = [task for task in tasks if task.before is None]
+        waiting.extend([task for task in tasks if task.before is not None])
+        waiting.reverse()
+        self.waiting = waiting  # at the very end: whoever still holds the frame may help
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
@@ -86,25 +89,24 @@ cdef class Frame:
         task = self.waiting.pop()
         try:
             self._do(task, scratch)
+            self.records.take_rejects(scratch.records)
         except BaseException as error:
             task.error = error
-        self.records.take_rejects(scratch.records)
         self.left -= 1
         if self.left == 0:
-            self.finished.set()
+            self.at_work.release()
         return True
 
     cdef int _do(self, Task task, Scratch scratch) except -1:
         cdef RelationRows rows = task.rows
         cdef Task before = task.before
-        cdef Frame earlier
         cdef int64_t at = 0
         cdef int progress
         task.before = None
         if before is not None and not before.done:
-            earlier = before.frame
-            if before.error is None and earlier is not None and earlier is not self:
-                earlier.finished.wait()
+            if before.error is None and before.at_work is not self.at_work:
+                with before.at_work:
+                    pass
             if not before.done:
                 raise RuntimeError("what came before was not done") from before.error
         while True:
@@ -130,15 +132,14 @@ cdef class Frame:
             task = self.waiting.pop()
             task.error = RuntimeError("the call was given up")
             self.left -= 1
-        if self.left == 0:
-            self.finished.set()
+            if self.left == 0:
+                self.at_work.release()
         return 0
 
     cdef int forget(self) except -1:
         """What it made is taken: no task leads to it any more, nor to batches."""
         cdef Task task
         for task in self.tasks:
-            task.frame = None
             task.before = None
             task.rows = None
             task.made = []
