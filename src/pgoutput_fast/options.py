@@ -66,7 +66,7 @@ class Options:
     metadata_prefix: str = "_"
     threads: int = 1
     batch_rows: int = 16_384
-    batch_bytes: int = 1 << 23
+    batch_bytes: int = 1 << 24
     memory_limit: int = 1 << 26
     spill_directory: str | os.PathLike[str] | None = None
 

@@ -28,7 +28,7 @@ cdef extern from "<time.h>" nogil:
 
 # As in decode.pyx and rows.pyx.
 cdef int64_t WINDOW_MESSAGES = 1 << 14
-cdef int64_t WINDOW_BYTES = 1 << 23
+cdef int64_t WINDOW_BYTES = 1 << 24
 cdef int64_t BLOCK_ROWS = 520
 cdef int64_t BLOCK_BYTES = 1 << 22
 

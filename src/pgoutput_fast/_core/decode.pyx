@@ -34,7 +34,7 @@ from pgoutput_fast.types import column_type_of
 # A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
 # has forgotten what scanning fetched when the values are read.
 cdef int64_t WINDOW_MESSAGES = 1 << 14
-cdef int64_t WINDOW_BYTES = 1 << 23
+cdef int64_t WINDOW_BYTES = 1 << 24
 # With more tasks than this in a window, and fewer messages than that in each, the next window is twice as long: what a
 # task costs by itself is more than what the cache saves.
 cdef int64_t MANY_TASKS = 256
@@ -259,7 +259,7 @@ cdef class NativeDecoder:
 
         `left` messages of this array are still to come.
         """
-        cdef int64_t items, i, begin, end, at, rows
+        cdef int64_t items, i, begin, end, at, rows, each
         cdef int32_t slot
         cdef Batches batches
         cdef Task task
@@ -311,7 +311,10 @@ cdef class NativeDecoder:
                 task.closes = at < end
                 task.expected = batches.rows - rows
                 if not task.closes:
+                    # As many more as the rest of the array may have, but no more than the batch takes of such a size.
                     task.expected += task.expected * left // frame.window.count
+                    each = max(1, batches.bytes // max(1, batches.rows))
+                    task.expected = min(task.expected, self.batch_bytes // each)
                 if batches.open is None:
                     batches.open = self._free_rows(batches, slot)
                 task.rows = batches.open
