@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pgoutput_fast.catalog import Relation
+    from pgoutput_fast.catalog import Column, Relation
     from pgoutput_fast.options import Options
     from pgoutput_fast.types import ColumnType
 
@@ -132,7 +133,28 @@ KEEPALIVES_SCHEMA = pa.schema(
 
 def metadata_fields(prefix: str) -> list[pa.Field]:
     """The metadata columns under their names with `prefix`."""
-    return [pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS]
+    return list(_metadata_fields(prefix)[0])
+
+
+@lru_cache(maxsize=64)
+def _metadata_fields(prefix: str) -> tuple[tuple[pa.Field, ...], frozenset[str]]:
+    """The fields, and their names."""
+    fields = tuple(pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS)
+    return fields, frozenset(field.name for field in fields)
+
+
+# Relations share the fields of columns that are alike: an id here and an id there.
+@lru_cache(maxsize=4096)
+def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataType) -> pa.Field:
+    metadata = {
+        "pg.type_oid": str(column.type_oid),
+        "pg.type": type_name,
+        "pg.typmod": str(column.typmod),
+        "pg.key": "true" if column.key else "false",
+    }
+    if unknown:
+        metadata["pg.unknown"] = "true"
+    return pa.field(column.name, arrow, metadata=metadata)
 
 
 def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
@@ -144,8 +166,8 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
     Raises:
         ValueError: if a column bears the name of a metadata column.
     """
-    fields = metadata_fields(options.metadata_prefix)
-    taken = {field.name for field in fields}
+    metadata, taken = _metadata_fields(options.metadata_prefix)
+    fields = list(metadata)
     chosen = options.columns_of(relation)
     for column, column_type in zip(relation.columns, column_types, strict=True):
         if chosen is not None and column.name not in chosen:
@@ -155,15 +177,7 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
                 f"column {column.name!r} of {relation.qualified_name} bears the name of a metadata column: choose "
                 f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"
             )
-        metadata = {
-            "pg.type_oid": str(column.type_oid),
-            "pg.type": column_type.name,
-            "pg.typmod": str(column.typmod),
-            "pg.key": "true" if column.key else "false",
-        }
-        if column_type.unknown:
-            metadata["pg.unknown"] = "true"
-        fields.append(pa.field(column.name, column_type.arrow, metadata=metadata))
+        fields.append(_column_field(column, column_type.name, column_type.unknown, column_type.arrow))
     return pa.schema(
         fields,
         metadata={

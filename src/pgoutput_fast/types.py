@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -352,31 +353,32 @@ def _list(element: ColumnType, element_oid: int) -> ColumnType:
 
 
 def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
+    return _scalar_as(oid, typmod, options.numeric, options.uuid)
+
+
+@lru_cache(maxsize=1024)
+def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
     name, _, kernel, arrow = _BUILT_IN[oid]
     if kernel == "numeric":
-        return _numeric(typmod, options)
+        return _numeric(typmod, numeric)
     if kernel == "uuid":
-        if options.uuid == "string":
+        if uuid == "string":
             return ColumnType(pa.string(), "uuid_string", name=name)
-        return ColumnType(
-            pa.uuid() if options.uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name
-        )
+        return ColumnType(pa.uuid() if uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
     if pa.types.is_decimal(arrow):
         return ColumnType(arrow, kernel, arrow.precision, arrow.scale, name=name)
     return ColumnType(arrow, kernel, name=name)
 
 
-def _numeric(typmod: int, options: Options) -> ColumnType:
+def _numeric(typmod: int, numeric: str | pa.DataType) -> ColumnType:
     modifier = numeric_modifier(typmod)
     if modifier is not None:
         precision, scale = modifier
         if 1 <= precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
             return ColumnType(pa.decimal128(precision, scale), "decimal", precision, scale, name="numeric")
-    if options.numeric == "string":
+    if numeric == "string":
         return ColumnType(pa.string(), "numeric_string", name="numeric")
-    if options.numeric == "float64":
+    if numeric == "float64":
         return ColumnType(pa.float64(), "numeric_float8", name="numeric")
-    assert isinstance(options.numeric, pa.Decimal128Type)  # by Options
-    return ColumnType(
-        options.numeric, "decimal", options.numeric.precision, options.numeric.scale, name="numeric"
-    )
+    assert isinstance(numeric, pa.Decimal128Type)  # by Options
+    return ColumnType(numeric, "decimal", numeric.precision, numeric.scale, name="numeric")

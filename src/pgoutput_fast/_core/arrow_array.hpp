@@ -23,6 +23,7 @@ struct ArrowArray {
 // What one array owns. Every child owns its own, since a consumer may move children out.
 struct ArrayOwner {
     const void* buffers[3] = {nullptr, nullptr, nullptr};
+    size_t sizes[3] = {0, 0, 0};
     std::vector<ArrowArray> children;
     std::vector<ArrowArray*> pointers;
 };
@@ -51,6 +52,7 @@ inline ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, i
 inline void give_buffer(ArrayOwner* owner, int at, Buffer& buffer) {
     // Consumers may dereference the buffers of an empty array.
     if (!buffer.data()) buffer.assign_zero(8), buffer.set_size(0);
+    owner->sizes[at] = buffer.size();
     owner->buffers[at] = buffer.release();
 }
 
@@ -62,7 +64,7 @@ inline void give_column(Column& column, ArrowArray* out) {
     column.learn_lengths();
     ArrayOwner* owner = start_array(out, static_cast<int64_t>(column.rows), static_cast<int64_t>(column.nulls),
                                     variable ? 3 : structure ? 1 : 2, list ? 1 : column.fields.size());
-    if (column.nulls) owner->buffers[0] = column.validity.release();
+    if (column.nulls) give_buffer(owner, 0, column.validity);
     column.validity = Buffer();
     if (variable || list) {
         column.reserve_offsets(0);

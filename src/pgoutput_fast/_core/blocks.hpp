@@ -37,6 +37,10 @@ public:
         return place(raw, Header{raw, nullptr, 0, 0, 0, 0});
     }
 
+    static bool is_zeros(const void* data) noexcept {
+        return !(reinterpret_cast<const Header*>(data) - 1)->raw;
+    }
+
     // A block with room for `n` bytes that begins with the first `used` of `data`, which is gone then (unless there is no
     // memory, which is an exception). Where none of that size is kept the block itself is made larger: for a large one the
     // kernel moves its pages, so it never takes twice its size.

@@ -31,6 +31,12 @@ public:
         if (size_ + extra > capacity_ || data_ == nullptr) grow(size_ + extra);
         return data_ + size_;
     }
+    // Room for some `extra` bytes more, as far as one can know now: where nearly that much is there it may do, and what is
+    // made is no more.
+    void expect(size_t extra) {
+        const size_t needed = size_ + extra;
+        if (needed > capacity_ + capacity_ / 8 || data_ == nullptr) enlarge(needed);
+    }
     uint8_t* append_uninitialized(size_t n) {
         uint8_t* at = reserve(n);
         size_ += n;
@@ -64,8 +70,10 @@ private:
     void grow(size_t needed) {
         // Small ones stay small: of many relations each has its own. Large ones grow without a copy.
         const bool medium = capacity_ >= (1u << 12) && capacity_ < (1u << 17);
-        size_t wanted = capacity_ + (medium ? capacity_ / 4 : capacity_ / 2);
-        if (wanted < needed) wanted = needed;
+        const size_t wanted = capacity_ + (medium ? capacity_ / 4 : capacity_ / 2);
+        enlarge(wanted < needed ? needed : wanted);
+    }
+    void enlarge(size_t wanted) {
         if (size_ == 0) {
             BlockPool::release(data_);
             data_ = nullptr;

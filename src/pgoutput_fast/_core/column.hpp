@@ -115,15 +115,15 @@ struct Column {
     // Room for `n` more rows, as far as one can know: growing a buffer means to copy it.
     void expect(size_t n) {
         if (layout == Layout::BITS) {
-            data.reserve(n / 8 + 1);
+            data.expect(n / 8 + 1);
         } else if (layout == Layout::FIXED) {
-            data.reserve(n * width);
+            data.expect(n * width);
         } else if (layout == Layout::STRUCT) {
             for (auto& field : fields) field->expect(n);
         } else {
-            offsets.reserve((n + 1) * sizeof(int32_t));
+            offsets.expect((n + 1) * sizeof(int32_t));
             size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.05);
-            if (layout == Layout::BYTES) data.reserve(likely);
+            if (layout == Layout::BYTES) data.expect(likely);
             else child->expect(likely);
         }
     }
@@ -240,15 +240,22 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
                  issues.end());
 }
 
-// The same, where one knows already what is among the n int64 that end the column's data. As long as there are only nulls,
-// they are counted and not kept.
+// A column of int64 in which there was no value yet; its nulls are counted and not kept. True of an empty one.
+inline bool has_only_nulls(const Column& column) noexcept {
+    return column.nulls == column.rows && column.validity.size() == 0;
+}
+inline void append_nulls(Column& column, size_t n) noexcept {
+    column.rows += n;
+    column.nulls += n;
+}
+
+// As settle_nulls, where one knows already what is among the n int64 that end the column's data.
 inline void settle_known(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
     const size_t rows = column.rows;
-    const bool only_nulls = column.nulls == rows && column.validity.size() == 0;
+    const bool only_nulls = has_only_nulls(column);
     if (!any_value && only_nulls) {
         column.data.set_size(0);
-        column.rows += n;
-        column.nulls += n;
+        append_nulls(column, n);
         return;
     }
     if (rows && only_nulls) {

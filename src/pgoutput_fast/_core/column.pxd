@@ -76,6 +76,8 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
                        Issues& issues) except +
     void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
     void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
+    bint has_only_nulls(const Column& column)
+    void append_nulls(Column& column, size_t n)
     bint is_malformed(Reason reason)
     bint is_unrepresentable(Reason reason)
 
@@ -103,6 +105,10 @@ cdef extern from "arrow_array.hpp" namespace "pgo" nogil:
     ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, int64_t buffers, size_t children) except +
     void give_column(Column& column, ArrowArray* out) except +
     void give_nulls(const Column& column, size_t n, ArrowArray* out) except +
+
+
+cdef extern from "parcel.hpp" namespace "pgo" nogil:
+    void pack_array(ArrowArray* array) noexcept
 
 
 cdef Column* make_column(object column_type) except NULL

@@ -13,7 +13,7 @@ from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.task cimport Batches, Frame, Task, messages_that_fit
+from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
 from _thread import allocate_lock, start_new_thread
@@ -107,6 +107,7 @@ cdef class NativeDecoder:
     cdef int64_t batch_rows, batch_bytes
     cdef int64_t window_messages         # how long the next window is at most
     cdef list batches                    # Batches of each slot, None until its first change
+    cdef Spares spares
     cdef list touched                    # those that the call at hand has messages for, in the order of these
     cdef list idle                       # frames that are on no way
     cdef list scratches                  # and rooms that no thread uses
@@ -119,6 +120,7 @@ cdef class NativeDecoder:
         self.batch_bytes = options.batch_bytes
         self.window_messages = WINDOW_MESSAGES
         self.batches = []
+        self.spares = Spares()
         self.touched = []
         self.idle = []
         self.scratches = []
@@ -330,10 +332,8 @@ cdef class NativeDecoder:
         return frame.start(tasks, self.options, self.types)
 
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
-        cdef RelationRows rows
-        if batches.spare:
-            rows = batches.spare.pop()
-        else:
+        cdef RelationRows rows = self.spares.take(batches)
+        if rows is None:
             rows = make_rows(batches.relation, self.options, self.types)
         rows.slot = slot
         return rows
@@ -555,7 +555,7 @@ cdef class _Call:
                 batches.open.finish_batch()
                 batches.done.extend(batches.open.batches)
                 batches.open.batches = []
-                batches.spare.append(batches.open)
+                self.decoder.spares.keep(batches, batches.open)
                 batches.open = None
             changes.extend([(batches.relation, batch) for batch in batches.done])
         return changes
@@ -581,7 +581,7 @@ cdef class _Call:
             for task in frame.tasks:
                 task.batches.done.extend(task.made)
                 if task.closes:
-                    task.batches.spare.append(task.rows)
+                    self.decoder.spares.keep(task.batches, task.rows)
             frame.forget()
             self.frames.popleft()
             self.decoder.idle.append(frame)

@@ -4,7 +4,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport Block
-from pgoutput_fast._core.stream_state cimport Records
+from pgoutput_fast._core.stream_state cimport Records, Run
 from pgoutput_fast._core.tags cimport Tags
 from pgoutput_fast._core.wire cimport Cell
 
@@ -20,6 +20,10 @@ cdef extern from *:
     cdef struct NamedCell:
         uint32_t row
         int32_t column
+
+
+cdef enum:
+    META_COLUMNS = 11
 
 
 cdef enum Progress:
@@ -48,6 +52,8 @@ cdef class Scratch:
     cdef vector[uint32_t] issue_ends     # per column: where its issues end
     cdef vector[int32_t] refused         # per row: the issue for which it cannot be taken, or -1
     cdef vector[int32_t] refused_column  # and that issue's column
+    cdef vector[int64_t] stretch_end     # of rows with the same run
+    cdef vector[const Run*] stretch_run
     cdef Trouble trouble
     cdef Records records                 # nothing but rejects
 
@@ -84,7 +90,7 @@ cdef class RelationRows:
                   Scratch scratch) except -1 nogil
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
-    cdef int append_meta(self, Tags tags, Block* block) except -1 nogil
+    cdef int append_meta(self, Tags tags, Block* block, Scratch scratch) except -1 nogil
     cdef inline int64_t place(self, Window w, uint32_t message, const Cell* cell) noexcept nogil:
         """Where a cell's value lies: in its message, or in the stream of a COPY."""
         return self.origin + cell.offset if self.cell_formats.size() else cell.offset - <int64_t> w.start[message]

@@ -15,9 +15,11 @@ from pgoutput_fast._core.column cimport (
     Issue,
     Source,
     append_bits,
+    append_nulls,
     convert_cells,
     give_column,
     give_nulls,
+    has_only_nulls,
     is_malformed,
     is_unrepresentable,
     make_column,
@@ -70,8 +72,17 @@ cdef enum:
     COMMIT_LSN = 5
     COMMIT_TIMESTAMP = 6
 
-cdef enum:
-    META_COLUMNS = 11
+cdef inline int64_t _of_run(const Run* run, int64_t k) noexcept nogil:
+    """What the run's rows have in a metadata column, NONE64 for null."""
+    if k == TXN:
+        return run.txn
+    if k == XID:
+        return run.xid
+    if k == SUBXID:
+        return run.subxid
+    if k == COMMIT_LSN:
+        return run.commit_lsn
+    return run.commit_timestamp
 
 
 cdef bint _before(const NamedCell& a, const NamedCell& b) noexcept nogil:
@@ -84,24 +95,28 @@ cdef class Scratch:
 
 
 @cython.final
-cdef class RelationRows:
-    def __cinit__(self, relation, schema, column_types, options):
-        cdef int k
+cdef class _Plan:
+    """What is decided once for a relation version, whoever fills its batches."""
+    cdef object schema
+    cdef object built_schema             # what the buffers are laid out as
+    cdef list column_types
+    cdef list column_names
+    cdef vector[int64_t] type_oids
+    cdef vector[uint8_t] wanted
+    cdef int32_t given
+    cdef int64_t leaves
+    cdef int64_t block_bytes
+
+    def __cinit__(self, relation, options, types):
         cdef uint8_t wanted
-        self.relation = relation
-        self.schema = schema
-        # What the buffers are laid out as; string_view columns are made of strings.
-        self.built_schema = pa.schema(
-            [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in schema]
-        ) if any(pa.types.is_string_view(f.type) for f in schema) else schema
-        self.batches = []
+        self.column_types = [column_type_of(column, options, types) for column in relation.columns]
+        self.schema = self.built_schema = relation_schema(relation, self.column_types, options)
+        if options.strings == "string_view":
+            # These columns are made of strings.
+            self.built_schema = pa.schema(
+                [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in self.schema]
+            )
         self.column_names = [column.name.encode() for column in relation.columns]
-        self.count = <int32_t> len(relation.columns)
-        self.rows = 0
-        self.batch_rows = options.batch_rows
-        self.batch_bytes = options.batch_bytes
-        self.refuse_unrepresentable = options.unrepresentable == "raise"
-        self.quarantine = options.on_error == "quarantine"
         chosen = options.columns_of(relation)
         self.given = 0
         for column in relation.columns:
@@ -109,11 +124,33 @@ cdef class RelationRows:
             wanted = chosen is None or column.name in chosen
             self.wanted.push_back(wanted)
             self.given += wanted
-        for column_type in column_types:
-            self.columns.push_back(make_column(column_type))
-        self.leaves = sum([column_type.leaves() for column_type in column_types])
-        widest = max([each.child.leaves() for each in column_types if each.child is not None], default=1)
+        self.leaves = sum([column_type.leaves() for column_type in self.column_types])
+        widest = max([each.child.leaves() for each in self.column_types if each.child is not None], default=1)
         self.block_bytes = BLOCK_BYTES // <int64_t> min(widest, WIDEST)
+
+
+@cython.final
+cdef class RelationRows:
+    def __cinit__(self, relation, _Plan plan, options):
+        cdef int k
+        self.relation = relation
+        self.schema = plan.schema
+        self.built_schema = plan.built_schema
+        self.batches = []
+        self.column_names = plan.column_names
+        self.count = <int32_t> len(plan.column_names)
+        self.rows = 0
+        self.batch_rows = options.batch_rows
+        self.batch_bytes = options.batch_bytes
+        self.refuse_unrepresentable = options.unrepresentable == "raise"
+        self.quarantine = options.on_error == "quarantine"
+        self.given = plan.given
+        self.type_oids = plan.type_oids
+        self.wanted = plan.wanted
+        for column_type in plan.column_types:
+            self.columns.push_back(make_column(column_type))
+        self.leaves = plan.leaves
+        self.block_bytes = plan.block_bytes
         for k in range(7):
             self.meta[k] = new Column()
             self.meta[k].layout = FIXED
@@ -214,7 +251,8 @@ cdef class RelationRows:
                 self.columns[k].learn_lengths()
                 self.columns[k].expect(<size_t> rows)
         for k in range(7):
-            self.meta[k].expect(<size_t> rows)
+            if not has_only_nulls(self.meta[k][0]):
+                self.meta[k].expect(<size_t> rows)
         self.changes.reserve(<size_t> rows)
         return 0
 
@@ -266,7 +304,7 @@ cdef class RelationRows:
             self._note_issues(tags, w, block, scratch)
         if block.unchanged:
             self._note_unchanged(block)
-        self.append_meta(tags, block)
+        self.append_meta(tags, block, scratch)
         self.rows += block.rows
         return ROWS_DONE
 
@@ -382,54 +420,62 @@ cdef class RelationRows:
                     self.unchanged.push_back(named)
         return 0
 
-    cdef int append_meta(self, Tags tags, Block* block) except -1 nogil:
+    cdef int append_meta(self, Tags tags, Block* block, Scratch scratch) except -1 nogil:
         cdef int64_t n = block.rows
-        cdef int64_t* out[7]
-        cdef int64_t i, k, end
+        cdef int64_t* out
+        cdef int64_t i, k, s, end
+        cdef int64_t stretches = 0
+        cdef int64_t value
         cdef uint32_t message, run_number
         cdef uint32_t nulls = 0, values = 1 << SEQ  # which columns have them: a bit each
         cdef const uint32_t* messages = block.row_message
-        cdef const Run* run
-        cdef int64_t[7] same
-        for k in range(7):
-            out[k] = <int64_t*> self.meta[k].data.append_uninitialized(<size_t> n * 8)
-        if tags.seqs != NULL:
-            for i in range(n):
-                out[SEQ][i] = tags.seqs[messages[i]]
-        else:
-            for i in range(n):
-                out[SEQ][i] = tags.base_seq + messages[i]
-        if tags.lsns != NULL:
-            for i in range(n):
-                message = messages[i]
-                out[LSN][i] = tags.lsns[message] if tags.lsns[message] != 0 else NONE64
-            nulls |= 1 << LSN
-            values |= 1 << LSN
-        else:
-            # Rows before may have had some: then these are looked at.
-            fill_n(out[LSN], n, NONE64)
-            nulls |= 1 << LSN
         # What a transaction (or a block of a stream) is, is the same for a stretch of rows.
+        if <int64_t> scratch.stretch_end.size() < n:
+            scratch.stretch_end.resize(<size_t> n)
+            scratch.stretch_run.resize(<size_t> n)
         end = 0
         while end < n:
-            i = end
-            run_number = tags.run_of[messages[i]]
-            run = &tags.runs[run_number]
+            run_number = tags.run_of[messages[end]]
             end += 1
             while end < n and tags.run_of[messages[end]] == run_number:
                 end += 1
-            same[TXN] = run.txn
-            same[XID] = run.xid
-            same[SUBXID] = run.subxid
-            same[COMMIT_LSN] = run.commit_lsn
-            same[COMMIT_TIMESTAMP] = run.commit_timestamp
+            scratch.stretch_end[stretches] = end
+            scratch.stretch_run[stretches] = &tags.runs[run_number]
+            stretches += 1
             for k in range(TXN, 7):
-                if same[k] == NONE64:
+                if _of_run(&tags.runs[run_number], k) == NONE64:
                     nulls |= 1 << k
                 else:
                     values |= 1 << k
-                fill_n(out[k] + i, end - i, same[k])
+        nulls |= 1 << LSN
+        if tags.lsns != NULL:
+            values |= 1 << LSN
         for k in range(7):
+            if not values >> k & 1 and has_only_nulls(self.meta[k][0]):
+                append_nulls(self.meta[k][0], <size_t> n)
+                continue
+            out = <int64_t*> self.meta[k].data.append_uninitialized(<size_t> n * 8)
+            if k == SEQ:
+                if tags.seqs != NULL:
+                    for i in range(n):
+                        out[i] = tags.seqs[messages[i]]
+                else:
+                    for i in range(n):
+                        out[i] = tags.base_seq + messages[i]
+            elif k == LSN:
+                if tags.lsns != NULL:
+                    for i in range(n):
+                        message = messages[i]
+                        out[i] = tags.lsns[message] if tags.lsns[message] != 0 else NONE64
+                else:
+                    fill_n(out, n, NONE64)
+            else:
+                i = 0
+                for s in range(stretches):
+                    value = _of_run(scratch.stretch_run[s], k)
+                    while i < scratch.stretch_end[s]:
+                        out[i] = value
+                        i += 1
             settle_known(self.meta[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
         self.changes.append(block.row_change, <size_t> n)
         return 0
@@ -577,10 +623,7 @@ cdef class RelationRows:
         return batches
 
 
-@functools.lru_cache(maxsize=1024)
-def _plan(relation, options, types):
-    column_types = [column_type_of(column, options, types) for column in relation.columns]
-    return relation_schema(relation, column_types, options), column_types
+_plan = functools.lru_cache(maxsize=1024)(_Plan)
 
 
 def make_rows(relation, options, types):
@@ -588,5 +631,4 @@ def make_rows(relation, options, types):
 
     ValueError if a column bears the name of a metadata column.
     """
-    schema, column_types = _plan(relation, options, types)
-    return RelationRows(relation, schema, column_types, options)
+    return RelationRows(relation, _plan(relation, options, types), options)

@@ -18,6 +18,18 @@ cdef class Batches:
     cdef bint touched                    # whether the call at hand has messages for it
 
 
+cdef class Spares:
+    """RelationRows that nobody fills: making one costs some microseconds, keeping one some kilobytes.
+
+    No more are kept than have SPARE_COLUMNS columns; those of the relation version that was longest unused go first.
+    """
+    cdef dict kept                       # Batches that have any; the longest unused come first
+    cdef int64_t columns                 # that all of them have
+
+    cdef RelationRows take(self, Batches batches)
+    cdef int keep(self, Batches batches, RelationRows rows) except -1
+
+
 cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches

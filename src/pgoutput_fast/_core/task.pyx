@@ -4,7 +4,7 @@ Which messages a batch has is settled before, by their headers alone: it does no
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, Scratch
+from pgoutput_fast._core.rows cimport META_COLUMNS, ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.stream_state cimport NONE64
 
@@ -12,6 +12,9 @@ from _thread import allocate_lock
 
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
+
+# Some 12 MB: of 2,500 narrow relation versions, or of 20 with as many columns as a table can have.
+cdef int64_t SPARE_COLUMNS = 1 << 15
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
@@ -47,6 +50,38 @@ cdef class Batches:
         self.relation = relation
         self.spare = []
         self.done = []
+
+
+cdef class Spares:
+    def __cinit__(self):
+        self.kept = {}
+
+    cdef RelationRows take(self, Batches batches):
+        """One for that relation version that nobody fills, None if none is kept."""
+        if not batches.spare:
+            return None
+        self.columns -= _columns_of(batches)
+        if len(batches.spare) == 1:
+            del self.kept[batches]
+        return batches.spare.pop()
+
+    cdef int keep(self, Batches batches, RelationRows rows) except -1:
+        """From now on nobody fills it."""
+        cdef Batches oldest
+        self.kept.pop(batches, None)
+        self.kept[batches] = None
+        batches.spare.append(rows)
+        self.columns += _columns_of(batches)
+        while self.columns > SPARE_COLUMNS:
+            oldest = next(iter(self.kept))
+            del self.kept[oldest]
+            self.columns -= len(oldest.spare) * _columns_of(oldest)
+            oldest.spare = []
+        return 0
+
+
+cdef int64_t _columns_of(Batches batches) except -1:
+    return META_COLUMNS + len(batches.relation.columns)
 
 
 cdef class Task:
