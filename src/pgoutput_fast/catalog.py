@@ -20,7 +20,7 @@ __all__ = ["Catalog", "Column", "Relation"]
 FORMAT = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column as a Relation message describes it.
 
@@ -43,7 +43,7 @@ class Column:
     type_name: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Relation:
     """One version of a relation: as long as a Relation message is re-sent unchanged, the version stays.
 
@@ -123,6 +123,9 @@ def version_of(body: bytes) -> int:
     return int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
 
 
+# Many relations have columns that are alike: one object for all.
+_column = functools.lru_cache(maxsize=4096)(Column)
+
 # A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
 fields_of = functools.lru_cache(maxsize=1024)(parse_relation)
 
@@ -141,7 +144,7 @@ def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...]
     oid, namespace, name, identity, columns = fields_of(body)
     names = dict(type_names)
     named = (
-        Column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
+        _column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
         for column, type_oid, typmod, key in columns
     )
     return Relation(oid, version_of(body), namespace, name, identity, tuple(named))

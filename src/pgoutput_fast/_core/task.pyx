@@ -13,8 +13,8 @@ from _thread import allocate_lock
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
 
-# Some 12 MB: of 2,500 narrow relation versions, or of 20 with as many columns as a table can have.
-cdef int64_t SPARE_COLUMNS = 1 << 15
+# Some 6 MB: of 1,000 narrow relation versions, or of ten with as many columns as a table can have.
+cdef int64_t SPARE_COLUMNS = 1 << 14
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
