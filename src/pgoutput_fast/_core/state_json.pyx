@@ -86,6 +86,8 @@ def export_state(Tagger tagger):
     cdef StreamState* s = &tagger.state
     cdef vector[uint32_t] xids = s.streamed.keys()
     streamed = [_export_transaction(s.streamed.find(xid)[0], tagger.versions) for xid in xids]
+    xids = s.prepared.keys()
+    prepared = [_export_transaction(s.prepared.find(xid)[0], tagger.versions) for xid in xids]
     return {
         "next_seq": s.next_seq,
         "context": CONTEXTS[<int> s.context],
@@ -96,7 +98,7 @@ def export_state(Tagger tagger):
         "repeated_lsn": s.repeated_lsn,
         "current": _export_transaction(s.current, tagger.versions) if s.context != OUTSIDE else None,
         "streamed": streamed,
-        "prepared": [_export_transaction(s.prepared[i], tagger.versions) for i in range(<int> s.prepared.size())],
+        "prepared": prepared,
         "relations": _export_relations(s.relations(), tagger.versions),
         "types": _export_types(s.types()),
     }
@@ -166,7 +168,8 @@ def import_state(Tagger tagger, dict values):
         s.streamed[t.xid] = t
     for each in values["prepared"]:
         _import_transaction(tagger, each, &t)
-        s.prepared.push_back(t)
+        s.prepared[t.xid] = t
+        s.prepared_doubted |= t.perhaps_ended
     for oid, (version, seq) in values["relations"].items():
         known.slot = _slot(tagger, version)
         known.seq = seq

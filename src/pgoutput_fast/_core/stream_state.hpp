@@ -170,7 +170,8 @@ struct StreamState {
     int64_t message_lsn = 0, repeated_lsn = 0;
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
     SharedMap<Transaction> streamed;  // by xid
-    std::vector<Transaction> prepared;
+    SharedMap<Transaction> prepared;  // by xid: whatever begins, or is whole, under an xid voids what was prepared under it
+    bool prepared_doubted = false;    // some of them may have ended unread
 
     const SharedMap<Known>& relations() const { return relations_; }
     const SharedMap<TypeName>& types() const { return types_; }
@@ -180,7 +181,7 @@ struct StreamState {
     void lose_relations() {
         for (uint32_t oid : relations_.keys()) relations_[oid].slot = SLOT_LOST;
         for (uint32_t xid : streamed.keys()) streamed[xid].lose_relations();
-        for (auto& transaction : prepared) transaction.lose_relations();
+        for (uint32_t xid : prepared.keys()) prepared[xid].lose_relations();
     }
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }

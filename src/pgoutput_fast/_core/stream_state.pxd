@@ -78,7 +78,8 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t repeated_lsn
         Transaction current
         SharedMap[Transaction] streamed
-        vector[Transaction] prepared
+        SharedMap[Transaction] prepared
+        cbool prepared_doubted
         const SharedMap[Known]& relations()
         const SharedMap[TypeName]& types()
         void describe(uint32_t oid, Known known)

@@ -170,22 +170,26 @@ cdef class Transactions:
         """
         cdef size_t k
         cdef vector[uint32_t] open_streams = self.state.streamed.keys()
+        cdef vector[uint32_t] open_prepared
         for k in range(open_streams.size()):
             self.state.streamed[open_streams[k]].doubtful = True
-        for k in range(self.state.prepared.size()):
-            self.state.prepared[k].perhaps_ended = True
+        open_prepared = self.state.prepared.keys()
+        for k in range(open_prepared.size()):
+            self.state.prepared[open_prepared[k]].perhaps_ended = True
+            self.state.prepared_doubted = True
 
     cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
         """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
         cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
-        cdef size_t k
+        cdef uint32_t xid
+        cdef const Transaction* t
         if w.length[i] < at + 4:
             return
-        for k in range(self.state.prepared.size()):
-            if self.state.prepared[k].xid == load32(w.base + w.start[i] + at):
-                self.records.forgotten.push_back(self.state.prepared[k].txn)
-                self.state.prepared.erase(self.state.prepared.begin() + k)
-                return
+        xid = load32(w.base + w.start[i] + at)
+        t = self.state.prepared.find(xid)
+        if t != NULL:
+            self.records.forgotten.push_back(t.txn)
+            self.state.prepared.erase(xid)
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
@@ -240,12 +244,10 @@ cdef class Transactions:
 
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid under which a transaction is whole again: what was prepared under it is void."""
-        cdef size_t k
-        for k in range(self.state.prepared.size()):
-            if self.state.prepared[k].xid == xid:
-                self._void_transaction(self.state.prepared[k], seq)
-                self.state.prepared.erase(self.state.prepared.begin() + k)
-                return
+        cdef const Transaction* t = self.state.prepared.find(xid)
+        if t != NULL:
+            self._void_transaction(t[0], seq)
+            self.state.prepared.erase(xid)
 
     cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil:
         """A stream that is open under an xid that begins again is sent again, and so are messages outside of it."""
@@ -255,13 +257,22 @@ cdef class Transactions:
 
     cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil:
         """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
-        cdef size_t k = 0
-        while k < self.state.prepared.size():
-            if self.state.prepared[k].perhaps_ended and same_bytes(self.state.prepared[k].gid, gid, gid_length):
-                self.records.forgotten.push_back(self.state.prepared[k].txn)
-                self.state.prepared.erase(self.state.prepared.begin() + k)
+        cdef vector[uint32_t] others
+        cdef const Transaction* t
+        cdef size_t k
+        if not self.state.prepared_doubted:
+            return
+        self.state.prepared_doubted = False
+        others = self.state.prepared.keys()
+        for k in range(others.size()):
+            t = self.state.prepared.find(others[k])
+            if not t.perhaps_ended:
+                continue
+            if same_bytes(t.gid, gid, gid_length):
+                self.records.forgotten.push_back(t.txn)
+                self.state.prepared.erase(others[k])
             else:
-                k += 1
+                self.state.prepared_doubted = True
 
     # ---- boundaries ------------------------------------------------------------------------------------------------
 
@@ -367,7 +378,7 @@ cdef class Transactions:
                 if kind == c'P':
                     t.prepare_end_lsn = b.end_lsn
                     t.prepare_timestamp = b.timestamp
-                    self.state.prepared.push_back(t[0])
+                    self.state.prepared[t.xid] = t[0]
                 else:
                     o.txn = b.txn
                     o.at_seq = b.seq
@@ -390,15 +401,14 @@ cdef class Transactions:
         cdef Transaction* t = NULL
         cdef bint commits = b.kind == c'c' or b.kind == c'K'
         cdef uint32_t xid = <uint32_t> b.xid
-        cdef size_t k, place = 0
+        cdef const Transaction* prepared
         if b.kind == c'K' or b.kind == c'r':
-            for k in range(self.state.prepared.size()):
-                if self.state.prepared[k].xid != xid or not same_bytes(self.state.prepared[k].gid, gid, gid_length):
-                    continue
-                # A name can be used again: a rollback says where its prepare ended, too.
-                if b.kind == c'K' or self.state.prepared[k].prepare_end_lsn == b.lsn:
-                    t = &self.state.prepared[k]
-                    place = k
+            prepared = self.state.prepared.find(xid)
+            # A name can be used again: a rollback says where its prepare ended, too.
+            if prepared != NULL and same_bytes(prepared.gid, gid, gid_length) and (
+                b.kind == c'K' or prepared.prepare_end_lsn == b.lsn
+            ):
+                t = &self.state.prepared[xid]
         elif self.state.streamed.count(xid):
             t = &self.state.streamed[xid]
         if t != NULL:
@@ -418,7 +428,7 @@ cdef class Transactions:
             t.gid.assign(<const char*> gid, <size_t> gid_length)
             t.prepare_end_lsn = b.end_lsn
             t.prepare_timestamp = b.timestamp
-            self.state.prepared.push_back(t[0])
+            self.state.prepared[xid] = t[0]
         elif b.kind == c'A' and b.subxid != b.xid:
             o.subxid = b.subxid
             self.run.subxid = b.subxid
@@ -439,7 +449,7 @@ cdef class Transactions:
                 self.records.outcomes.push_back(o)
         if b.kind == c'K' or b.kind == c'r':
             if t != NULL:
-                self.state.prepared.erase(self.state.prepared.begin() + place)
+                self.state.prepared.erase(xid)
             elif self.state.streamed.count(xid):
                 # Its prepare was never seen: what was streamed may be a part of it.
                 self.state.streamed[xid].doubtful = True
