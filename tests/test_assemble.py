@@ -1,4 +1,4 @@
-"""Stage 5, assemble: Arrow through capsules; batches and their memory."""
+"""Stage 5, assemble: Arrow through its C data interface; batches and their memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pgoutput_fast as pgo
 from cells import ALL
 from pgoutput_fast import Column, Options, encode
 from pgoutput_fast._core.column import convert
+from pgoutput_fast._core.decode import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.types import column_type_of
 
@@ -104,6 +105,44 @@ def test_batches_are_bounded_and_complete(batch_rows: int) -> None:
     assert whole.column("_seq").to_pylist() == list(range(2, 5002))
     for at, name in enumerate("abcde"):
         assert whole.column(name).to_pylist() == [VALUES[k % 3][at] for k in range(5000)]
+
+
+# Batches below and above the size up to which all buffers lie in one piece of memory.
+@pytest.mark.parametrize("count", [1, 2, 9, 100, 1000, 10_000])
+def test_columns_outlive_their_batch(count: int) -> None:
+    messages = stream(count, COLUMNS, ROWS)
+    batch = pgo.decode(messages).changes[0].batch
+    for column in batch.columns:
+        if column.null_count < count:
+            assert all(buffer.address % 64 == 0 for buffer in buffers_of(column))
+    columns = {name: batch.column(name) for name in "abcde"}
+    parts = columns["d"].flatten()
+    expected = {name: column.to_pylist() for name, column in columns.items()}
+    del batch
+    others = [pgo.decode(messages[:2] + messages[-1:] * count) for _ in range(5)]  # would take what was freed
+    gc.collect()
+    for at, (name, column) in enumerate(columns.items()):
+        assert column.to_pylist() == expected[name] == [VALUES[k % 3][at] for k in range(count)]
+    del columns, column
+    gc.collect()
+    assert parts.to_pylist() == [each for k in range(count) for each in VALUES[k % 3][3] or []]
+    assert len(others) == 5
+
+
+def test_padding_is_zero_also_where_rows_were_taken_back() -> None:
+    good = stream(3, COLUMNS, ROWS)
+    bad = stream(2, COLUMNS, [["nonsense", "x", "t", "{a,NULL}", "{t,NULL,t}"]])[2:]
+    before = use_windows(5)
+    try:
+        out = pgo.decode([*good, *bad], options=Options(on_error="quarantine"))
+    finally:
+        use_windows(before)
+    assert out.rejects.num_rows == 2
+    (change,) = out.changes
+    alone = pgo.decode(good).changes[0].batch
+    for name in "abcde":
+        found, wanted = change.batch.column(name), alone.column(name)
+        assert [b.to_pybytes() for b in buffers_of(found)] == [b.to_pybytes() for b in buffers_of(wanted)]
 
 
 def test_batches_are_bounded_in_bytes() -> None:

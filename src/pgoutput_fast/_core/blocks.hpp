@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 #if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -88,8 +89,18 @@ private:
     }
 
     static BlockPool& instance() {
-        static BlockPool* pool = new BlockPool;  // outlives the arrays that point to it at exit
+        static BlockPool* pool = make();  // outlives the arrays that point to it at exit
         return *pool;
+    }
+
+    static BlockPool* make() {
+        auto* pool = new BlockPool;
+#if defined(__unix__) || defined(__APPLE__)
+        // A process that forks while another thread is in here would give its child a pool that stays locked.
+        pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                       [] { instance().mutex_.unlock(); });
+#endif
+        return pool;
     }
 
     // Where the data begins in a block: on a boundary, with room for the header before it.

@@ -129,4 +129,10 @@ inline void append_ones(Buffer& buffer, size_t bits, size_t n) {
     if ((bits + n) & 7) out[total - 1] &= static_cast<uint8_t>((1u << ((bits + n) & 7)) - 1);
 }
 
+// Back to the first n bits. What lies behind the last one is always zero.
+inline void keep_bits(Buffer& buffer, size_t n) noexcept {
+    buffer.set_size((n + 7) / 8);
+    if (n & 7) buffer.data()[n >> 3] &= static_cast<uint8_t>((1u << (n & 7)) - 1);
+}
+
 }  // namespace pgo

@@ -98,9 +98,10 @@ struct Column {
     void rewind(const Mark& m) noexcept {
         rows = m.rows;
         nulls = m.nulls;
-        data.set_size(m.data);
+        if (layout == Layout::BITS) keep_bits(data, m.rows);
+        else data.set_size(m.data);
         offsets.set_size(m.offsets);
-        validity.set_size(m.has_validity ? (m.rows + 7) / 8 : 0);
+        keep_bits(validity, m.has_validity ? m.rows : 0);
         if (child) child->rewind_rows(list_end());
         for (auto& field : fields) field->rewind_rows(rows);
     }
@@ -195,12 +196,12 @@ private:
         size_t valid_bits = 0;
         if (validity.size() && n != rows) {
             for (size_t i = 0; i < n; ++i) valid_bits += validity.data()[i >> 3] >> (i & 7) & 1;
-            validity.set_size((n + 7) / 8);
+            keep_bits(validity, n);
             nulls = n - valid_bits;
         }
         rows = n;
         if (layout == Layout::FIXED) data.set_size(n * width);
-        else if (layout == Layout::BITS) data.set_size((n + 7) / 8);
+        else if (layout == Layout::BITS) keep_bits(data, n);
         else if (layout == Layout::STRUCT) for (auto& field : fields) field->rewind_rows(n);
         else if (offsets.size() != 0) {
             offsets.set_size((n + 1) * sizeof(int32_t));

@@ -84,8 +84,8 @@ private:
         const size_t n = chunks_.empty() ? FIRST : std::min(2 * chunks_.back().capacity(), LARGEST);
         Buffer chunk;
         chunk.reserve(n);
-        room_ = chunk.capacity();
         chunks_.push_back(std::move(chunk));
+        room_ = chunks_.back().capacity();
     }
 
     std::vector<Buffer> chunks_;
