@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,10 @@ test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (ab
 test-matrix: $(VENV)/.dev  ## the tests of the Spark face on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
+
+test-arm: $(VENV)/.dev  ## the converters on an emulated ARM processor, with NEON and without (some minutes)
+	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
+	PYTHONPATH=tests $(BIN)/python -m pytest ci/arm --timeout 600 $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 	$(BIN)/ruff check .

@@ -144,7 +144,7 @@ def typed(name: str) -> tuple[ColumnType, bool]:
     return column_type_of(Column("c", oid, typmod), Options()), binary
 
 
-LEVELS = [level for level in ("avx2", "avx512") if use_vectors(level) == level]
+LEVELS = [level for level in ("neon", "avx2", "avx512") if use_vectors(level) == level]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@
 #include "gather.hpp"
 #include "text_numbers.hpp"
 #include "text_times.hpp"
+#include "vector_tables.hpp"
 #include "wire.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -33,16 +34,6 @@
 
 namespace pgo::avx2 {
 
-// Windows into these are masks: of the last n of 16 or 32 lanes, or of the first n of 32 or 64.
-struct Masks {
-    uint8_t last[64], first[128];
-    constexpr Masks() : last(), first() {
-        for (int i = 0; i < 32; ++i) last[32 + i] = 0xff;
-        for (int i = 0; i < 64; ++i) first[i] = 0xff;
-    }
-};
-inline constexpr Masks MASKS{};
-
 inline __m128i load(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 inline __m256i load_wide(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline void store(uint8_t* p, __m128i v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
@@ -52,9 +43,6 @@ inline __m256i last_lanes_wide(uint32_t n) { return load_wide(MASKS.last + n); }
 inline __m256i first_lanes_wide(uint32_t n) { return load_wide(MASKS.first + 64 - n); }
 inline bool is_zero(__m128i v) { return _mm_testz_si128(v, v); }
 inline bool is_zero(__m256i v) { return _mm256_testz_si256(v, v); }
-
-// All ones where there is a value, zero where it is missing.
-inline uint32_t presence(int32_t length) { return ~static_cast<uint32_t>(length >> 31); }
 
 // ---- facts about cells ------------------------------------------------------------------------------------------
 
@@ -117,21 +105,6 @@ inline __m256i two_numbers(const int64_t* low, const int64_t* high) {
 }
 // Whether the highest bit of a low word is set.
 inline bool any_negative(__m256i x) { return (_mm256_movemask_pd(_mm256_castsi256_pd(x)) & 5) != 0; }
-
-// The least number of so many digits that has no leading zero; behind a minus it is no zero either. Nothing is as large as
-// what stands for no digits.
-constexpr int SIGNED = 24;
-struct Least {
-    int64_t of[2 * SIGNED];
-    constexpr Least() : of() {
-        for (int64_t& least : of) least = std::numeric_limits<int64_t>::max();
-        of[1] = 0;
-        of[SIGNED + 1] = 1;
-        int64_t power = 1;
-        for (int digits = 2; digits < 20; ++digits) of[digits] = of[SIGNED + digits] = power *= 10;
-    }
-};
-inline constexpr Least LEAST{};
 
 // Integers of at most 16 digits.
 template <class T>

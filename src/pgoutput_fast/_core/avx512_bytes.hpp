@@ -21,7 +21,7 @@ template <bool missing>
 inline void fixed_offsets(const Cell* cells, size_t n, int32_t width, int32_t* offsets) noexcept {
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
-        at += missing ? width & static_cast<int32_t>(avx2::presence(cells[i].length)) : width;
+        at += missing ? width & static_cast<int32_t>(pgo::presence(cells[i].length)) : width;
         offsets[i + 1] = at;
     }
 }
@@ -55,7 +55,7 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
     const __m512i high = _mm512_maskz_set1_epi8(UUID_LANES, static_cast<char>(0x80));
     __m512i bad = _mm512_setzero_si512();
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t present = missing ? avx2::presence(cells[i].length) : ~uint32_t{0};
+        const uint32_t present = missing ? pgo::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = load_full(source.base + (cells[i].offset & present));
         const __m512i seen = look_at(UUID_CHARACTERS, x);
         store_full(out, x);
@@ -98,7 +98,7 @@ void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexc
     const __m512i byte = load_full(UUID_PRINT.byte.of), bit = load_full(UUID_PRINT.bit.of);
     const __m512i dash = _mm512_set1_epi8('-');
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t present = missing ? avx2::presence(cells[i].length) : ~uint32_t{0};
+        const uint32_t present = missing ? pgo::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = _mm512_castsi128_si512(avx2::load(source.base + (cells[i].offset & present)));
         const __m512i digits = _mm512_multishift_epi64_epi8(bit, _mm512_permutexvar_epi8(byte, x));
         // Of an index into 64 letters, the lowest six bits count: sixteen letters, four times.
@@ -125,7 +125,7 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
     uint32_t strange = 0;
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t present = avx2::presence(cells[i].length);
+        const uint32_t present = pgo::presence(cells[i].length);
         const uint8_t* p = source.base + (cells[i].offset & present);
         uint16_t mark;
         std::memcpy(&mark, p, sizeof mark);
@@ -243,7 +243,7 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
     uint64_t bad = 0;
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t present = avx2::presence(cells[i].length);
+        const uint32_t present = pgo::presence(cells[i].length);
         const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
         const uint64_t here = first_bytes(length);
         const __m512i x = _mm512_maskz_loadu_epi8(here, source.base + (cells[i].offset & present));

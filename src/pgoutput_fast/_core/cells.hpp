@@ -26,7 +26,7 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     if (n == 0) return;
     Facts facts;
     size_t seen = 0;
-    if (const auto look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
+    if (const QuickFacts look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
     gather_facts(cells + seen, n - seen, &facts);
     column.missing = facts.signs < 0;
     column.total = facts.total;

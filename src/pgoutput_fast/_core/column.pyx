@@ -10,7 +10,7 @@ cdef extern from "vectors.hpp" namespace "pgo":
     ctypedef enum _VectorLevel "pgo::VectorLevel":
         pass
     _VectorLevel _vector_level "pgo::vector_level"
-    const char* _VECTOR_LEVELS "pgo::VECTOR_LEVELS"[3]
+    const char* _VECTOR_LEVELS "pgo::VECTOR_LEVELS"[4]
     _VectorLevel _use_vectors "pgo::use_vectors"(_VectorLevel level) noexcept
 
 
@@ -60,14 +60,14 @@ cdef void _convert(Column* column, values, bint binary, size_t room, Issues& iss
 
 
 def use_vectors(str level=None):
-    """Uses the converters' vector loops up to a level ("portable", "avx2", "avx512"), or leaves all as it is.
+    """Uses the converters' vector loops up to a level ("portable", "neon", "avx2", "avx512"), or leaves all as it is.
 
     Returns the level that is used now, which is the highest that the processor has of those up to the given one. For
     tests. KeyError if there is no such level.
     """
     if level is None:
         return _VECTOR_LEVELS[<int> _vector_level].decode()
-    for k in range(3):
+    for k in range(4):
         if level.encode() == _VECTOR_LEVELS[k]:
             return _VECTOR_LEVELS[<int> _use_vectors(<_VectorLevel> <int> k)].decode()
     raise KeyError(level)

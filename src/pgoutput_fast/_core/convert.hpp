@@ -114,7 +114,7 @@ template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     // To take missing cells out pays only where that needs no loop over single ones.
     const Quick<T> quick =
-        vector_level == AVX512 || (vector_level == AVX2 && !column.missing) ? same_width<T, width, Read> : nullptr;
+        vector_level == AVX512 || (vector_level != PORTABLE && !column.missing) ? same_width<T, width, Read> : nullptr;
     convert_fixed<T>(column, source, cells, n, issues, quick,
                      [](const uint8_t* p, uint32_t length, T* out, const Column&) {
                          return length == width ? Read(p, out) : BAD_LENGTH;
@@ -131,14 +131,14 @@ inline void integer_text<int64_t>(Column& column, Source source, const Cell* cel
 }
 template <class F>
 void float_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    parse_cells<F, parse_float_backed<F>>(column, source, cells, n, issues, PGO_QUICK(floats<F>));
+    parse_cells<F, parse_float_backed<F>>(column, source, cells, n, issues, PGO_AVX_QUICK(floats<F>));
 }
 inline void date_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    parse_cells<int32_t, parse_date>(column, source, cells, n, issues, PGO_QUICK(dates));
+    parse_cells<int32_t, parse_date>(column, source, cells, n, issues, PGO_AVX_QUICK(dates));
 }
 template <bool zoned>
 void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_QUICK(timestamps<zoned>));
+    parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_AVX_QUICK(timestamps<zoned>));
 }
 
 inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
@@ -156,14 +156,14 @@ inline void oid_text(Column& column, Source source, const Cell* cells, size_t n,
 }
 
 inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<int128>(column, source, cells, n, issues, PGO_QUICK(decimals),
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
                               if (parse_usual_decimal_backed(p, length, c.precision, c.scale, out)) return OK;
                               return parse_decimal(p, length, c.precision, c.scale, out);
                           });
 }
 inline void decimal_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<int128>(column, source, cells, n, issues, PGO_QUICK(binary_decimals),
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(binary_decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
                               return read_decimal(p, length, c.precision, c.scale, out);
                           });
@@ -207,7 +207,7 @@ inline void convert_bool(Column& column, Source source, const Cell* cells, size_
     append_bits(column.data, column.rows, column.valid.data(), n);
 }
 inline void bool_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_bool(column, source, cells, n, issues, PGO_QUICK(bools),
+    convert_bool(column, source, cells, n, issues, PGO_AVX_QUICK(bools),
                  [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
         if (length != 1) return BAD_TEXT;
         *out = *p == 't';
@@ -215,7 +215,7 @@ inline void bool_text(Column& column, Source source, const Cell* cells, size_t n
     });
 }
 inline void bool_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_bool(column, source, cells, n, issues, PGO_QUICK(binary_bools),
+    convert_bool(column, source, cells, n, issues, PGO_AVX_QUICK(binary_bools),
                  [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
         return length == 1 ? read_bool(p, out) : BAD_LENGTH;
     });
@@ -235,7 +235,7 @@ inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, s
     int32_t* offsets = column.reserve_offsets(n);
     uint8_t* out = column.data.reserve(column.total + GATHER_ROOM);
     Gathered found;
-    const auto gather = PGO_QUICK(gather<skip>);
+    const QuickGather gather = PGO_AVX_QUICK(gather<skip>);
     if (gather && column.roomy) found = gather(source, cells, n, out, offsets, column);
     else found = gather_cells<skip>(source.base, source.end, cells, n, out, offsets);
     column.data.set_size(static_cast<size_t>(offsets[n]));

@@ -9,6 +9,7 @@
 #include "avx512_cells.hpp"
 #include "avx512_floats.hpp"
 #include "avx512_times.hpp"
+#include "neon.hpp"
 
 namespace pgo {
 
@@ -16,9 +17,12 @@ namespace pgo {
 template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
-// What a processor has, each with everything below it.
-enum VectorLevel : int { PORTABLE, AVX2, AVX512 };
-inline constexpr const char* VECTOR_LEVELS[] = {"portable", "avx2", "avx512"};
+using QuickFacts = size_t (*)(const Cell*, size_t, Facts*) noexcept;
+using QuickGather = Gathered (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
+
+// What a processor has: of the last two each with everything below it.
+enum VectorLevel : int { PORTABLE, NEON, AVX2, AVX512 };
+inline constexpr const char* VECTOR_LEVELS[] = {"portable", "neon", "avx2", "avx512"};
 
 inline VectorLevel highest_level() noexcept {
 #ifdef PGO_AVX2
@@ -30,6 +34,8 @@ inline VectorLevel highest_level() noexcept {
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vbmi") &&
                       __builtin_cpu_supports("avx512vbmi2");
     return wide && __builtin_cpu_supports("fma") ? AVX512 : AVX2;
+#elif defined(PGO_NEON)
+    return NEON;
 #else
     return PORTABLE;
 #endif
@@ -46,7 +52,10 @@ inline VectorLevel allowed_level() noexcept {
     return PORTABLE;
 }
 
-inline VectorLevel lower_level(VectorLevel a, VectorLevel b) noexcept { return a < b ? a : b; }
+inline VectorLevel lower_level(VectorLevel a, VectorLevel b) noexcept {
+    const VectorLevel lower = a < b ? a : b;
+    return lower == NEON && highest_level() != NEON ? PORTABLE : lower;
+}
 inline VectorLevel vector_level = lower_level(allowed_level(), highest_level());
 
 // For tests: uses the vector loops up to `level` from now on, as far as there are any; returns what is used.
@@ -54,11 +63,19 @@ inline VectorLevel use_vectors(VectorLevel level) noexcept {
     return vector_level = lower_level(level, highest_level());
 }
 
-#ifdef PGO_AVX2
-#define PGO_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
+// A loop that all levels have but the portable one; one that is AVX2's and AVX-512's; and one of AVX-512 only.
+#if defined(PGO_AVX2)
+#define PGO_AVX_QUICK(...) \
+    (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)
+#define PGO_QUICK(...) PGO_AVX_QUICK(__VA_ARGS__)
 #define PGO_WIDE_QUICK(...) (vector_level == AVX512 ? avx512::__VA_ARGS__ : nullptr)
+#elif defined(PGO_NEON)
+#define PGO_QUICK(...) (vector_level == NEON ? neon::__VA_ARGS__ : nullptr)
+#define PGO_AVX_QUICK(...) nullptr
+#define PGO_WIDE_QUICK(...) nullptr
 #else
 #define PGO_QUICK(...) nullptr
+#define PGO_AVX_QUICK(...) nullptr
 #define PGO_WIDE_QUICK(...) nullptr
 #endif
 

@@ -1,0 +1,104 @@
+// Converts cells as it is told to on standard input, and writes all that came of it: the same program for every processor.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "converters.hpp"
+
+namespace {
+
+std::vector<uint8_t> input;
+size_t at = 0;
+
+template <class T>
+T take() {
+    T value;
+    std::memcpy(&value, input.data() + at, sizeof value);
+    at += sizeof value;
+    return value;
+}
+std::string take_bytes() {
+    const auto n = take<uint32_t>();
+    at += n;
+    return std::string(reinterpret_cast<const char*>(input.data()) + at - n, n);
+}
+template <class T>
+void put(T value) {
+    std::fwrite(&value, sizeof value, 1, stdout);
+}
+void put(const pgo::Buffer& buffer) {
+    put(static_cast<uint32_t>(buffer.size()));
+    std::fwrite(buffer.data(), 1, buffer.size(), stdout);
+}
+
+std::unique_ptr<pgo::Column> take_column() {
+    const pgo::Kernel* kernel = pgo::find_kernel(take_bytes().c_str());
+    if (!kernel) std::exit(2);
+    auto column = std::make_unique<pgo::Column>();
+    column->layout = kernel->layout;
+    column->width = kernel->width;
+    column->text = kernel->text;
+    column->binary = kernel->binary;
+    column->precision = take<int32_t>();
+    column->scale = take<int32_t>();
+    column->element_oid = take<uint32_t>();
+    column->leaves = take<uint32_t>();
+    if (take<uint8_t>()) column->child = take_column();
+    for (auto fields = take<uint32_t>(); fields; --fields) {
+        const auto oid = take<uint32_t>();
+        column->add_field(take_column().release(), oid);
+    }
+    return column;
+}
+
+void put(pgo::Column& column) {
+    put(static_cast<uint64_t>(column.rows));
+    put(static_cast<uint64_t>(column.nulls));
+    put(column.validity);
+    put(column.offsets);
+    put(column.data);
+    if (column.child) put(*column.child);
+    for (auto& field : column.fields) put(*field);
+}
+
+}  // namespace
+
+int main() {
+    uint8_t part[1 << 14];
+    for (size_t n; (n = std::fread(part, 1, sizeof part, stdin)) > 0;) input.insert(input.end(), part, part + n);
+    while (at < input.size()) {
+        const std::string level = take_bytes();
+        for (int k = 0; k < 4; ++k)
+            if (level == pgo::VECTOR_LEVELS[k]) pgo::use_vectors(static_cast<pgo::VectorLevel>(k));
+        auto times = take<uint32_t>();  // so often: what one takes is a difference
+        auto column = take_column();
+        const bool binary = take<uint8_t>();
+        std::vector<pgo::Cell> cells(take<uint32_t>());
+        uint32_t end = pgo::ROOM_BEHIND;
+        for (pgo::Cell& cell : cells) {
+            cell.offset = end;
+            cell.length = take<int32_t>();
+            if (cell.length > 0) end += static_cast<uint32_t>(cell.length);
+        }
+        const std::string values = take_bytes();
+        const std::string source = std::string(pgo::ROOM_BEHIND, '\0') + values + std::string(pgo::ROOM_BEHIND, '\0');
+        const auto* base = reinterpret_cast<const uint8_t*>(source.data());
+        pgo::Issues issues;
+        for (; times; --times) {
+            column->rewind(pgo::Mark());
+            issues.clear();
+            pgo::convert_cells(*column, binary ? column->binary : column->text, {base, base + source.size()},
+                               cells.data(), cells.size(), issues);
+        }
+        put(static_cast<uint8_t>(std::strcmp(level.c_str(), pgo::VECTOR_LEVELS[pgo::vector_level]) == 0));
+        put(*column);
+        put(static_cast<uint32_t>(issues.size()));
+        for (const pgo::Issue& issue : issues) {
+            put(issue.row);
+            put(static_cast<uint8_t>(issue.reason));
+            put(static_cast<uint8_t>(issue.inside));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+"""Converters on ARM: every cell of the tests gives there, bit by bit, what it gives here, with NEON and without.
+
+The same program is compiled for both processors and gets the same cells; ARM's is run by an emulated processor.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from cells import ALL
+from cells_nested import EVERY, TYPES
+from emulator import run
+from test_vectors import KINDS
+
+from pgoutput_fast import Column, Options
+from pgoutput_fast.types import ColumnType, column_type_of
+
+HERE = Path(__file__).parent
+CORE = HERE.parents[1] / "src" / "pgoutput_fast" / "_core"
+FLAGS = ["-std=c++17", "-O3", "-fno-strict-aliasing", "-w", f"-I{CORE}", str(HERE / "cells.cpp")]
+
+ROWS = 300  # more than two chunks
+MUTANTS = 100
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program for this machine, and for ARM."""
+    made = tmp_path_factory.mktemp("programs")
+    subprocess.run([os.environ.get("CXX", "c++"), *FLAGS, "-o", str(made / "here")], check=True)
+    zig = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl", "-static"]
+    subprocess.run([*zig, *FLAGS, "-o", str(made / "arm")], check=True)
+    return made / "here", made / "arm"
+
+
+def counted(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def column(kind: ColumnType) -> bytes:
+    leaves = kind.child.leaves() if kind.child is not None and kind.child.fields else 0
+    return b"".join(
+        [
+            counted(kind.kernel.encode()),
+            struct.pack("<iiII", kind.precision, kind.scale, kind.element_oid, leaves),
+            b"\0" if kind.child is None else b"\1" + column(kind.child),
+            struct.pack("<I", len(kind.fields)),
+            *(struct.pack("<I", each.oid) + column(each.type) for each in kind.fields),
+        ]
+    )
+
+
+def case(level: str, kind: ColumnType, binary: bool, cells: list[bytes | None], times: int = 1) -> bytes:
+    lengths = [-1 if cell is None else len(cell) for cell in cells]
+    values = b"".join(cell for cell in cells if cell is not None)
+    return b"".join(
+        [
+            counted(level.encode()),
+            struct.pack("<I", times),
+            column(kind),
+            struct.pack("<?I", binary, len(cells)),
+            struct.pack(f"<{len(cells)}i", *lengths),
+            counted(values),
+        ]
+    )
+
+
+@lru_cache
+def cases(level: str) -> dict[str, bytes]:
+    """Every cell of the tests alone and among others; and the cells that vector loops are made for, some of them spoilt."""
+    found = {}
+    for name, cells in {**ALL, **EVERY}.items():
+        kind = column_type_of(Column("c", cells.oid, cells.typmod), Options(), TYPES)
+        for binary in (False, True):
+            good: list[bytes | None] = [each[binary] for each in cells.both]
+            good += cells.binary if binary else cells.text
+            wrong = [
+                *(cells.malformed_binary if binary else cells.malformed_text),
+                *(cells.unrepresentable_binary if binary else cells.unrepresentable_text),
+            ]
+            one_by_one = [case(level, kind, binary, [*good[:3], each, None]) for each in wrong]
+            found[f"{name}, {'binary' if binary else 'text'}"] = b"".join(
+                [
+                    case(level, kind, binary, (good * ROWS)[:ROWS]),
+                    case(level, kind, binary, [*good, None] * 9),
+                    *one_by_one,
+                ]
+            )
+    for name, (oid, typmod, binary, make) in KINDS.items():
+        rng = random.Random(name)
+        for options in (Options(), Options(uuid="fixed_size_binary", numeric="float64")):
+            kind = column_type_of(Column("c", oid, typmod), options)
+            cells_of = [make(rng) for _ in range(ROWS)]
+            parts = [case(level, kind, binary, list(cells_of))]
+            for _ in range(MUTANTS):
+                spoilt: list[bytes | None] = list(cells_of[:40])
+                at = rng.randrange(40)
+                spoilt[at] = mutated(rng, cells_of[at])
+                parts.append(case(level, kind, binary, spoilt))
+            with_nulls = [cell if rng.random() < 0.7 else None for cell in cells_of]
+            found[f"{name}, {kind.kernel}, made"] = b"".join([*parts, case(level, kind, binary, with_nulls)])
+    return found
+
+
+def mutated(rng: random.Random, cell: bytes) -> bytes:
+    data = bytearray(cell)
+    for _ in range(rng.randrange(1, 4)):
+        what = rng.randrange(3)
+        at = rng.randrange(len(data) + 1)
+        if what == 0 and at < len(data):
+            data[at] = rng.choice(b"0123456789abcdefgAF-. :+\0\x7f\x80\xff" + bytes([rng.randrange(256)]))
+        elif what == 1 and at < len(data):
+            del data[at]
+        else:
+            data.insert(at, rng.choice(b"0159af-.g "))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", sorted(cases("portable")))
+def test_cells_become_the_same(programs: tuple[Path, Path], name: str) -> None:
+    here, arm = programs
+    given = {level: cases(level)[name] for level in ("portable", "neon")}
+    wanted = subprocess.run([here], input=given["portable"], stdout=subprocess.PIPE, check=True).stdout
+    assert len(wanted) > 100
+    for level in given:
+        found, _ = run(arm, given[level])
+        assert found == wanted, level
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("int4", 1.2), ("oid", 1.2), ("uuid", 3), ("binary uuid", 1.5), ("long bytea", 3)]
+)
+def test_neon_takes_fewer_instructions(programs: tuple[Path, Path], name: str, least: float) -> None:
+    oid, typmod, binary, make = KINDS[name]
+    kind = column_type_of(Column("c", oid, typmod), Options())
+    rng = random.Random(1)
+    cells: list[bytes | None] = [make(rng) for _ in range(520)]
+    taken = {}
+    for level in ("portable", "neon"):
+        once, more = (run(programs[1], case(level, kind, binary, cells, times))[1] for times in (1, 11))
+        taken[level] = (more - once) / 10 / len(cells)
+    print(f"{name}: {taken['portable']:.0f} instructions a cell, {taken['neon']:.0f} with NEON")
+    assert taken["portable"] > least * taken["neon"]
