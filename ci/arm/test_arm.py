@@ -14,13 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from emulator import run
+
 from cells import ALL
 from cells_nested import EVERY, TYPES
-from emulator import run
-from test_vectors import KINDS
-
 from pgoutput_fast import Column, Options
 from pgoutput_fast.types import ColumnType, column_type_of
+from test_vectors import KINDS
 
 HERE = Path(__file__).parent
 CORE = HERE.parents[1] / "src" / "pgoutput_fast" / "_core"
@@ -74,7 +74,7 @@ def case(level: str, kind: ColumnType, binary: bool, cells: list[bytes | None], 
 
 @lru_cache
 def cases(level: str) -> dict[str, bytes]:
-    """Every cell of the tests alone and among others; and the cells that vector loops are made for, some of them spoilt."""
+    """Every cell of the tests, alone and among others; and those that vector loops are made for, some of them spoilt."""
     found = {}
     for name, cells in {**ALL, **EVERY}.items():
         kind = column_type_of(Column("c", cells.oid, cells.typmod), Options(), TYPES)
