@@ -1,4 +1,4 @@
-"""Runs a static Linux program for ARM anywhere: on a processor from Unicorn, with the few system calls that it makes."""
+"""Runs a static Linux program for ARM anywhere: on Unicorn's processor, with the few system calls that it makes."""
 
 from __future__ import annotations
 

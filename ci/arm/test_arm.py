@@ -74,7 +74,7 @@ def case(level: str, kind: ColumnType, binary: bool, cells: list[bytes | None], 
 
 @lru_cache
 def cases(level: str) -> dict[str, bytes]:
-    """Every cell of the tests, alone and among others; and those that vector loops are made for, some of them spoilt."""
+    """Every cell of the tests, alone and among others; and those that vector loops are made for, some spoilt."""
     found = {}
     for name, cells in {**ALL, **EVERY}.items():
         kind = column_type_of(Column("c", cells.oid, cells.typmod), Options(), TYPES)
