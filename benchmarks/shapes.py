@@ -29,6 +29,7 @@ from pgoutput_fast.encode_messages import (
 
 __all__ = [
     "Shape",
+    "arrays",
     "columns",
     "first_seen",
     "long_cell",
@@ -43,7 +44,7 @@ __all__ = [
     "transactions",
 ]
 
-INT4, TEXT, BYTEA, JSONB = 23, 25, 17, 3802
+INT4, TEXT, BYTEA, JSONB, INT4_ARRAY = 23, 25, 17, 3802, 1007
 FIRST_OID = 20_000
 BEGIN, COMMIT = encode_begin(100, 0, 7), encode_commit(100, 148, 0)
 
@@ -94,6 +95,15 @@ def columns(count: int, rows: int) -> Shape:
     relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
     insert = encode_insert(FIRST_OID, [str(k % 1000) for k in range(count)])
     return Shape([BEGIN, relation], [_array([insert] * rows)], rows * count)
+
+
+def arrays(count: int, rows: int, elements: int) -> Shape:
+    """Rows of `count` relations in turn, each with two arrays of so many integers. Units: elements."""
+    spec = (ColumnSpec("a", INT4_ARRAY), ColumnSpec("b", INT4_ARRAY))
+    known = [encode_relation(RelationSpec(FIRST_OID + k, "public", f"t{k}", spec)) for k in range(count)]
+    array = "{" + ",".join(str(k) for k in range(elements)) + "}"
+    inserts = [encode_insert(FIRST_OID + k, [array, array]) for k in range(count)]
+    return Shape([BEGIN, *known], [_array(inserts * (rows // count))], rows // count * count * 2 * elements)
 
 
 def nulls(count: int, rows: int) -> Shape:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +58,36 @@ def test_children_outlive_their_parent() -> None:
     del exported
     gc.collect()
     assert child.to_pylist() == ["a", "b"] * 1000
+
+
+FORKS = """
+import os, threading, time, warnings
+from pgoutput_fast import Column, Options
+from pgoutput_fast._core.column import convert, hold_memory
+from pgoutput_fast.types import column_type_of
+warnings.simplefilter("ignore")
+texts = column_type_of(Column("c", 25), Options())
+convert(texts, [b"x" * 100_000], False)
+threading.Thread(target=hold_memory, args=(500,)).start()
+time.sleep(0.1)
+child = os.fork()
+if not child:
+    convert(texts, [b"x" * 100_000], False)
+    os._exit(0)
+for _ in range(100):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        break
+    time.sleep(0.1)
+else:
+    os.kill(child, 9)
+assert ended and status == 0, "the child waits for a lock that nobody holds"
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_has_memory_whoever_held_it_in_its_parent() -> None:
+    subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=60)
 
 
 def buffers_of(array: pa.Array) -> list[pa.Buffer]:

@@ -21,14 +21,24 @@ def test_corpora_stay_within_the_bound(name: str, threads: int) -> None:
 
 
 # What outgrows its buffers, and what is recorded beside the changes.
-@pytest.mark.parametrize("name", ["text of 100 kB", "text of 50 MB", "empty transactions", "subtransactions"])
+@pytest.mark.parametrize(
+    "name",
+    ["text of 100 kB", "text of 50 MB", "empty transactions", "subtransactions", "200 relations with arrays"],
+)
 def test_what_once_took_several_times_its_size_stays_within_the_bound(name: str) -> None:
     assert memory.measure(name).beyond <= memory.BOUND
 
 
-def test_relations_take_what_they_are_said_to() -> None:
+def test_a_thousand_relations_stay_within_the_bound() -> None:
     taken = memory.measure("1,000 relations in turn")
     assert taken.relations == 1_000
+    assert taken.objects > 1_000 * 4_000
+    assert taken.beyond <= memory.BOUND
+
+
+def test_ten_thousand_relations_take_what_they_are_said_to() -> None:
+    taken = memory.measure("10,000 relations in turn")
+    assert taken.relations == 10_000
     assert taken.beyond <= taken.allowed
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import _thread
 import gc
 import mmap
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,31 +253,6 @@ def test_more_relations_than_a_decoder_keeps_rooms_for(threads: int) -> None:
         found, wanted = decoder.decode(call), other.decode(call)
         assert len({each.relation.oid for each in found.changes}) == 3_000
         assert_same(wanted, found)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_decodes_whatever_its_parent_was_at() -> None:
-    """A fork while other threads decode: their locks are not taken over."""
-    script = (
-        "import os, threading, warnings\n"
-        "import pgoutput_fast as pgo\n"
-        "from benchmarks.corpora import corpus\n"
-        "warnings.simplefilter('ignore')\n"
-        "payloads = corpus('wide text', 0.02).payloads\n"
-        "def go_on():\n"
-        "    while True:\n"
-        "        pgo.decode(payloads, options=pgo.Options(batch_rows=600))\n"
-        "for _ in range(2):\n"
-        "    threading.Thread(target=go_on, daemon=True).start()\n"
-        "for _ in range(40):\n"
-        "    child = os.fork()\n"
-        "    if not child:\n"
-        "        pgo.decode(payloads)\n"
-        "        os._exit(0)\n"
-        "    assert os.waitpid(child, 0)[1] == 0\n"
-        "os._exit(0)\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, cwd=Path(__file__).parents[1])
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,12 +1,14 @@
 // Memory for column buffers and records. A batch's buffers are as large as those of the batch before, so freed ones are kept:
 // fresh memory would have to be cleared by the kernel page by page, which took a quarter of all time.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <vector>
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -59,6 +61,12 @@ public:
         else give_back(*header);
     }
 
+    // For tests: the pool is this thread's for a while.
+    static void hold(unsigned milliseconds) {
+        std::lock_guard<std::mutex> guard(instance().mutex_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    }
+
 private:
     struct Header {
         void* raw;
@@ -72,9 +80,9 @@ private:
 
     static constexpr size_t KEPT_LIMIT = size_t{256} << 20;
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
-    // From here on blocks are mapped. malloc would do the same at first; but once a large block has been freed it takes such
-    // ones from its heap, where what has been outgrown stays behind as holes.
-    static constexpr size_t SMALLEST_MAPPED = size_t{1} << 17;
+    // From here on blocks are mapped. malloc would do the same with larger ones at first; but once one has been freed it takes
+    // them from its heap, where what has been outgrown stays behind as holes: of 200 relations with arrays 35 MB.
+    static constexpr size_t SMALLEST_MAPPED = size_t{1} << 16;
     static constexpr size_t STEPS = 8;  // size classes per doubling: at most an eighth is wasted
 
     struct Size {
@@ -130,8 +138,8 @@ private:
 #ifdef PGO_MAPPED_BLOCKS
         if (n >= SMALLEST_MAPPED) {
             void* raw = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (raw == MAP_FAILED) throw std::bad_alloc();
-            return place(static_cast<uint8_t*>(raw), Header{raw, pool, size_class, n, total, 0});
+            // A process has some 65,000 mappings: then malloc may have memory still.
+            if (raw != MAP_FAILED) return place(static_cast<uint8_t*>(raw), Header{raw, pool, size_class, n, total, 0});
         }
 #endif
         auto* raw = static_cast<uint8_t*>(std::malloc(total));
@@ -174,10 +182,10 @@ private:
 #ifdef PGO_MAPPED_BLOCKS
         if (old.mapped) {
             void* raw = mremap(old.raw, old.mapped, total, MREMAP_MAYMOVE);
-            if (raw == MAP_FAILED) throw std::bad_alloc();
-            return place(static_cast<uint8_t*>(raw), Header{raw, this, size.size_class, size.capacity, total, 0});
+            if (raw != MAP_FAILED)
+                return place(static_cast<uint8_t*>(raw), Header{raw, this, size.size_class, size.capacity, total, 0});
         }
-        if (size.capacity >= SMALLEST_MAPPED) {
+        if (old.mapped || size.capacity >= SMALLEST_MAPPED) {
             uint8_t* other = fresh(size.capacity, this, size.size_class);
             std::memcpy(other, data, used);
             give_back(old);

@@ -174,6 +174,13 @@ struct Column {
         rows += n;
     }
 
+    // Gives back the room to work in where it is large: of many relations with arrays each would keep its own.
+    void give_back_room() noexcept {
+        give_back(cells), give_back(arena), give_back(valid), give_back(child_issues), give_back(child_issues_of_fields);
+        if (child) child->give_back_room();
+        for (auto& field : fields) field->give_back_room();
+    }
+
     size_t bytes() const noexcept {
         size_t total = data.size() + offsets.size() + validity.size() + (child ? child->bytes() : 0);
         for (const auto& field : fields) total += field->bytes();
@@ -187,6 +194,11 @@ struct Column {
     }
 
 private:
+    static constexpr size_t LARGE_ROOM = 1 << 12;
+    template <class T>
+    static void give_back(std::vector<T>& room) noexcept {
+        if (room.capacity() * sizeof(T) > LARGE_ROOM) std::vector<T>().swap(room);
+    }
     size_t list_end() const noexcept {
         if (layout != Layout::LIST || offsets.size() == 0) return 0;
         return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);

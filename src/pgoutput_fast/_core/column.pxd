@@ -71,6 +71,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         void learn_lengths()
         size_t bytes()
         size_t largest_data()
+        void give_back_room()
 
     void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                        Issues& issues) except +

@@ -14,6 +14,10 @@ cdef extern from "vectors.hpp" namespace "pgo":
     _VectorLevel _use_vectors "pgo::use_vectors"(_VectorLevel level) noexcept
 
 
+cdef extern from "blocks.hpp" namespace "pgo" nogil:
+    void _hold "pgo::BlockPool::hold"(unsigned int milliseconds) noexcept
+
+
 cdef Column* make_column(object column_type) except NULL:
     """A column for a types.ColumnType. The caller deletes it."""
     cdef bytes name = column_type.kernel.encode()
@@ -71,6 +75,12 @@ def use_vectors(str level=None):
         if level.encode() == _VECTOR_LEVELS[k]:
             return _VECTOR_LEVELS[<int> _use_vectors(<_VectorLevel> <int> k)].decode()
     raise KeyError(level)
+
+
+def hold_memory(unsigned int milliseconds):
+    """Keeps this module's memory to this thread for a while, as every call does for some nanoseconds. For tests."""
+    with nogil:
+        _hold(milliseconds)
 
 
 def convert(column_type, values, bint binary, bint exported=False, size_t room=64):

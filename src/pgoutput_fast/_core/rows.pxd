@@ -66,6 +66,7 @@ cdef class RelationRows:
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
     cdef int64_t leaves                  # of the columns that these become, fields of fields included
+    cdef bint nested                     # whether any has columns inside
     cdef int64_t block_bytes             # a block ends with the message that goes beyond
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
@@ -103,6 +104,7 @@ cdef class RelationRows:
                             Scratch scratch) except -1 nogil
     cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _note_unchanged(self, Block* block) except -1 nogil
+    cdef void rest(self) noexcept nogil
     cdef int finish_batch(self) except -1
     cdef int _give_change_types(self, ArrowArray* out) except -1
     cdef int _give_key_only(self, ArrowArray* out) except -1

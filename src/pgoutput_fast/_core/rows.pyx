@@ -105,6 +105,7 @@ cdef class _Plan:
     cdef vector[uint8_t] wanted
     cdef int32_t given
     cdef int64_t leaves
+    cdef bint nested
     cdef int64_t block_bytes
 
     def __cinit__(self, relation, options, types):
@@ -125,6 +126,7 @@ cdef class _Plan:
             self.wanted.push_back(wanted)
             self.given += wanted
         self.leaves = sum([column_type.leaves() for column_type in self.column_types])
+        self.nested = any([each.child is not None or each.fields for each in self.column_types])
         widest = max([each.child.leaves() for each in self.column_types if each.child is not None], default=1)
         self.block_bytes = BLOCK_BYTES // <int64_t> min(widest, WIDEST)
 
@@ -150,6 +152,7 @@ cdef class RelationRows:
         for column_type in plan.column_types:
             self.columns.push_back(make_column(column_type))
         self.leaves = plan.leaves
+        self.nested = plan.nested
         self.block_bytes = plan.block_bytes
         for k in range(7):
             self.meta[k] = new Column()
@@ -479,6 +482,14 @@ cdef class RelationRows:
             settle_known(self.meta[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
         self.changes.append(block.row_change, <size_t> n)
         return 0
+
+    cdef void rest(self) noexcept nogil:
+        """Nobody fills it for a while: keeps no more than its buffers and small rooms."""
+        cdef size_t c
+        if not self.nested:
+            return
+        for c in range(self.columns.size()):
+            self.columns[c].give_back_room()
 
     # ---- batches -------------------------------------------------------------------------------------------------
 

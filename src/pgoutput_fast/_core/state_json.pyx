@@ -76,7 +76,13 @@ cdef dict _export_transaction(const Transaction& t, list versions):
             for i in range(<int> types.size())
         ],
     }
-    if t.perhaps_ended:
+    return values
+
+
+cdef dict _export_prepared(Tagger tagger, uint32_t xid):
+    cdef const Transaction* t = tagger.state.prepared().find(xid)
+    values = _export_transaction(t[0], tagger.versions)
+    if tagger.state.perhaps_ended(t[0]):
         values["perhaps_ended"] = True
     return values
 
@@ -86,8 +92,8 @@ def export_state(Tagger tagger):
     cdef StreamState* s = &tagger.state
     cdef vector[uint32_t] xids = s.streamed.keys()
     streamed = [_export_transaction(s.streamed.find(xid)[0], tagger.versions) for xid in xids]
-    xids = s.prepared.keys()
-    prepared = [_export_transaction(s.prepared.find(xid)[0], tagger.versions) for xid in xids]
+    xids = s.prepared().keys()
+    prepared = [_export_prepared(tagger, xid) for xid in xids]
     return {
         "next_seq": s.next_seq,
         "context": CONTEXTS[<int> s.context],
@@ -125,7 +131,6 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
     t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
     t.doubtful = values["doubtful"]
-    t.perhaps_ended = values.get("perhaps_ended", False)
     t.has_origin = values["origin"] is not None
     t.origin = (values["origin"] or "").encode()
     t.origin_lsn = _or_none64(values["origin_lsn"])
@@ -168,8 +173,7 @@ def import_state(Tagger tagger, dict values):
         s.streamed[t.xid] = t
     for each in values["prepared"]:
         _import_transaction(tagger, each, &t)
-        s.prepared[t.xid] = t
-        s.prepared_doubted |= t.perhaps_ended
+        s.prepare(t, each.get("perhaps_ended", False))
     for oid, (version, seq) in values["relations"].items():
         known.slot = _slot(tagger, version)
         known.seq = seq

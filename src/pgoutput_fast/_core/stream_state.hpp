@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -104,7 +105,7 @@ struct Transaction {
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
     bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
-    bool perhaps_ended = false;  // prepared, and a message that may have ended it could not be read
+    int64_t prepared = 0;   // its number among those that were prepared; see StreamState::perhaps_ended
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
@@ -114,7 +115,8 @@ struct Transaction {
         txn = key;
         xid = its_xid;
         commit_lsn = commit_timestamp = prepare_end_lsn = prepare_timestamp = origin_lsn = NONE64;
-        doubtful = perhaps_ended = has_origin = false;
+        doubtful = has_origin = false;
+        prepared = 0;
         gid.clear();
         origin.clear();
         scope_.reset();
@@ -135,8 +137,9 @@ struct Transaction {
         own(scope_).relations.forget(subxid);
         own(scope_).types.forget(subxid);
     }
+    bool has_relations() const { return scope_ && !scope_->relations.by_oid.empty(); }
     void lose_relations() {
-        if (!scope_ || scope_->relations.by_oid.empty()) return;
+        if (!has_relations()) return;
         for (auto& entry : own(scope_).relations.by_oid)
             for (ScopedRelation& said : entry.second) said.known.slot = SLOT_LOST;
     }
@@ -170,8 +173,38 @@ struct StreamState {
     int64_t message_lsn = 0, repeated_lsn = 0;
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
     SharedMap<Transaction> streamed;  // by xid
-    SharedMap<Transaction> prepared;  // by xid: whatever begins, or is whole, under an xid voids what was prepared under it
-    bool prepared_doubted = false;    // some of them may have ended unread
+
+    // Prepared transactions by xid: whatever begins, or is whole, under an xid voids what was prepared under it.
+    const SharedMap<Transaction>& prepared() const { return prepared_; }
+    void prepare(const Transaction& transaction, bool doubted = false) {
+        end_prepared(transaction.xid);
+        Transaction& kept = prepared_[transaction.xid];
+        kept = transaction;
+        kept.prepared = doubted ? 0 : ++prepares_;
+        named_[hash_of(transaction.gid)].push_back(transaction.xid);
+        if (transaction.has_relations()) own(describing_).push_back(transaction.xid);
+    }
+    void end_prepared(uint32_t xid) {
+        const Transaction* transaction = prepared_.find(xid);
+        if (!transaction) return;
+        const uint32_t hash = hash_of(transaction->gid);
+        std::vector<uint32_t>& xids = named_[hash];
+        xids.erase(std::remove(xids.begin(), xids.end(), xid), xids.end());
+        if (xids.empty()) named_.erase(hash);
+        prepared_.erase(xid);
+    }
+    // Any that is prepared now may have ended: a message that could not be read may have said so.
+    void doubt_prepared() { doubted_ = prepares_; }
+    bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
+    // Of those that perhaps ended the ones of that name.
+    std::vector<uint32_t> doubted_namesakes(const std::string& gid) const {
+        std::vector<uint32_t> found;
+        if (const std::vector<uint32_t>* xids = named_.find(hash_of(gid)))
+            for (uint32_t xid : *xids)
+                if (const Transaction* t = prepared_.find(xid))
+                    if (t->gid == gid && perhaps_ended(*t)) found.push_back(xid);
+        return found;
+    }
 
     const SharedMap<Known>& relations() const { return relations_; }
     const SharedMap<TypeName>& types() const { return types_; }
@@ -180,8 +213,12 @@ struct StreamState {
     // Nothing that a Relation said, anywhere, is trusted until it is said again.
     void lose_relations() {
         for (uint32_t oid : relations_.keys()) relations_[oid].slot = SLOT_LOST;
-        for (uint32_t xid : streamed.keys()) streamed[xid].lose_relations();
-        for (uint32_t xid : prepared.keys()) prepared[xid].lose_relations();
+        for (uint32_t xid : streamed.keys())
+            if (streamed.find(xid)->has_relations()) streamed[xid].lose_relations();
+        if (!describing_) return;
+        for (uint32_t xid : *describing_)
+            if (prepared_.count(xid)) prepared_[xid].lose_relations();
+        describing_.reset();
     }
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
@@ -198,6 +235,13 @@ struct StreamState {
     }
 
 private:
+    static uint32_t hash_of(const std::string& gid) { return static_cast<uint32_t>(std::hash<std::string>()(gid)); }
+
+    SharedMap<Transaction> prepared_;
+    SharedMap<std::vector<uint32_t>> named_;  // their xids by a hash of their names
+    std::shared_ptr<std::vector<uint32_t>> describing_;  // those that were prepared with Relations since these were lost
+    int64_t prepares_ = 0;                    // how many there were
+    int64_t doubted_ = 0;                     // those up to this number perhaps ended
     SharedMap<Known> relations_;
     SharedMap<TypeName> types_;
 };

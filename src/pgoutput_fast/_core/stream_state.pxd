@@ -38,7 +38,6 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t prepare_end_lsn
         int64_t prepare_timestamp
         cbool doubtful
-        cbool perhaps_ended
         cbool has_origin
         string origin
         int64_t origin_lsn
@@ -78,8 +77,13 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         int64_t repeated_lsn
         Transaction current
         SharedMap[Transaction] streamed
-        SharedMap[Transaction] prepared
-        cbool prepared_doubted
+        const SharedMap[Transaction]& prepared()
+        void prepare(const Transaction& transaction)
+        void prepare(const Transaction& transaction, cbool doubted)
+        void end_prepared(uint32_t xid)
+        void doubt_prepared()
+        cbool perhaps_ended(const Transaction& transaction)
+        vector[uint32_t] doubted_namesakes(const string& gid)
         const SharedMap[Known]& relations()
         const SharedMap[TypeName]& types()
         void describe(uint32_t oid, Known known)

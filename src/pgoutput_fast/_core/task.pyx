@@ -13,7 +13,7 @@ from _thread import allocate_lock
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
 
-# Some 6 MB: of 1,000 narrow relation versions, or of ten with as many columns as a table can have.
+# Some 6 MB, and up to 20 kB for each list or composite: of 1,000 narrow relation versions, or of ten as wide as can be.
 cdef int64_t SPARE_COLUMNS = 1 << 14
 
 
@@ -155,6 +155,7 @@ cdef class Frame:
             rows.finish_batch()
         if task.closes:
             rows.finish_batch()
+        rows.rest()
         task.made = rows.batches
         rows.batches = []
         task.done = True

@@ -1,5 +1,6 @@
 """The tagger's lower floor: where a stream stands, and what holds for the messages at hand."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
@@ -84,6 +85,6 @@ cdef class Transactions(Tags):
     cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil
-    cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil
+    cdef void _void_namesake(self, const string& gid) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil

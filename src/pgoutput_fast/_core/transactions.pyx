@@ -5,6 +5,7 @@ The tagger's lower floor. It reads boundary messages; of all others it knows onl
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.map cimport map as cmap
+from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
 from pgoutput_fast._core.boundary cimport parse_boundary
@@ -170,13 +171,9 @@ cdef class Transactions:
         """
         cdef size_t k
         cdef vector[uint32_t] open_streams = self.state.streamed.keys()
-        cdef vector[uint32_t] open_prepared
         for k in range(open_streams.size()):
             self.state.streamed[open_streams[k]].doubtful = True
-        open_prepared = self.state.prepared.keys()
-        for k in range(open_prepared.size()):
-            self.state.prepared[open_prepared[k]].perhaps_ended = True
-            self.state.prepared_doubted = True
+        self.state.doubt_prepared()
 
     cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
         """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
@@ -186,10 +183,10 @@ cdef class Transactions:
         if w.length[i] < at + 4:
             return
         xid = load32(w.base + w.start[i] + at)
-        t = self.state.prepared.find(xid)
+        t = self.state.prepared().find(xid)
         if t != NULL:
             self.records.forgotten.push_back(t.txn)
-            self.state.prepared.erase(xid)
+            self.state.end_prepared(xid)
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
@@ -201,7 +198,7 @@ cdef class Transactions:
         cdef OutcomeRecord o
         if t.txn == NONE64:
             return
-        if t.doubtful or t.perhaps_ended:
+        if t.doubtful:
             self.records.forgotten.push_back(t.txn)
             return
         o.txn = t.txn
@@ -244,10 +241,14 @@ cdef class Transactions:
 
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid under which a transaction is whole again: what was prepared under it is void."""
-        cdef const Transaction* t = self.state.prepared.find(xid)
-        if t != NULL:
+        cdef const Transaction* t = self.state.prepared().find(xid)
+        if t == NULL:
+            return
+        if self.state.perhaps_ended(t[0]):
+            self.records.forgotten.push_back(t.txn)
+        else:
             self._void_transaction(t[0], seq)
-            self.state.prepared.erase(xid)
+        self.state.end_prepared(xid)
 
     cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil:
         """A stream that is open under an xid that begins again is sent again, and so are messages outside of it."""
@@ -255,24 +256,13 @@ cdef class Transactions:
             self._void_stream(xid, seq)
             self._expect_repeated_messages()
 
-    cdef void _void_namesake(self, const uint8_t* gid, int64_t gid_length) noexcept nogil:
+    cdef void _void_namesake(self, const string& gid) noexcept nogil:
         """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
-        cdef vector[uint32_t] others
-        cdef const Transaction* t
+        cdef vector[uint32_t] namesakes = self.state.doubted_namesakes(gid)
         cdef size_t k
-        if not self.state.prepared_doubted:
-            return
-        self.state.prepared_doubted = False
-        others = self.state.prepared.keys()
-        for k in range(others.size()):
-            t = self.state.prepared.find(others[k])
-            if not t.perhaps_ended:
-                continue
-            if same_bytes(t.gid, gid, gid_length):
-                self.records.forgotten.push_back(t.txn)
-                self.state.prepared.erase(others[k])
-            else:
-                self.state.prepared_doubted = True
+        for k in range(namesakes.size()):
+            self.records.forgotten.push_back(self.state.prepared().find(namesakes[k]).txn)
+            self.state.end_prepared(namesakes[k])
 
     # ---- boundaries ------------------------------------------------------------------------------------------------
 
@@ -342,8 +332,8 @@ cdef class Transactions:
                 t.commit_timestamp = b.timestamp
                 self.state.context = PLAIN
             else:
-                self._void_namesake(gid, gid_length)
                 t.gid.assign(<const char*> gid, <size_t> gid_length)
+                self._void_namesake(t.gid)
                 t.prepare_end_lsn = b.end_lsn
                 t.prepare_timestamp = b.timestamp
                 self.state.context = PREPARING
@@ -378,7 +368,7 @@ cdef class Transactions:
                 if kind == c'P':
                     t.prepare_end_lsn = b.end_lsn
                     t.prepare_timestamp = b.timestamp
-                    self.state.prepared[t.xid] = t[0]
+                    self.state.prepare(t[0])
                 else:
                     o.txn = b.txn
                     o.at_seq = b.seq
@@ -403,12 +393,12 @@ cdef class Transactions:
         cdef uint32_t xid = <uint32_t> b.xid
         cdef const Transaction* prepared
         if b.kind == c'K' or b.kind == c'r':
-            prepared = self.state.prepared.find(xid)
+            prepared = self.state.prepared().find(xid)
             # A name can be used again: a rollback says where its prepare ended, too.
             if prepared != NULL and same_bytes(prepared.gid, gid, gid_length) and (
                 b.kind == c'K' or prepared.prepare_end_lsn == b.lsn
             ):
-                t = &self.state.prepared[xid]
+                t = <Transaction*> prepared
         elif self.state.streamed.count(xid):
             t = &self.state.streamed[xid]
         if t != NULL:
@@ -424,11 +414,11 @@ cdef class Transactions:
             pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
         elif b.kind == c'p':
             self._void_prepared(xid, b.seq)
-            self._void_namesake(gid, gid_length)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
+            self._void_namesake(t.gid)
             t.prepare_end_lsn = b.end_lsn
             t.prepare_timestamp = b.timestamp
-            self.state.prepared[xid] = t[0]
+            self.state.prepare(t[0])
         elif b.kind == c'A' and b.subxid != b.xid:
             o.subxid = b.subxid
             self.run.subxid = b.subxid
@@ -449,7 +439,7 @@ cdef class Transactions:
                 self.records.outcomes.push_back(o)
         if b.kind == c'K' or b.kind == c'r':
             if t != NULL:
-                self.state.prepared.erase(xid)
+                self.state.end_prepared(xid)
             elif self.state.streamed.count(xid):
                 # Its prepare was never seen: what was streamed may be a part of it.
                 self.state.streamed[xid].doubtful = True
