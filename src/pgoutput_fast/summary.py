@@ -106,7 +106,8 @@ class Summary:
 
         Raises:
             DecodeError: as tagging the stretch would, if a boundary, Relation, Type or Origin message is an error.
-                A change, Truncate or logical message before it may be one, too.
+                A change, Truncate or logical message before it may be one, too. Of equal Relation messages it names
+                the last, where tagging names the first.
             ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type.
         """
         if self.count == 0:
