@@ -55,6 +55,7 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
     "bytes of a cell": (lambda: shapes.long_cell(20_000, 8), lambda: shapes.long_cell(2_000_000, 2), 1.1),
     "transactions": (lambda: shapes.transactions(2_000, 0), lambda: shapes.transactions(20_000, 0), 1.05),
     "open streams": (lambda: shapes.open_streams(10, 20, 8), lambda: shapes.open_streams(1000, 20, 8), 1.1),
+    "prepared": (lambda: shapes.open_prepared(10, 20, 8), lambda: shapes.open_prepared(1000, 20, 8), 1.1),
     "subtransactions": (
         lambda: shapes.subtransactions(500, True),
         lambda: shapes.subtransactions(8_000, True),
