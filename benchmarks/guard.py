@@ -46,9 +46,10 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
         lambda: shapes.one_of_many(1000, 20, 10),
         1.05,
     ),
+    # As many rows each, in one window each: a second one would have a task more for each relation.
     "rows of relations": (
-        lambda: shapes.relations(50, 5_000, 5_000),
-        lambda: shapes.relations(200, 20_000, 20_000),
+        lambda: shapes.relations(20, 2_000, 2_000),
+        lambda: shapes.relations(160, 16_000, 16_000),
         1.1,
     ),
     "columns": (lambda: shapes.columns(100, 400), lambda: shapes.columns(1600, 400), 1.1),
