@@ -90,6 +90,21 @@ def test_damaged_states_are_value_errors(path: list[str | int], value: object) -
         pgo.Decoder(decoder.options, StreamState.from_json(json.dumps(document)))
 
 
+@pytest.mark.parametrize("part", ["streamed", "prepared"])
+def test_a_state_has_one_transaction_for_an_xid(part: str) -> None:
+    """Of two that a damaged state has, none is dropped silently."""
+    prepared = [encode.encode_begin_prepare(1, 2, 0, 7, "a"), encode.encode_prepare(1, 2, 0, 7, "a")]
+    streamed = [encode.encode_stream_start(8, True), encode.encode_stream_stop()]
+    decoder = pgo.Decoder()
+    decoder.decode([*prepared, *streamed])
+    document = json.loads(decoder.state.to_json())
+    transactions = document["state"][part]
+    assert len(transactions) == 1
+    transactions.append({**transactions[0], "txn": 5})
+    with pytest.raises(ValueError, match=f"two {part} transactions with xid {transactions[0]['xid']}"):
+        pgo.Decoder(state=StreamState.from_json(json.dumps(document)))
+
+
 def test_times_go_to_numpy_without_a_copy() -> None:
     each = pgo.decode([*OPEN, encode.encode_insert(16384, ["1", "10:00:00.5"])]).changes[0]
     times = each.to_numpy()["at"]

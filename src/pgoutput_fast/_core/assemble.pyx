@@ -1,4 +1,4 @@
-"""Stage 5, assemble: buffers -> Arrow, through the Arrow C data interface. Nothing is copied."""
+"""Stage 5, assemble: buffers -> Arrow, through the Arrow C data interface. Only small batches are copied."""
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free

@@ -40,6 +40,7 @@ public:
         return place(raw, Header{raw, nullptr, 0, 0, 0, 0});
     }
 
+    // Whether a block is a piece of those shared zeros, which nobody gives back.
     static bool is_zeros(const void* data) noexcept {
         return !(reinterpret_cast<const Header*>(data) - 1)->raw;
     }

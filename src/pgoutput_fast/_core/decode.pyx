@@ -572,7 +572,7 @@ cdef class _Call:
             if frame.left:
                 if len(self.frames) <= under_way:
                     break
-                with frame.at_work:
+                with frame.at_work:  # which is held until all is done
                     pass
             for task in frame.tasks:
                 if task.error is not None:

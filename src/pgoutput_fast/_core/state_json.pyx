@@ -170,9 +170,13 @@ def import_state(Tagger tagger, dict values):
         _import_transaction(tagger, values["current"], &s.current)
     for each in values["streamed"]:
         _import_transaction(tagger, each, &t)
+        if s.streamed.count(t.xid):
+            raise ValueError(f"the state has two streamed transactions with xid {t.xid}")
         s.streamed[t.xid] = t
     for each in values["prepared"]:
         _import_transaction(tagger, each, &t)
+        if s.prepared().count(t.xid):
+            raise ValueError(f"the state has two prepared transactions with xid {t.xid}")
         s.prepare(t, each.get("perhaps_ended", False))
     for oid, (version, seq) in values["relations"].items():
         known.slot = _slot(tagger, version)

@@ -140,7 +140,7 @@ cdef class Frame:
         task.before = None
         if before is not None and not before.done:
             if before.error is None and before.at_work is not self.at_work:
-                with before.at_work:
+                with before.at_work:  # which is held until it is done
                     pass
             if not before.done:
                 raise RuntimeError("what came before was not done") from before.error
