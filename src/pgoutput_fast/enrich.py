@@ -13,32 +13,44 @@ __all__ = ["read_types"]
 
 # One statement, so that all of it is of one moment. pg_range names multiranges from 14 on: as JSON the column may lack.
 _QUERY = """
-SELECT t.oid::int8, n.nspname::text, t.typname::text, t.typtype::text, t.typbasetype::int8, t.typtypmod::int8,
-       t.typdelim::text, coalesce(e.oid, 0)::int8, coalesce(r.rngsubtype, 0)::int8, coalesce(m.rngtypid, 0)::int8,
-       coalesce(x.extname::text, ''),
-       (SELECT json_agg(l.enumlabel::text ORDER BY l.enumsortorder)::text
-        FROM pg_catalog.pg_enum l WHERE l.enumtypid = t.oid),
-       (SELECT json_agg(json_build_array(a.attname::text, a.atttypid::int8, a.atttypmod::int8) ORDER BY a.attnum)::text
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
-       t.oid IN (SELECT a.atttypid
-                 FROM pg_catalog.pg_attribute a
-                 JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-                 JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
-                 WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
-                   AND cn.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast'))
-       OR n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') AND left(n.nspname::text, 7) <> 'pg_temp'
-          AND coalesce(c.relkind, ec.relkind, 'c') = 'c'
+SELECT t.oid::pg_catalog.int8, n.nspname::pg_catalog.text, t.typname::pg_catalog.text, t.typtype::pg_catalog.text,
+       t.typbasetype::pg_catalog.int8, t.typtypmod::pg_catalog.int8, t.typdelim::pg_catalog.text,
+       coalesce(e.oid, 0)::pg_catalog.int8, coalesce(r.rngsubtype, 0)::pg_catalog.int8,
+       coalesce(m.rngtypid, 0)::pg_catalog.int8, coalesce(x.extname::pg_catalog.text, ''),
+       (SELECT pg_catalog.json_agg(l.enumlabel::pg_catalog.text ORDER BY l.enumsortorder)::pg_catalog.text
+        FROM pg_catalog.pg_enum l WHERE l.enumtypid OPERATOR(pg_catalog.=) t.oid),
+       (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
+                   a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8, a.atttypmod::pg_catalog.int8)
+               ORDER BY a.attnum)::pg_catalog.text
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped),
+       t.oid OPERATOR(pg_catalog.=) ANY (
+           SELECT a.atttypid
+           FROM pg_catalog.pg_attribute a
+           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
+           JOIN pg_catalog.pg_namespace cn ON cn.oid OPERATOR(pg_catalog.=) c.relnamespace
+           WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
+             AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+             AND cn.nspname OPERATOR(pg_catalog.<>) ALL (ARRAY['pg_catalog', 'information_schema', 'pg_toast']))
+       OR n.nspname OPERATOR(pg_catalog.<>) ALL (ARRAY['pg_catalog', 'information_schema', 'pg_toast'])
+          AND pg_catalog.left(n.nspname::pg_catalog.text, 7) OPERATOR(pg_catalog.<>) 'pg_temp'
+          AND coalesce(c.relkind, ec.relkind, 'c') OPERATOR(pg_catalog.=) 'c'
 FROM pg_catalog.pg_type t
-JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid
-LEFT JOIN pg_catalog.pg_type e ON e.typarray = t.oid AND e.typarray <> 0
-LEFT JOIN pg_catalog.pg_class ec ON ec.oid = e.typrelid
-LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = t.oid
-LEFT JOIN pg_catalog.pg_range m ON (to_json(m) ->> 'rngmultitypid')::oid = t.oid
-LEFT JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = t.oid
-     AND d.refclassid = 'pg_catalog.pg_extension'::regclass AND d.deptype = 'e'
-LEFT JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
-WHERE t.typtype <> 'p' AND t.typisdefined
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.typrelid
+LEFT JOIN pg_catalog.pg_type e ON e.typarray OPERATOR(pg_catalog.=) t.oid
+     AND e.typarray OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+LEFT JOIN pg_catalog.pg_class ec ON ec.oid OPERATOR(pg_catalog.=) e.typrelid
+LEFT JOIN pg_catalog.pg_range r ON r.rngtypid OPERATOR(pg_catalog.=) t.oid
+LEFT JOIN pg_catalog.pg_range m
+  ON (pg_catalog.to_json(m) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid OPERATOR(pg_catalog.=) t.oid
+LEFT JOIN pg_catalog.pg_depend d
+  ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass
+     AND d.objid OPERATOR(pg_catalog.=) t.oid
+     AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+     AND d.deptype OPERATOR(pg_catalog.=) 'e'
+LEFT JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE t.typtype OPERATOR(pg_catalog.<>) 'p' AND t.typisdefined
 """
 
 _KINDS: dict[str, Kind] = {

@@ -101,10 +101,10 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             "Capture from the primary",
         )
     cursor.execute(
-        "SELECT rolname::text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
-        "WHERE g.rolname IN ('rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin') "
+        "SELECT rolname::pg_catalog.text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
+        "WHERE g.rolname OPERATOR(pg_catalog.=) ANY (ARRAY['rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin']) "
         "AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) "
-        "FROM pg_catalog.pg_roles r WHERE rolname = current_user"
+        "FROM pg_catalog.pg_roles r WHERE rolname OPERATOR(pg_catalog.=) current_user"
     )
     user, may = cursor.fetchone()
     if not may:
@@ -118,7 +118,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
 
 def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
     """Whether there is one more slot to be had, and what it may keep."""
-    cursor.execute("SELECT count(*) FROM pg_catalog.pg_replication_slots")
+    cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
     (slots,) = cursor.fetchone()
     most = int(server.settings["max_replication_slots"])
     if known is None and slots >= most:
@@ -141,7 +141,7 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
 
 def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
     """Whether there is one more to be had."""
-    cursor.execute("SELECT count(*) FROM pg_catalog.pg_stat_replication")
+    cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication")
     (senders,) = cursor.fetchone()
     most = int(server.settings["max_wal_senders"])
     if senders >= most:

@@ -43,40 +43,53 @@ class PublishedTable:
 
 # Columns of later versions are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of 18.
 _TABLES = """
-SELECT p.pubname::text, n.nspname::text, c.relname::text, c.relreplident::text,
-       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i
-             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
-             WHERE i.indrelid = c.oid
-               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
-       CASE WHEN (to_json(t) ->> 'attnames') IS NULL THEN NULL
-            ELSE ARRAY(SELECT json_array_elements_text(to_json(t) -> 'attnames')) END,
+SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text,
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_index i
+             JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid
+              AND a.attnum OPERATOR(pg_catalog.=) ANY (i.indkey)
+             WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid
+               AND CASE WHEN c.relreplident OPERATOR(pg_catalog.=) 'd' THEN i.indisprimary
+                        WHEN c.relreplident OPERATOR(pg_catalog.=) 'i' THEN i.indisreplident ELSE false END),
+       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
+            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
+                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
        EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r
-               WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND (to_json(r) ->> 'prattrs') IS NOT NULL),
-       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       (to_json(t) ->> 'rowfilter') IS NOT NULL,
+               WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND r.prrelid OPERATOR(pg_catalog.=) c.oid
+                 AND (pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'prattrs') IS NOT NULL),
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+               AND NOT a.attisdropped),
+       (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter') IS NOT NULL,
        pg_catalog.has_table_privilege(c.oid, 'SELECT'),
        p.pubupdate OR p.pubdelete,
-       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-               AND coalesce(to_json(a) ->> 'attgenerated', '') <> '' ORDER BY a.attnum),
-       coalesce(to_json(p) ->> 'pubgencols', 'n'),
-       c.relkind = 'p' AND coalesce((to_json(p) ->> 'pubviaroot')::bool, false), c.oid::int8
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+               AND NOT a.attisdropped
+               AND coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '')
+                   OPERATOR(pg_catalog.<>) '' ORDER BY a.attnum),
+       coalesce(pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubgencols', 'n'),
+       c.relkind OPERATOR(pg_catalog.=) 'p'
+       AND coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubviaroot')::pg_catalog.bool, false),
+       c.oid::pg_catalog.int8
 FROM pg_catalog.pg_publication p
-JOIN pg_catalog.pg_publication_tables t ON t.pubname = p.pubname
-JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-WHERE p.pubname = ANY(%s)
+JOIN pg_catalog.pg_publication_tables t ON t.pubname OPERATOR(pg_catalog.=) p.pubname
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+WHERE p.pubname OPERATOR(pg_catalog.=) ANY (%s)
 ORDER BY 1, 2, 3
 """
 
 _LEAVES = """
 WITH RECURSIVE below (oid) AS (
-    SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = %s
-    UNION ALL SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid)
-SELECT n.nspname::text, c.relname::text, c.relreplident::text
-FROM below b JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' ORDER BY 1, 2
+    SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent OPERATOR(pg_catalog.=) %s::pg_catalog.oid
+    UNION ALL
+    SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relreplident::pg_catalog.text
+FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.relkind OPERATOR(pg_catalog.=) 'r' ORDER BY 1, 2
 """
 
 
@@ -118,8 +131,9 @@ def of_publications(
         yield Finding("error", "publications", "none is named", "Name at least one")
         return
     cursor.execute(
-        "SELECT pubname::text, pubinsert, pubupdate, pubdelete, coalesce((to_json(p) ->> 'pubtruncate')::bool, true) "
-        "FROM pg_catalog.pg_publication p WHERE pubname = ANY(%s)",
+        "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
+        "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true) "
+        "FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
         (list(publications),),
     )
     known = {name: sent for name, *sent in cursor.fetchall()}

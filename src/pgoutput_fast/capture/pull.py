@@ -32,23 +32,28 @@ _AGAIN_SECONDS = 0.2
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
 _POSITION = """
-SELECT ((CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-         ELSE pg_catalog.pg_current_wal_flush_lsn() END) - '0/0'::pg_lsn)::int8
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+        ELSE pg_catalog.pg_current_wal_flush_lsn() END
+        OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8
 """
 # The slot never goes back: a function that is asked for less would refuse, or on 10 do so.
 _ADVANCE = """
-SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_lsn)
-FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %(slot)s AND s.confirmed_flush_lsn < %(lsn)s::pg_lsn
+SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_catalog.pg_lsn)
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
+ AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
 """
 # Takes what a peek with the same end has shown, and stops at the same record.
 _CONSUME = """
-SELECT count(*) FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
-    s.slot_name, %(lsn)s::pg_lsn, NULL, VARIADIC %(options)s::text[])
-WHERE s.slot_name = %(slot)s AND s.confirmed_flush_lsn < %(lsn)s::pg_lsn
+SELECT pg_catalog.count(*)
+FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
+    s.slot_name, %(lsn)s::pg_catalog.pg_lsn, NULL, VARIADIC %(options)s::pg_catalog.text[])
+WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
+  AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
 """
 _PEEK = """
 COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_peek_binary_changes(
-    %(slot)s, %(lsn)s::pg_lsn, %(most)s::int, VARIADIC %(options)s::text[])) TO STDOUT (FORMAT binary)
+    %(slot)s, %(lsn)s::pg_catalog.pg_lsn, %(most)s::pg_catalog.int4, VARIADIC %(options)s::pg_catalog.text[])
+) TO STDOUT (FORMAT binary)
 """
 
 

@@ -116,12 +116,13 @@ def read_server(cursor: Any) -> Server:
         psycopg2.Error: if it does not answer.
     """
     cursor.execute(
-        "SELECT name, current_setting(name) FROM pg_catalog.pg_settings WHERE name = ANY(%s)",
+        "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings "
+        "WHERE name OPERATOR(pg_catalog.=) ANY (%s)",
         (list(_SETTINGS),),
     )
     settings = dict(cursor.fetchall())
     cursor.execute(
-        "SELECT pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_database(), "
+        "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.current_database(), "
         "pg_catalog.pg_is_in_recovery()"
     )
     version, database, in_recovery = cursor.fetchone()
@@ -129,7 +130,7 @@ def read_server(cursor: Any) -> Server:
     cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
     identifier = ""
     if cursor.fetchone()[0]:
-        cursor.execute("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
+        cursor.execute("SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()")
         identifier = cursor.fetchone()[0]
     return Server(version, identifier, database, in_recovery, settings)
 
@@ -148,6 +149,6 @@ def read_position(cursor: Any) -> int:
     """The same through a cursor."""
     cursor.execute(
         "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
-        "ELSE pg_catalog.pg_current_wal_lsn() END - '0/0'::pg_lsn)::int8"
+        "ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"
     )
     return int(cursor.fetchone()[0] or 0)

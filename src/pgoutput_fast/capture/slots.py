@@ -18,15 +18,21 @@ _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 # As JSON, for the columns that a server's version lacks; wal_status is of 13, two_phase of 14, failover of 17.
 _QUERY = """
-SELECT s.slot_name::text, s.plugin::text, s.database::text, s.temporary, s.active, s.active_pid,
-       (s.restart_lsn - '0/0'::pg_lsn)::int8, (s.confirmed_flush_lsn - '0/0'::pg_lsn)::int8,
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
-        - s.restart_lsn)::int8,
-       to_json(s) ->> 'wal_status', (to_json(s) ->> 'safe_wal_size')::int8,
-       coalesce((to_json(s) ->> 'two_phase')::bool, false), coalesce((to_json(s) ->> 'failover')::bool, false),
-       to_json(s) ->> 'invalidation_reason', coalesce((to_json(s) ->> 'conflicting')::bool, false)
-FROM pg_catalog.pg_replication_slots s
-WHERE s.slot_type = 'logical' AND (%(name)s::text IS NULL OR s.slot_name = %(name)s)
+SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_catalog.text,
+       s.temporary, s.active, s.active_pid,
+       (s.restart_lsn OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
+       (s.confirmed_flush_lsn OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
+       (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+        ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) s.restart_lsn)::pg_catalog.int8,
+       j.slot OPERATOR(pg_catalog.->>) 'wal_status',
+       (j.slot OPERATOR(pg_catalog.->>) 'safe_wal_size')::pg_catalog.int8,
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'two_phase')::pg_catalog.bool, false),
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'failover')::pg_catalog.bool, false),
+       j.slot OPERATOR(pg_catalog.->>) 'invalidation_reason',
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'conflicting')::pg_catalog.bool, false)
+FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_json(s)) j (slot)
+WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical'
+  AND (%(name)s::pg_catalog.text IS NULL OR s.slot_name OPERATOR(pg_catalog.=) %(name)s)
 ORDER BY s.slot_name
 """
 

@@ -162,7 +162,8 @@ class SnapshotReader:
                 # With the lock, what is the same file now stays so while it is read.
                 cursor.execute(f"LOCK TABLE ONLY {each.part.name} IN ACCESS SHARE MODE")
                 cursor.execute(
-                    "SELECT pg_catalog.to_regclass(%s)::oid::int8, pg_catalog.pg_relation_filenode(%s)::int8",
+                    "SELECT pg_catalog.to_regclass(%s)::pg_catalog.oid::pg_catalog.int8, "
+                    "pg_catalog.pg_relation_filenode(%s)::pg_catalog.int8",
                     (each.part.name, each.part.oid),
                 )
                 found = cursor.fetchone()

@@ -64,51 +64,67 @@ class SnapshotTable:
 
 # Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts of 11.
 _TABLES = """
-SELECT t.pubname::text, c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text,
-       CASE WHEN (to_json(t) ->> 'attnames') IS NULL THEN NULL
-            ELSE ARRAY(SELECT json_array_elements_text(to_json(t) -> 'attnames')) END,
-       to_json(t) ->> 'rowfilter'
+SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text,
+       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
+            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
+                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
+       pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter'
 FROM pg_catalog.pg_publication_tables t
-JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-WHERE t.pubname = ANY(%s)
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
 ORDER BY n.nspname, c.relname, t.pubname
 """
 
 # The same of tables that are named, as if a publication had them with all that it can.
 _NAMED = """
-SELECT '', c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind::text, NULL, NULL
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
-  AND c.relkind IN ('r', 'p')
+SELECT '', c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
+  AND EXISTS (SELECT 1
+              FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), pg_catalog.unnest(%s::pg_catalog.text[]))
+                   AS w (schema, name)
+              WHERE n.nspname OPERATOR(pg_catalog.=) w.schema AND c.relname OPERATOR(pg_catalog.=) w.name)
 """
 
 _COLUMNS = """
-SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod::int8,
-       coalesce(to_json(a) ->> 'attgenerated', '') <> '',
-       c.relreplident = 'f' OR EXISTS (
+SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8,
+       a.atttypmod::pg_catalog.int8,
+       coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '') OPERATOR(pg_catalog.<>) '',
+       c.relreplident OPERATOR(pg_catalog.=) 'f' OR EXISTS (
            SELECT 1 FROM pg_catalog.pg_index i
-           WHERE i.indrelid = a.attrelid
-             AND a.attnum = ANY((i.indkey::int2[])[0:coalesce((to_json(i) ->> 'indnkeyatts')::int, i.indnatts) - 1])
+           WHERE i.indrelid OPERATOR(pg_catalog.=) a.attrelid
+             AND a.attnum OPERATOR(pg_catalog.=) ANY ((i.indkey::pg_catalog.int2[])[
+                 0:coalesce((pg_catalog.to_json(i) OPERATOR(pg_catalog.->>) 'indnkeyatts')::pg_catalog.int4, i.indnatts)
+                   OPERATOR(pg_catalog.-) 1])
              AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-             AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+             AND CASE WHEN c.relreplident OPERATOR(pg_catalog.=) 'd' THEN i.indisprimary
+                      WHEN c.relreplident OPERATOR(pg_catalog.=) 'i' THEN i.indisreplident ELSE false END)
 FROM pg_catalog.pg_attribute a
-JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
+WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+  AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
 
 # Each table that is none of partitions is its own part. 10 and 11 know no access methods of tables.
 _PARTS = """
 WITH RECURSIVE below (root, oid) AS (
-    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
     UNION ALL
-    SELECT b.root, i.inhrelid FROM below b JOIN pg_catalog.pg_class p ON p.oid = b.oid AND p.relkind = 'p'
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid)
-SELECT b.root::int8, c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relfilenode::int8,
-       CASE WHEN c.relkind = 'r' THEN coalesce(pg_catalog.pg_relation_size(c.oid), 0) ELSE 0 END,
-       coalesce((to_json(c) ->> 'relam')::oid, 0) IN (0, 2)
-FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    SELECT b.root, i.inhrelid FROM below b
+    JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) b.oid AND p.relkind OPERATOR(pg_catalog.=) 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT b.root::pg_catalog.int8, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relkind::pg_catalog.text, c.relfilenode::pg_catalog.int8,
+       CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'r' THEN coalesce(pg_catalog.pg_relation_size(c.oid), 0) ELSE 0 END,
+       coalesce((pg_catalog.to_json(c) OPERATOR(pg_catalog.->>) 'relam')::pg_catalog.int8, 0)
+           OPERATOR(pg_catalog.=) ANY (ARRAY[0, 2]::pg_catalog.int8[])
+FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 ORDER BY n.nspname, c.relname
 """
 
@@ -118,29 +134,36 @@ _FIRST_NAMED = 10_000
 # What Type messages say: a domain bears its base type's name.
 _TYPE_NAMES = """
 WITH RECURSIVE base (root, oid) AS (
-    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
     UNION ALL
-    SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
-SELECT b.root::int8, n.nspname::text, t.typname::text
-FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-WHERE t.typtype <> 'd'
+    SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) b.oid
+    WHERE t.typtype OPERATOR(pg_catalog.=) 'd')
+SELECT b.root::pg_catalog.int8, n.nspname::pg_catalog.text, t.typname::pg_catalog.text
+FROM base b JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+WHERE t.typtype OPERATOR(pg_catalog.<>) 'd'
 """
 
 # Types that are made of others have a send function of their own, which fails with theirs.
 _UNSENDABLE = """
 WITH RECURSIVE within (root, oid) AS (
-    SELECT oid, oid FROM unnest(%s::oid[]) AS u (oid)
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
     UNION
-    SELECT w.root, x.oid FROM within w JOIN pg_catalog.pg_type t ON t.oid = w.oid
+    SELECT w.root, x.oid FROM within w JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) w.oid
     CROSS JOIN LATERAL (
-        SELECT t.typbasetype WHERE t.typtype = 'd'
-        UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
+        SELECT t.typbasetype WHERE t.typtype OPERATOR(pg_catalog.=) 'd'
+        UNION ALL SELECT t.typelem WHERE t.typelem OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+                    AND t.typlen OPERATOR(pg_catalog.=) -1
         UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
-        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE (to_json(r) ->> 'rngmultitypid')::oid = t.oid
+                  WHERE t.typtype OPERATOR(pg_catalog.=) 'c' AND a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+                    AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid OPERATOR(pg_catalog.=) t.oid
+        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r
+                  WHERE (pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
+                        OPERATOR(pg_catalog.=) t.oid
     ) x (oid))
-SELECT DISTINCT w.root::int8 FROM within w JOIN pg_catalog.pg_type t ON t.oid = w.oid WHERE t.typsend::oid = 0
+SELECT DISTINCT w.root::pg_catalog.int8 FROM within w JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) w.oid
+WHERE t.typsend::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
 """
 
 
@@ -206,7 +229,8 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     if isinstance(publications, str) or not publications:
         raise ValueError("publications must be a list of names")
     cursor.execute(
-        "SELECT pubname::text FROM pg_catalog.pg_publication WHERE pubname = ANY(%s)", (list(publications),)
+        "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
+        (list(publications),),
     )
     missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
     if missing:

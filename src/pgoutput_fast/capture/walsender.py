@@ -26,7 +26,10 @@ _FILL_SECONDS = 0.05
 # In the middle of a large transaction a server answers late.
 _END_SECONDS = 2.0
 
-_TIMEOUT = "SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
+_TIMEOUT = (
+    "SELECT setting::pg_catalog.int4 FROM pg_catalog.pg_settings "
+    "WHERE name OPERATOR(pg_catalog.=) 'wal_sender_timeout'"
+)
 
 
 @dataclass

@@ -162,7 +162,9 @@ def _beside(work: Any) -> Iterator[threading.Thread]:
 
 def _wal_lsn(connection: Any) -> int:
     with connection, connection.cursor() as cursor:
-        cursor.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")
+        cursor.execute(
+            "SELECT (pg_catalog.pg_current_wal_lsn() OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"
+        )
         return int(cursor.fetchone()[0])
 
 
@@ -271,7 +273,7 @@ def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> 
     try:
         with connection, connection.cursor() as cursor:
             for setting, value in PINS.items():
-                cursor.execute("SELECT set_config(%s, %s, false)", (setting, value))
+                cursor.execute("SELECT pg_catalog.set_config(%s, %s, false)", (setting, value))
         own = rebuild.server_rows(connection, name, columns, key)
     finally:
         connection.close()

@@ -63,9 +63,10 @@ def server_rows(
             name = '"' + field.name.replace('"', '""') + '"'
             if field.name in times:
                 # Spark's time is a string with six digits behind the point.
-                name = f"to_char(date '2000-01-01' + {name}, 'HH24:MI:SS.US')"
+                moment = f"'2000-01-01'::pg_catalog.date OPERATOR(pg_catalog.+) {name}"
+                name = f"pg_catalog.to_char({moment}, 'HH24:MI:SS.US')"
             elif pa.types.is_string(field.type):
-                name = f"{name}::text"
+                name = f"{name}::pg_catalog.text"
             asked.append(name)
         cursor.execute(f"SELECT {', '.join(asked)} FROM {table}")
         for values in cursor:

@@ -12,22 +12,22 @@ SLOT = "shop_slot"
 PUBLICATION = "shop"
 
 SCHEMA = """
-CREATE TYPE order_status AS ENUM ('new', 'paid', 'sent', 'returned');
-CREATE DOMAIN price AS numeric(12,2) CHECK (VALUE >= 0);
-CREATE TABLE customers (
+CREATE TYPE public.order_status AS ENUM ('new', 'paid', 'sent', 'returned');
+CREATE DOMAIN public.price AS numeric(12,2) CHECK (VALUE >= 0);
+CREATE TABLE public.customers (
     id int PRIMARY KEY, name text NOT NULL, email varchar(80), born date, vip bool DEFAULT false,
     phones text[], joined timestamptz DEFAULT now());
-CREATE TABLE products (
+CREATE TABLE public.products (
     sku uuid PRIMARY KEY, title text, price numeric(10,2), weight float8, attributes jsonb, picture bytea,
     description text);
-CREATE TABLE orders (
-    id bigint PRIMARY KEY, customer int, status order_status, total price, rating numeric, placed timestamp,
-    slot time, tags int[]);
-CREATE TABLE order_lines (
+CREATE TABLE public.orders (
+    id bigint PRIMARY KEY, customer int, status public.order_status, total public.price, rating numeric,
+    placed timestamp, slot time, tags int[]);
+CREATE TABLE public.order_lines (
     order_id bigint, line smallint, sku uuid, quantity int, price real, PRIMARY KEY (order_id, line));
-CREATE TABLE "Audit Log" (at timestamptz, what text, detail json);
-ALTER TABLE "Audit Log" REPLICA IDENTITY FULL;
-ALTER TABLE products ALTER description SET STORAGE EXTERNAL;
+CREATE TABLE public."Audit Log" (at timestamptz, what text, detail json);
+ALTER TABLE public."Audit Log" REPLICA IDENTITY FULL;
+ALTER TABLE public.products ALTER description SET STORAGE EXTERNAL;
 """
 
 # Each table with the columns that tell its rows apart.
@@ -40,9 +40,14 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
+# What somebody planted in another schema is not called: these statements have operators and functions without a schema.
+_PATH = "SET search_path = pg_catalog"
+
+
 def prepare(connection: Any) -> None:
     """Makes the tables and the publication."""
     with connection.cursor() as cursor:
+        cursor.execute(_PATH)
         cursor.execute(SCHEMA)
         cursor.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
         connection.commit()
@@ -56,6 +61,7 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
     """
     chance = random.Random(seed)
     with connection.cursor() as cursor:
+        cursor.execute(_PATH)
         for step in _steps(cursor, chance, orders):
             connection.commit()
             yield step
@@ -63,7 +69,7 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
 
 def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
     cursor.execute(
-        "INSERT INTO customers SELECT i, 'Customer ' || i, 'c' || i || '@example.org',"
+        "INSERT INTO public.customers SELECT i, 'Customer ' || i, 'c' || i || '@example.org',"
         " date '1950-01-01' + i * 7 %% 20000,"
         " i %% 10 = 0, CASE WHEN i %% 3 = 0 THEN NULL ELSE ARRAY['+49 30 ' || i, NULL, '\"mobile\", ' || i] END,"
         " timestamptz '2024-01-01 00:00+00' + i * interval '1 hour 3 seconds 17 microseconds'"
@@ -71,7 +77,8 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         (max(orders // 20, 10),),
     )
     cursor.execute(
-        "INSERT INTO products SELECT md5('sku' || i)::uuid, 'Product ' || i, (i * 7919 % 100000) / 100.0, sqrt(i),"
+        "INSERT INTO public.products"
+        " SELECT md5('sku' || i)::uuid, 'Product ' || i, (i * 7919 % 100000) / 100.0, sqrt(i),"
         " jsonb_build_object('colour', (ARRAY['red','green','blue'])[1 + i % 3], 'size', i % 40),"
         " decode(md5('p' || i), 'hex'), repeat('long text ' || i || ' ', 400)"
         " FROM generate_series(1, 200) i"
@@ -83,7 +90,7 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         first = placed + 1
         last = placed + count
         cursor.execute(
-            "INSERT INTO orders (id, customer, status, total, rating, placed, slot, tags)"
+            "INSERT INTO public.orders (id, customer, status, total, rating, placed, slot, tags)"
             " SELECT i, 1 + i %% %s, 'new', (i * 31 %% 500000) / 100.0,"
             " CASE WHEN i %% 5 = 0 THEN NULL ELSE i / 7.0 END,"
             " timestamp '2025-01-01' + i * interval '61.000001 seconds', time '08:00' + i * interval '1 second',"
@@ -91,44 +98,46 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
             (max(orders // 20, 10), first, last),
         )
         cursor.execute(
-            "INSERT INTO order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9,"
+            "INSERT INTO public.order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9,"
             " (i %% 1000) / 8.0"
             " FROM generate_series(%s, %s) i, generate_series(1, 3) l",
             (first, last),
         )
         cursor.execute(
-            "UPDATE orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",
+            "UPDATE public.orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",
             (first, last),
         )
         cursor.execute(
-            "UPDATE order_lines SET quantity = quantity + 1 WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s",
+            "UPDATE public.order_lines SET quantity = quantity + 1"
+            " WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s",
             (first, last),
         )
         cursor.execute(
-            "DELETE FROM order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s",
+            "DELETE FROM public.order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s",
             (first, last),
         )
         # The long description is TOASTed and not sent again: the rebuilt row must keep it.
         cursor.execute(
-            "UPDATE products SET price = price + 0.01 WHERE md5(sku::text) < %s",
+            "UPDATE public.products SET price = price + 0.01 WHERE md5(sku::text) < %s",
             (f"{chance.randrange(256):02x}",),
         )
         cursor.execute(
-            "INSERT INTO \"Audit Log\" SELECT clock_timestamp(), %s || i, json_build_object('n', i)"
+            "INSERT INTO public.\"Audit Log\" SELECT clock_timestamp(), %s || i, json_build_object('n', i)"
             " FROM generate_series(1, 5) i",
             (f"batch {first} ",),
         )
         placed = last
         if placed - count < orders // 2 <= placed:
             # A savepoint that is rolled back leaves no trace; then the schema moves on, in mid-stream.
-            cursor.execute("SAVEPOINT s; DELETE FROM orders; ROLLBACK TO SAVEPOINT s")
+            cursor.execute("SAVEPOINT s; DELETE FROM public.orders; ROLLBACK TO SAVEPOINT s")
             cursor.execute(
-                "ALTER TABLE orders ADD COLUMN courier text; ALTER TABLE customers ALTER id TYPE bigint"
+                "ALTER TABLE public.orders ADD COLUMN courier text;"
+                " ALTER TABLE public.customers ALTER id TYPE bigint"
             )
-            cursor.execute("UPDATE orders SET courier = 'bike ' || id WHERE id % 3 = 0")
-            cursor.execute('TRUNCATE "Audit Log"')
+            cursor.execute("UPDATE public.orders SET courier = 'bike ' || id WHERE id % 3 = 0")
+            cursor.execute('TRUNCATE public."Audit Log"')
         yield count
-    cursor.execute("UPDATE orders SET id = -id WHERE id % 100 = 0")  # the key changes
-    cursor.execute("DELETE FROM customers WHERE id % 50 = 0")
-    cursor.execute("UPDATE \"Audit Log\" SET what = upper(what) WHERE what LIKE '%1'")
+    cursor.execute("UPDATE public.orders SET id = -id WHERE id % 100 = 0")  # the key changes
+    cursor.execute("DELETE FROM public.customers WHERE id % 50 = 0")
+    cursor.execute("UPDATE public.\"Audit Log\" SET what = upper(what) WHERE what LIKE '%1'")
     yield 0
