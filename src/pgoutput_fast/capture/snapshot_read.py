@@ -84,9 +84,16 @@ def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
 
 
 def copy_query(
-    table: SnapshotTable, each: ReadRange, as_text: frozenset[str], wanted: Sequence[str] | None
+    table: SnapshotTable,
+    each: ReadRange,
+    as_text: frozenset[str],
+    wanted: Sequence[str] | None,
+    search_path: str | None = None,
 ) -> str:
-    """The COPY of a range: all columns in order, those that are not wanted as nulls."""
+    """The COPY of a range: all columns in order, those that are not wanted as nulls.
+
+    With a search path, as an SQL literal, the query sets it before it reads a row: values are printed along it.
+    """
     columns = []
     for column in table.relation.columns:
         name = quote_identifier(column.name)
@@ -100,7 +107,10 @@ def copy_query(
             )
         else:
             columns.append(name)
-    conditions = [f"({sql})" for sql in (each.condition(), table.row_filter) if sql is not None]
+    # It refers to no column: the server looks at it once, before it reads.
+    sets_path = f"(SELECT pg_catalog.set_config('search_path', {search_path}, true)) IS NOT NULL"
+    before = sets_path if search_path is not None else None
+    conditions = [f"({sql})" for sql in (before, each.condition(), table.row_filter) if sql is not None]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"COPY (SELECT {', '.join(columns)} FROM ONLY {each.part.name}{where}) TO STDOUT (FORMAT binary)"
 
@@ -168,7 +178,8 @@ class SnapshotReader:
                 )
                 found = cursor.fetchone()
                 if found == (each.part.oid, each.part.filenode):
-                    query = copy_query(table, each, as_text, None if wanted is None else list(wanted))
+                    path = None if table.row_filter is None else _without_path(cursor)
+                    query = copy_query(table, each, as_text, None if wanted is None else list(wanted), path)
                     try:
                         self._copy(query, rows)
                     except psycopg2.Error:
@@ -202,6 +213,18 @@ class SnapshotReader:
             if len(messages):
                 # Messages are rows, one behind the other: their bytes are the stream.
                 rows.write(messages.buffers()[2])
+
+
+def _without_path(cursor: Any) -> str:
+    """Leaves only pg_catalog in the transaction's search path; what was there, as an SQL literal.
+
+    A row filter is the server's text, whose operators have no schema. It has only what is built in: what somebody
+    planted elsewhere since the filter was read must not be called in its place.
+    """
+    cursor.execute("SELECT pg_catalog.quote_literal(pg_catalog.current_setting('search_path'))")
+    (path,) = cursor.fetchone()
+    cursor.execute("SET LOCAL search_path = pg_catalog")
+    return str(path)
 
 
 def _was(what: str, table: SnapshotTable, each: ReadRange) -> str:
