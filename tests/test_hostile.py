@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +31,12 @@ from pgoutput_fast.capture.session import connect, current_lsn
 from pgoutput_fast.capture.snapshot_holder import hold_snapshot
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.segments import list_segments, read_segment
+from test_sql import FILES, statements
 
 VERSIONS = (10, 14, 18)
 
-# A copy of all that pg_catalog has, in a schema that is looked into before. Every call of a function or an operator
+# A copy of what pg_catalog has under the words of the source's SQL, and of all its operators, in a schema that is
+# looked into before. Every call of a function or an operator
 # fails: this function of the server's takes any arguments, and refuses. A domain refuses every value, a table has no
 # column.
 _PLANT = """
@@ -44,10 +47,12 @@ DECLARE
     kind jsonb := CASE WHEN current_setting('server_version_num')::int >= 110000 THEN '{"prokind": "f"}'::jsonb
                   ELSE '{"proisagg": false, "proiswindow": false}' END;
     trap oid;
+    words text[] := string_to_array('{words}', ' ');
 BEGIN
     CREATE FUNCTION public.trap() RETURNS bool LANGUAGE internal AS 'shell_in';
     trap := 'public.trap'::regproc;
-    FOR one IN SELECT p AS it, p.oid FROM pg_proc p WHERE pronamespace = 'pg_catalog'::regnamespace LOOP
+    FOR one IN SELECT p AS it, p.oid FROM pg_proc p WHERE pronamespace = 'pg_catalog'::regnamespace
+               AND proname::text = ANY (words) LOOP
         INSERT INTO pg_proc SELECT (jsonb_populate_record(one.it, kind || jsonb_build_object(
             'pronamespace', 'public'::regnamespace::oid::text, 'prolang', '12', 'prosrc', 'shell_in', 'probin', NULL,
             'proisstrict', false, 'provolatile', 'i', 'proretset', false)
@@ -61,11 +66,11 @@ BEGIN
             || CASE WHEN modern THEN jsonb_build_object('oid', (one.oid::int8 + 1000000)::text) ELSE '{}' END)).*;
     END LOOP;
     FOR one IN SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r')
-               AND typname NOT LIKE '\\_%' LOOP
+               AND typname::text = ANY (words) LOOP
         EXECUTE format('CREATE DOMAIN public.%I AS pg_catalog.text CHECK (false)', one.typname);
     END LOOP;
     FOR one IN SELECT relname FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace
-               AND relkind IN ('r', 'v') LOOP
+               AND relkind IN ('r', 'v') AND relname::text = ANY (words) LOOP
         EXECUTE format('CREATE TABLE public.%I ()', one.relname);
     END LOOP;
 END
@@ -88,6 +93,11 @@ CREATE PUBLICATION captured FOR TABLE shop.orders{filter}, shop.parted{root};
 """
 
 
+def _words(sql: str) -> list[str]:
+    # The tests' own queries without a schema are of these words, too.
+    return [*re.findall(r"\w+", sql.lower()), "now"]
+
+
 class Hostile:
     """A database with a copy of pg_catalog in `public`, and sessions that look there first."""
 
@@ -95,7 +105,7 @@ class Hostile:
         self.database = database
         major = database.version
         partitioned = " PARTITION BY LIST (part)" if major >= 11 else ""
-        statements = [
+        created = [
             _TABLES.format(
                 partitioned=partitioned,
                 filter=" WHERE (tags @> ARRAY[1] OR note IS NULL)" if major >= 15 else "",
@@ -103,13 +113,16 @@ class Hostile:
             )
         ]
         if partitioned and major >= 13:
-            statements += [
+            created += [
                 "CREATE TABLE shop.part_1 PARTITION OF shop.parted FOR VALUES IN (1)",
                 "INSERT INTO shop.parted VALUES (1, 1)",
             ]
         elif partitioned:
-            statements += ["DROP TABLE shop.parted", "CREATE TABLE shop.parted (id int PRIMARY KEY)"]
-        database.execute(*statements, _PLANT)
+            created += ["DROP TABLE shop.parted", "CREATE TABLE shop.parted (id int PRIMARY KEY)"]
+        words = " ".join(
+            sorted({word for path in FILES for _, sql in statements(path) for word in _words(sql)})
+        )
+        database.execute(*created, _PLANT.replace("{words}", words))
 
     @property
     def dsn(self) -> str:
