@@ -107,7 +107,7 @@ def test_a_column_that_is_left_out_may_bear_a_metadata_name() -> None:
 def test_wrong_choices() -> None:
     for columns, error, message in (
         (["id"], TypeError, "must map tables"),
-        ({"public.t": "id"}, TypeError, "collections of names"),
+        ({"public.t": "id"}, TypeError, "list of names"),
         ({"public.t": [1]}, TypeError, "collections of names"),
         ({"a.b.c": ["id"]}, ValueError, r"columns: 'a\.b\.c' is no qualified name"),
     ):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgoutput_fast._core.describe import parse_relation
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
 
@@ -68,6 +69,9 @@ class Relation:
     name: str
     replica_identity: str
     columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        expect_list("columns", self.columns, "Column")
 
     def __hash__(self) -> int:
         return hash(self.version)
@@ -176,6 +180,7 @@ class Catalog:
     def __init__(
         self, relations: Iterable[Relation] = (), types: Iterable[UserType] | UserTypes = NO_TYPES
     ) -> None:
+        expect_list("relations", relations, "Relation")
         self._by_version: dict[int, Relation] = {relation.version: relation for relation in relations}
         self._types = types if isinstance(types, UserTypes) else UserTypes(types)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -133,6 +134,7 @@ class Decoder:
             DecodeError: as `decode` does; the decoder is then as it was before the piece.
             SpillError: if changes that wait cannot be read back.
         """
+        expect_list("batches", batches, "payloads' batches")
         for batch in batches:
             if self._view is None:
                 yield self.decode(*_columns(batch))

@@ -36,6 +36,7 @@ from pgoutput_fast.encode_messages import (
     encode_type,
     encode_update,
 )
+from pgoutput_fast.lists import expect_list
 
 __all__ = [
     "UNCHANGED",
@@ -187,6 +188,8 @@ class Writer:
         have `old` (the whole row, for replica identity full) or `key` (the identity, null elsewhere). A
         delete has `old` or `key`.
         """
+        for argument, cells in (("new", new), ("old", old), ("key", key)):
+            expect_list(argument, cells, "cells")
         prefix = self._xid_prefix("change", xid)
         for argument, cells in (("new", new), ("old", old), ("key", key)):
             if cells is not None and len(cells) != len(relation.columns):
@@ -214,6 +217,7 @@ class Writer:
         xid: int | None = None,
     ) -> list[bytes]:
         """One Truncate of all `relations`, after those of them that are not known yet."""
+        expect_list("relations", relations, "RelationSpec")
         prefix = self._xid_prefix("truncate", xid)
         if not relations:
             raise ValueError("relations must not be empty")

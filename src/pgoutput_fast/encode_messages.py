@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 from pgoutput_fast.encode_values import to_microseconds
+from pgoutput_fast.lists import expect_list
 
 __all__ = [
     "UNCHANGED",
@@ -92,6 +93,9 @@ class RelationSpec:
     columns: tuple[ColumnSpec, ...]
     replica_identity: str = "d"
 
+    def __post_init__(self) -> None:
+        expect_list("columns", self.columns, "ColumnSpec")
+
 
 def encode_begin(final_lsn: int, commit_timestamp: Timestamp, xid: int) -> bytes:
     """`B`: begin of a transaction that is sent whole."""
@@ -152,6 +156,7 @@ def encode_type(oid: int, namespace: str, name: str, *, xid: int | None = None) 
 
 def encode_insert(relation_oid: int, new: Sequence[Cell], *, xid: int | None = None) -> bytes:
     """`I`: a new row."""
+    expect_list("new", new, "cells")
     return b"".join((b"I", _xid_prefix(xid), _uint32("relation_oid", relation_oid), b"N", encode_tuple(new)))
 
 
@@ -164,6 +169,9 @@ def encode_update(
     xid: int | None = None,
 ) -> bytes:
     """`U`, with the whole old row (`O`), its identity (`K`) or neither before the new row (`N`)."""
+    expect_list("new", new, "cells")
+    expect_list("old", old, "cells")
+    expect_list("key", key, "cells")
     before = b"" if old is None and key is None else _old_tuple(old, key)
     return b"".join(
         (b"U", _xid_prefix(xid), _uint32("relation_oid", relation_oid), before, b"N", encode_tuple(new))
@@ -178,6 +186,8 @@ def encode_delete(
     xid: int | None = None,
 ) -> bytes:
     """`D`, with the whole old row (`O`) or its identity (`K`)."""
+    expect_list("old", old, "cells")
+    expect_list("key", key, "cells")
     return b"".join((b"D", _xid_prefix(xid), _uint32("relation_oid", relation_oid), _old_tuple(old, key)))
 
 
@@ -189,6 +199,7 @@ def encode_truncate(
     xid: int | None = None,
 ) -> bytes:
     """`T`: truncate of relations, at least one on a real server."""
+    expect_list("relation_oids", relation_oids, "oids")
     return b"".join(
         (
             b"T",
@@ -301,6 +312,7 @@ def encode_rollback_prepared(
 
 def encode_tuple(cells: Sequence[Cell]) -> bytes:
     """A TupleData: the number of cells and each cell with its format letter."""
+    expect_list("cells", cells, "cells")
     parts = [_int16("cells", len(cells))]
     for cell in cells:
         if cell is None:

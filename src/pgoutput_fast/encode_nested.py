@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pgoutput_fast.encode_values import to_binary, to_text
+from pgoutput_fast.lists import expect_list
 
 __all__ = [
     "EMPTY_RANGE_BINARY",
@@ -67,6 +68,7 @@ def range_to_binary(lower: bytes | None, upper: bytes | None, brackets: Brackets
 
 def multirange_to_text(ranges: Sequence[str]) -> str:
     """A multirange of ranges, which are neither null nor empty, in ascending order."""
+    expect_list("ranges", ranges, "ranges")
     if EMPTY_RANGE_TEXT in ranges:
         raise ValueError("a multirange holds no empty range")
     return "{" + ",".join(ranges) + "}"
@@ -74,6 +76,7 @@ def multirange_to_text(ranges: Sequence[str]) -> str:
 
 def multirange_to_binary(ranges: Sequence[bytes]) -> bytes:
     """A multirange of ranges, which are neither null nor empty, in ascending order."""
+    expect_list("ranges", ranges, "ranges")
     if EMPTY_RANGE_BINARY in ranges:
         raise ValueError("a multirange holds no empty range")
     return struct.pack(">i", len(ranges)) + b"".join(map(_sized, ranges))
@@ -85,11 +88,13 @@ def record_to_text(fields: Sequence[str | None]) -> str:
     >>> record_to_text(["1", None, "", 'a "b" c'])
     '(1,,"","a ""b"" c")'
     """
+    expect_list("fields", fields, "fields")
     return "(" + ",".join("" if each is None else _quoted(each, _SPECIAL_IN_RECORDS) for each in fields) + ")"
 
 
 def record_to_binary(fields: Sequence[tuple[int, bytes | None]]) -> bytes:
     """A composite of these fields, each an oid and a value."""
+    expect_list("fields", fields, "fields")
     parts = [struct.pack(">i", len(fields))]
     for oid, value in fields:
         parts += (struct.pack(">I", oid), _sized(value))
@@ -98,6 +103,7 @@ def record_to_binary(fields: Sequence[tuple[int, bytes | None]]) -> bytes:
 
 def list_to_binary(elem_oid: int, items: Sequence[bytes | None], lower_bound: int = 1) -> bytes:
     """A one-dimensional array of elements whose type has the oid `elem_oid`."""
+    expect_list("items", items, "items")
     head = struct.pack(">iiI", 1 if items else 0, any(item is None for item in items), elem_oid)
     bounds = struct.pack(">ii", len(items), lower_bound) if items else b""
     return head + bounds + b"".join(map(_sized, items))

@@ -41,6 +41,7 @@ from typing import NamedTuple, NoReturn
 from uuid import UUID
 
 from pgoutput_fast.encode_printed import PRINTED
+from pgoutput_fast.lists import expect_list
 
 __all__ = ["array_to_binary", "array_to_text", "to_binary", "to_microseconds", "to_text"]
 
@@ -70,6 +71,7 @@ def array_to_binary(
 
     An empty array has no dimension, and so no lower bound.
     """
+    expect_list("items", items, "items")
     if not 0 <= elem_oid < 2**32:
         raise ValueError("elem_oid must be an unsigned 32-bit integer")
     _check_bounds(items, lower_bound)
@@ -95,6 +97,7 @@ def array_to_text(items: Sequence[str | None], lower_bound: int = 1, delimiter: 
     >>> array_to_text(["1", None, "null", 'a "b"'])
     '{1,NULL,"null","a \\\\"b\\\\""}'
     """
+    expect_list("items", items, "items")
     _check_bounds(items, lower_bound)
     bounds = f"[{lower_bound}:{lower_bound + len(items) - 1}]=" if items and lower_bound != 1 else ""
     elements = ("NULL" if item is None else _quoted(item, delimiter) for item in items)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pgoutput_fast.catalog import Relation
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 
 __all__ = ["Options"]
@@ -142,7 +143,8 @@ def _pin(schema: Any) -> pa.Schema | Relation:
 
 
 def _names(names: Any) -> frozenset[str]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    expect_list("columns", names)
+    if not all(isinstance(name, str) for name in names):
         raise TypeError("columns must hold collections of names")
     return frozenset(names)
 

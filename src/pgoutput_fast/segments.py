@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segment_layout import write_rows
 from pgoutput_fast.segment_names import name_of, named_segments
@@ -73,6 +74,9 @@ class Source:
     publications: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        expect_list("publications", self.publications)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {
@@ -115,6 +119,7 @@ class RowGroup:
 
     def may_hold(self, relations: Collection[int]) -> bool:
         """Whether a row of one of these relations can be here."""
+        expect_list("relations", relations, "oids")
         if self.relations is None:
             return False
         first, last = self.relations
@@ -156,6 +161,7 @@ class Segment:
 
     def row_groups_of(self, relations: Collection[int]) -> list[int]:
         """Which row groups can hold rows of these relations (oids)."""
+        expect_list("relations", relations, "oids")
         return [k for k, group in enumerate(self.row_groups) if group.may_hold(relations)]
 
 
@@ -266,6 +272,8 @@ def read_segment(
     Raises:
         ValueError: as `open_segment`.
     """
+    expect_list("relations", relations, "oids")
+    expect_list("row_groups", row_groups, "ordinals")
     try:
         with pq.ParquetFile(open_file(os.fspath(path))) as file:
             segment = _segment(_place(path), file.metadata)

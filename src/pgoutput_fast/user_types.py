@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from pgoutput_fast.lists import expect_list
+
 __all__ = ["NO_TYPES", "TypeField", "UserType", "UserTypes"]
 
 Kind = Literal["base", "enum", "domain", "composite", "range", "multirange", "array"]
@@ -61,6 +63,10 @@ class UserType:
     fields: tuple[TypeField, ...] = ()
     delimiter: str = ","
     extension: str = ""
+
+    def __post_init__(self) -> None:
+        expect_list("labels", self.labels, "labels")
+        expect_list("fields", self.fields, "TypeField")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; what is as usual is left out."""
@@ -139,6 +145,7 @@ class UserTypes(Mapping[int, UserType]):
     """
 
     def __init__(self, types: Iterable[UserType] = ()) -> None:
+        expect_list("types", types, "UserType")
         self._by_oid = {each.oid: each for each in types}
         self._hash = hash(frozenset(self._by_oid.values()))
 

@@ -10,6 +10,7 @@ from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.published import of_publications, of_table, read_tables
 from pgoutput_fast.capture.session import Server, read_server, session
 from pgoutput_fast.capture.slots import Slot, read_slots
+from pgoutput_fast.lists import expect_list
 
 __all__ = ["Report", "check"]
 
@@ -61,8 +62,7 @@ def check(
     Raises:
         psycopg2.Error: if the server cannot be asked.
     """
-    if isinstance(publications, str):
-        raise TypeError("publications must be a list of names")
+    expect_list("publications", publications)
     with session(dsn) as cursor:
         server = read_server(cursor)
         found = list(_of_server(cursor, server))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pgoutput_fast.lists import expect_list
+
 __all__ = ["plugin_options"]
 
 # Since which major version pgoutput takes an option, and since which protocol.
@@ -38,6 +40,7 @@ def plugin_options(
 
     Raises:
         ValueError: for an option that this version does not take, and for no publication.
+        TypeError: for a text in place of a list of publications.
 
     >>> plugin_options(180001, ["all"])
     {'proto_version': '4', 'publication_names': '"all"', 'streaming': 'parallel', 'messages': 'true'}
@@ -46,10 +49,11 @@ def plugin_options(
     >>> plugin_options(100023, ["all", 'so "called"'])
     {'proto_version': '1', 'publication_names': '"all","so ""called\"""'}
     """
+    expect_list("publications", publications)
     major = version // 10000
     if major < 10:
         raise ValueError(f"pgoutput came with PostgreSQL 10; this server is {version}")
-    if isinstance(publications, str) or not publications:
+    if not publications:
         raise ValueError("publications must name at least one publication")
     newest = next(protocol for since, protocol in _PROTOCOLS if major >= since)
     overrides = dict(overrides or {})

@@ -34,6 +34,7 @@ from pgoutput_fast.capture.session import read_position, read_server, session
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.options import Options
 from pgoutput_fast.segments import Segment, Source
 from pgoutput_fast.state import StreamState
@@ -96,6 +97,7 @@ class Capture:
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
     ) -> None:
+        expect_list("publications", publications)
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
         self._through = through

@@ -21,6 +21,7 @@ from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
 from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import describe_tables
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.options import Options
 
@@ -111,10 +112,10 @@ class Snapshot:
         user_types: bool = True,
         range_bytes: int = RANGE_BYTES,
     ) -> None:
+        expect_list("publications", publications)
+        expect_list("tables", tables)
         if range_bytes < 1:
             raise ValueError("range_bytes must be a number of bytes")
-        if isinstance(tables, str) or isinstance(publications, str):
-            raise ValueError("tables and publications must be lists of names")
         self._dsn = dsn
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()

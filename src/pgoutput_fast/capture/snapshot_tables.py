@@ -8,6 +8,7 @@ from typing import Any
 
 from pgoutput_fast.catalog import Catalog, Column, Relation, version_of
 from pgoutput_fast.enrich import read_types
+from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import quote_qualified_name
 from pgoutput_fast.options import Options
 from pgoutput_fast.types import ColumnType, column_type_of
@@ -226,8 +227,9 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     if named:
         cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
         return list(cursor.fetchall())
-    if isinstance(publications, str) or not publications:
-        raise ValueError("publications must be a list of names")
+    expect_list("publications", publications)
+    if not publications:
+        raise ValueError("publications must name at least one publication")
     cursor.execute(
         "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
         (list(publications),),
