@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgoutput_fast.lsn import format_lsn
+
 __all__ = ["DecodeError", "SpillError", "reason_text"]
 
 
@@ -47,7 +49,7 @@ class DecodeError(ValueError):
         if row is not None:
             place.append(f"row {row}")
         if lsn is not None:
-            place.append(f"LSN {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
+            place.append(f"LSN {format_lsn(lsn)}")
         if relation is not None:
             place.append(f"relation {relation}")
         if column is not None:
