@@ -48,6 +48,10 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
     for kind in set(map(type, items)):
         if kind is type(None):
             raise TypeError(f"{what} {_EXPECTED}; there is None among them")
+        if issubclass(kind, tuple | list | dict):
+            raise TypeError(
+                f"{what} {_EXPECTED}; there is a {kind.__name__} among them{_of_rows(what, items, kind)}"
+            )
         if issubclass(kind, str):
             raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them. {_TEXT}")
         # NumPy's fixed-width strings have lost their last zero bytes.
@@ -56,6 +60,19 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
     # More than 2 GiB come back in chunks.
     array = pa.array(items, pa.binary())
     return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+
+
+def _of_rows(what: str, items: list[Any], kind: type) -> str:
+    """What to pass instead of the rows that a query of a slot's changes gave: (lsn, xid, data), or some of these."""
+    row: Any = next(item for item in items if type(item) is kind)
+    places = list(row) if isinstance(row, dict) else range(len(row))
+    data = [place for place in places if isinstance(row[place], bytes | bytearray | memoryview)]
+    if len(data) != 1:
+        return ""
+    # psycopg2 and psycopg give a pg_lsn as text.
+    lsn = [place for place in places if isinstance(row[place], str) and "/" in row[place]]
+    more = f", lsn=[row[{lsn[0]!r}] for row in rows]" if lsn else ""
+    return f". Of such rows pass {what}=[bytes(row[{data[0]!r}]) for row in rows]{more}"
 
 
 def _checked(array: pa.Array, what: str) -> pa.Array:

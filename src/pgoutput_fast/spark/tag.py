@@ -302,4 +302,4 @@ def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known:
     if not found:
         return known
     first = min(found, key=lambda row: row["seq"])
-    return DecodeError(first["reason"], seq=first["seq"], lsn=first["lsn"], byte_offset=first["byte_offset"])
+    return DecodeError(**first.asDict())
