@@ -85,6 +85,7 @@ CURVES: dict[str, Curve] = {
     "Relations sent again, 200 rows each": Curve(
         lambda n: shapes.resent(n, 400 * n), "message", (1, 10, 100, 1_000), (10_000,)
     ),
+    "versions of a relation, as one table": Curve(shapes.versions, "version", (10, 100, 1_000), (10_000,)),
     "columns": Curve(lambda n: shapes.columns(n, 1_000_000 // n), "cell", (1, 10, 100, 1_000, 1_600)),
     "bytes of a text": Curve(
         lambda n: shapes.long_cell(n, max(1, min(200_000, 20_000_000 // n))),

@@ -42,6 +42,7 @@ __all__ = [
     "resent",
     "subtransactions",
     "transactions",
+    "versions",
 ]
 
 INT4, TEXT, BYTEA, JSONB, INT4_ARRAY = 23, 25, 17, 3802, 1007
@@ -57,11 +58,13 @@ class Shape:
         known: what a decoder has to have decoded before.
         calls: the payloads of each call.
         units: how many messages, cells, bytes or calls that is: what the cost is divided by.
+        table: what is asked for of what each call gives.
     """
 
     known: list[bytes]
     calls: list[pa.Array]
     units: int
+    table: str | None = None
 
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
         """Decodes all calls, on a decoder that knows what it must."""
@@ -70,7 +73,9 @@ class Shape:
 
         def run() -> None:
             for call in self.calls:
-                decoder.decode(call)
+                decoded = decoder.decode(call)
+                if self.table is not None:
+                    decoded.table(self.table)
 
         return run
 
@@ -177,6 +182,16 @@ def first_seen(count: int) -> Shape:
         for k in range(1, count + 1)
     ]
     return Shape([BEGIN, _relation(0)], calls, 10 * count)
+
+
+def versions(count: int) -> Shape:
+    """A row of each of many versions of a relation, which rename a column, as one table. Units: versions."""
+    messages = []
+    for k in range(count):
+        columns = ColumnSpec("id", INT4, key=True), ColumnSpec(f"c{k}", TEXT)
+        messages.append(encode_relation(RelationSpec(FIRST_OID, "public", "t", columns)))
+        messages.append(encode_insert(FIRST_OID, ["1", "some text"]))
+    return Shape([BEGIN], [_array(messages)], count, "public.t")
 
 
 def subtransactions(count: int, aborted: bool) -> Shape:

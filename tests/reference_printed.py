@@ -171,11 +171,13 @@ def timetz_from_binary(raw: bytes) -> str:
     reader = Reader(raw)
     micros, west = reader.number("q"), reader.i32()
     reader.end()
-    if not 0 <= micros <= 86_400_000_000 or abs(west) >= 16 * 3600:
+    if not 0 <= micros <= 86_400_000_000:
         raise MalformedError("timetz")
     seconds, fraction = divmod(micros, 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     text += f".{fraction:06d}".rstrip("0") if fraction else ""
+    if west == -(2**31):
+        return text + "+4294370773:4294967282:4294967288"  # numbers that wrapped
     zone = f"{abs(west) // 3600:02d}:{abs(west) // 60 % 60:02d}:{abs(west) % 60:02d}"
     zone = zone.removesuffix(":00").removesuffix(":00") if zone.endswith(":00") else zone
     return text + ("-" if west > 0 else "+") + zone

@@ -352,7 +352,7 @@ def float_from_text(raw: bytes, significant_bits: int, least_exponent: int) -> f
 
 DATE = r"([0-9]{4}|[1-9][0-9]{4,6})-([0-9]{2})-([0-9]{2})"
 CLOCK = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?"
-ZONE = r"([+-])([0-9]{2})(?::([0-9]{2})(?::([0-9]{2}))?)?"
+ZONE = r"([+-])([0-9]{2}|[1-9][0-9]{2})(?::([0-9]{2})(?::([0-9]{2}))?)?"
 ERA = r"( BC)?"
 
 
@@ -402,9 +402,10 @@ def timestamp_from_text(raw: bytes) -> int:
 def timestamptz_from_text(raw: bytes) -> int:
     found = fields(raw, DATE + " " + CLOCK + ZONE + ERA, "timestamptz")
     sign, hours, minutes, seconds = found[7:11]
-    if int(hours or 0) > 15:
-        raise MalformedError("no such time zone offset")
     offset = microseconds_of_day(hours or "0", minutes or "0", seconds or "0", None)
+    # The widest POSIX zones: UTC+167:59:60, and an hour east of UTC-167:59:60 in summer.
+    if offset > (169 if sign == "+" else 168) * 3600 * MICROSECONDS_A_SECOND:
+        raise MalformedError("no such time zone offset")
     return timestamp_from_fields((*found[:7], found[11]), -offset if sign == "+" else offset)
 
 

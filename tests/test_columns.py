@@ -89,7 +89,7 @@ def test_others_are_not_looked_into() -> None:
 
 def test_no_columns_at_all_by_oid() -> None:
     wal = _wal(["1", encode.UNCHANGED, None, None])
-    for columns in ({16384: []}, {'public."t"': ()}, {"public.t": {"nothing"}}):
+    for columns in ({16384: []}, {'public."t"': ()}):
         table = pgo.decode(wal, options=pgo.Options(columns=columns)).table("public.t")
         assert table.schema.names[-1] == "_unrepresentable"
         assert table.column("_seq").to_pylist() == [2]
@@ -124,3 +124,65 @@ def test_tagged_payloads_and_pickles() -> None:
     (batch,) = (each.batch for each in pgo.decode_tagged(tagged, state.catalog, options).changes[:1])
     assert batch.schema.field("on").type == pa.date32()
     assert batch.schema.names[-2:] == ["_unrepresentable", "on"]
+
+
+@pytest.mark.parametrize("transactions", ["as_sent", "committed"])
+@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+def test_a_misspelt_column_is_an_error_once_the_relation_is_known(transactions: Any, on_error: Any) -> None:
+    said = r"public\.t has no column 'tag' \(did you mean 'tags'\?\) .*there is 'id', 'doc', 'on', 'tags'$"
+    wal = _wal(["1", None, None, None])
+    for table in ("public.t", 16384):
+        options = pgo.Options(transactions=transactions, on_error=on_error, columns={table: ["id", "tag"]})
+        decoder = pgo.Decoder(options)
+        decoder.decode(wal[:2])  # Begin and Relation
+        before = decoder.state
+        with pytest.raises(ValueError, match=said):
+            decoder.decode(wal[2:])
+        assert decoder.state == before
+        with pytest.raises(ValueError, match=said):
+            decoder.decode([]).table("public.t")
+    tagged, state = pgo.tag(wal)
+    with pytest.raises(ValueError, match=said):
+        pgo.decode_tagged(tagged, state.catalog, pgo.Options(columns={"public.t": ["tag"]}))
+    # Of another relation nobody knows anything.
+    assert pgo.decode(wal, options=pgo.Options(columns={"public.v": ["tag"]})).table("public.t").num_rows == 1
+
+
+def _version(*names: str) -> RelationSpec:
+    return RelationSpec(16384, "public", "t", tuple(ColumnSpec(name, 23) for name in names))
+
+
+def test_a_column_that_only_some_versions_have_is_none() -> None:
+    """A stream that had it goes on where it is dropped, in other processes as well; one that never had it does not."""
+    writer = Writer()
+    options = pgo.Options(columns={"public.t": ["id", "gone"]})
+    begin, had = writer.begin(7, 100, 0), writer.change(_version("id", "gone"), "insert", new=["1", "2"])
+    first = pgo.Decoder(options)
+    assert first.decode(begin + had).table("public.t").column("gone").to_pylist() == [2]
+    lacks = writer.change(_version("id"), "insert", new=["3"])
+    then = pgo.Decoder(options, pgo.StreamState.from_json(first.state.to_json()))
+    for decoder in (first, then):
+        table = decoder.decode(lacks).table("public.t")
+        assert table.schema.names[11:] == ["id"]
+        assert table.column("id").to_pylist() == [3]
+    with pytest.raises(ValueError, match=r"no column 'gone' in any version known so far; there is 'id'$"):
+        pgo.decode(begin + lacks, options=options)
+
+
+def test_columns_that_come_and_go_are_looked_for_once() -> None:
+    """With many versions that lack a column the check is not quadratic: what was found is kept."""
+    writer = Writer()
+    wal = writer.begin(7, 100, 0) + writer.change(_version("id", "gone"), "insert", new=["1", "2"])
+    for k in range(50):
+        wal += writer.change(_version("id", f"c{k}"), "insert", new=["1", "2"])
+    looked = 0
+
+    class Counted(pgo.Options):
+        def check_columns(self, relation: Any, known: Any, seen: Any) -> None:
+            nonlocal looked
+            before = len(seen)
+            super().check_columns(relation, known, seen)
+            looked += len(seen) > before
+
+    assert pgo.decode(wal, options=Counted(columns={"public.t": ["gone"]})).table("public.t").num_rows == 51
+    assert looked == 1

@@ -42,6 +42,7 @@ def test_pages_that_the_readme_names_exist() -> None:
         "encode_values",
         "errors",
         "framing",
+        "lsn",
         "names",
         "options",
         "segments",

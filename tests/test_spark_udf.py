@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -192,3 +193,74 @@ def test_wrong_arguments_are_refused() -> None:
         pgspark.udf.decode_row("public.orders")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="malformed must be"):
         pgspark.udf.message_kind("payload", malformed="skip")  # type: ignore[arg-type]
+
+
+# --- rows of other versions ---------------------------------------------------------------------------------
+
+
+def _versions_of(*columns: dict[str, int]) -> list[RelationSpec]:
+    return [
+        RelationSpec(16401, "public", "orders", tuple(ColumnSpec(name, kind) for name, kind in each.items()))
+        for each in columns
+    ]
+
+
+# The second is the one that is asked for: 3 columns. Two have 4, and the last one's id does not fit.
+VERSIONS = _versions_of(
+    {"id": 21, "note": 25},
+    {"id": 23, "note": 25, "n": 23},
+    {"id": 23, "a": 25, "b": 25, "c": 25},
+    {"note": 25, "b": 25, "id": 23, "d": 25},
+    {"more": 25, "n": 21, "x": 25, "y": 25, "id": 23},
+    {"id": 25},
+)
+
+
+def _rows_of_versions() -> tuple[list[bytes], pgo.Catalog]:
+    writer = Writer(2, streaming="on")
+    wal = writer.begin(7, 100, 0)
+    for spec in VERSIONS:
+        wal += writer.change(spec, "insert", new=[str(n) for n in range(len(spec.columns))])
+    wal += writer.change(VERSIONS[0], "update", old=["7", "old"], new=["8", "new"])
+    wal += writer.commit(100, 108, 0)
+    wal += writer.stream_start(9) + writer.change(VERSIONS[0], "insert", new=["9", "streamed"], xid=9)
+    return wal, pgo.tag(wal)[1].catalog
+
+
+def _plain(row: Any) -> Any:
+    return None if row is None else (row["change_type"], row["before"], row["after"])
+
+
+@pytest.mark.parametrize("arrow", FORMS)
+def test_rows_of_other_versions_are_matched_by_name_or_null(spark: Any, arrow: bool) -> None:
+    """They failed the query: a row by itself tells no more than how many columns its version has."""
+    wal, catalog = _rows_of_versions()
+    rows = [(at, payload) for at, payload in enumerate(wal) if payload[:1] in b"IU"]
+    frame = spark.createDataFrame(rows, "seq long, payload binary").coalesce(1)
+    wanted = catalog.relations[1]
+    alone = pgspark.udf.decode_row(wanted, arrow=arrow)("payload").alias("alone")
+    known = pgspark.udf.decode_row(wanted, catalog=catalog, arrow=arrow)("payload").alias("known")
+    found = frame.orderBy("seq").select(alone, known).toArrow()
+    own = ("insert", None, {"id": 0, "note": "1", "n": 2})
+    assert [_plain(row) for row in found.column("alone").to_pylist()] == [None, own, *[None] * 6]
+    assert [_plain(row) for row in found.column("known").to_pylist()] == [
+        ("insert", None, {"id": 0, "note": "1", "n": None}),
+        own,
+        None,
+        None,
+        ("insert", None, {"id": 4, "note": None, "n": 1}),
+        None,
+        ("update", {"id": 7, "note": "old", "n": None}, {"id": 8, "note": "new", "n": None}),
+        ("insert", None, {"id": 9, "note": "streamed", "n": None}),
+    ]
+
+
+def test_a_damaged_row_is_still_an_error_and_a_cut_one_too() -> None:
+    wal, catalog = _rows_of_versions()
+    (insert,) = (payload for payload in wal[3:5] if payload[:1] == b"I")
+    from pgoutput_fast.spark.row_tasks import _versions
+
+    payloads = pa.array([insert, insert[:7], insert[:6], insert[:5]], pa.binary())
+    counted = _versions(payloads.slice(1), np.zeros(3, np.int8), np.arange(3), catalog)
+    assert counted.tolist() == [len(catalog.relations) - 1] * 3  # where they are found to be malformed
+    assert _versions(payloads, np.zeros(4, np.int8), np.array([0]), catalog).tolist() == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -261,4 +262,43 @@ def test_a_pinned_version_has_the_types_that_the_catalog_explains() -> None:
     assert own(again.table("public.t", schema=pinned)) == [{"c": {"x": 5}}]
     assert own(pgo.decode(payloads).table("public.t", schema=state.catalog.named("public.t")[0])) == [
         {"c": "(5)"}
+    ]
+
+
+def test_a_table_of_many_versions_costs_what_its_versions_do() -> None:
+    """CPU time of four times as many versions, each with a column of its own: sixteen times as much where quadratic."""
+
+    def seconds(count: int) -> float:
+        out = decoded(*(({"id": INT4, f"c{k}": TEXT}, ["1", str(k)]) for k in range(count)))
+        spent = []
+        for _ in range(5):
+            start = time.process_time()
+            table = out.table("public.t")
+            spent.append(time.process_time() - start)
+        assert (table.num_rows, table.num_columns) == (count, len(META) + 1 + count)
+        assert table.column(f"c{count // 2}").drop_null().to_pylist() == [str(count // 2)]
+        assert table.column(f"c{count // 2}")[count // 2].as_py() == str(count // 2)
+        return min(spent)
+
+    assert seconds(1_200) < 10 * seconds(300)
+
+
+def test_versions_that_come_and_go_keep_their_rows() -> None:
+    """Columns that only some have, of types that are widened, of batches without any row in between."""
+    versions = [
+        {"id": INT2, "a": TEXT},
+        {"id": INT8},
+        {"id": INT4, "b": FLOAT4},
+        {"id": INT2, "a": TEXT},
+        {"b": FLOAT8},
+    ]
+    rows: list[list[str | None]] = [["1", "x"], ["2"], ["3", "0.5"], ["4", None], ["0.25"]]
+    table = decoded(*zip(versions, rows, strict=True)).table("public.t")
+    table.validate(full=True)
+    assert own(table) == [
+        {"b": None, "id": 1, "a": "x"},
+        {"b": None, "id": 2, "a": None},
+        {"b": 0.5, "id": 3, "a": None},
+        {"b": None, "id": 4, "a": None},
+        {"b": 0.25, "id": None, "a": None},
     ]

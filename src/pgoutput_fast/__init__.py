@@ -11,6 +11,7 @@ from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.decoder import Decoder, decode, decode_tagged, tag
 from pgoutput_fast.errors import DecodeError, SpillError
 from pgoutput_fast.framing import Unframed, unframe
+from pgoutput_fast.lsn import format_lsn, parse_lsn
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
@@ -34,6 +35,8 @@ __all__ = [
     "UserTypes",
     "decode",
     "decode_tagged",
+    "format_lsn",
+    "parse_lsn",
     "tag",
     "unframe",
 ]

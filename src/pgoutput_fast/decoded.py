@@ -14,7 +14,7 @@ from pgoutput_fast.names import parse_qualified_name
 from pgoutput_fast.schema import metadata_fields, relation_schema
 from pgoutput_fast.types import column_type_of
 from pgoutput_fast.unify import EXTRA_COLUMNS, pin_schema, unify_schemas
-from pgoutput_fast.user_types import NO_TYPES, UserTypes
+from pgoutput_fast.user_types import UserTypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +138,7 @@ class Decoded:
         schema: pa.Schema | Relation | None = None,
         extra_columns: Literal["error", "drop"] | None = None,
     ) -> pa.Table:
-        """All changes of one relation as one table, in apply order.
+        """All changes of one relation as one table, in apply order; an empty one if there are none.
 
         Args:
             table: its qualified name, quoted as SQL quotes it (every version that bore this name when the change was
@@ -150,21 +150,54 @@ class Decoded:
             extra_columns: what a column that the pinned schema lacks is: an `"error"`, or to be `"drop"`ped; as the
                 options say if not given.
 
+        Where no change of it is here, but the decoder knows it, the table is empty. Its schema is that of all versions
+        that are known, unified or pinned as those of changes are; if no one schema can hold them, that of the version
+        described last.
+
         Raises:
-            KeyError: if no change of such a relation is here; the message names what there is.
+            KeyError: if nobody described such a relation; the message names what there is.
             ValueError: if versions differ so that no one table can hold them, or do not fit the pinned schema;
-                `changes` still gives each.
+                `changes` still gives each. And for a column that bears the name of a metadata column, or that
+                `Options(columns=...)` names and no version has.
         """
         found = [each for each in self._changes if _matches(each.relation, table)]
-        if not found:
-            raise KeyError(no_such_table(table, (each.relation for each in self._changes)))
+        known: list[Relation] = [] if found else self._records.known
+        versions = [relation for relation in known if _matches(relation, table)]
+        if not found and not versions:
+            raise KeyError(no_such_table(table, (*known, *(each.relation for each in self._changes))))
         extra_columns = self._options.extra_columns if extra_columns is None else extra_columns
         if extra_columns not in EXTRA_COLUMNS:
             raise ValueError(f"extra_columns must be 'error' or 'drop', not {extra_columns!r}")
         schema = self._options.pinned(table) if schema is None else schema
         if schema is not None and not isinstance(schema, pa.Schema | Relation):
             raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
-        return concat_in_order(found, self._options, schema, extra_columns, self._records.types)
+        if isinstance(schema, Relation):
+            schema = _schema_of(schema, self._options, self._records.types)
+        if not found:
+            return _schema_without_rows(versions, self._options, schema, self._records.types).empty_table()
+        return concat_in_order(found, self._options, schema, extra_columns)
+
+
+def _schema_of(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
+    """What a relation version is decoded into."""
+    return relation_schema(
+        relation, [column_type_of(column, options, types) for column in relation.columns], options
+    )
+
+
+def _schema_without_rows(
+    versions: Sequence[Relation], options: Options, pinned: pa.Schema | None, types: UserTypes
+) -> pa.Schema:
+    """The schema of a table that has no rows, of the versions of a relation that are known."""
+    options.check_columns(versions[-1], versions, set())
+    if pinned is not None:
+        # There is no row that might not fit.
+        return pin_schema([], pinned, metadata_fields(options.metadata_prefix))
+    schemas = [(relation, _schema_of(relation, options, types)) for relation in versions]
+    try:
+        return unify_schemas(schemas)
+    except ValueError:
+        return schemas[-1][1]
 
 
 def _matches(relation: Relation, table: str | int) -> bool:
@@ -176,14 +209,10 @@ def _matches(relation: Relation, table: str | int) -> bool:
 def concat_in_order(
     batches: Iterable[RelationBatch],
     options: Options,
-    pinned: pa.Schema | Relation | None = None,
+    pinned: pa.Schema | None = None,
     extra_columns: str = "error",
-    types: UserTypes = NO_TYPES,
 ) -> pa.Table:
-    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied.
-
-    `types` are those of the decoder's catalog, for a pinned relation version.
-    """
+    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied."""
     batches = list(batches)
     prefix = options.metadata_prefix
     keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
@@ -199,17 +228,43 @@ def concat_in_order(
     if pinned is None:
         schema = unify_schemas(versions)
     else:
-        metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
-        if isinstance(pinned, Relation):
-            columns = [column_type_of(column, options, types) for column in pinned.columns]
-            pinned = relation_schema(pinned, columns, options)
-        schema = pin_schema(versions, pinned, metadata, extra_columns)
-    whole = pa.concat_tables([fit(each.batch, schema) for each in batches])
+        schema = pin_schema(versions, pinned, metadata_fields(prefix), extra_columns)
+    whole = _concat([each.batch for each in batches], schema)
     for field in schema:
         if not field.nullable and whole.column(field.name).null_count:
             name = versions[-1][0].qualified_name
             raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
     return _sorted(whole, keys)
+
+
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The batches one behind the other, with the columns and types of a schema that they were unified into.
+
+    Column by column: of a column that few of many versions have, what lies between its values is one array of nulls,
+    and columns of one type share these. So the work is that of the columns that there are, not of those that might be.
+    """
+    pieces: dict[str, list[tuple[int, pa.Array]]] = {field.name: [] for field in schema}
+    row = 0
+    for batch in batches:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name in pieces:
+                pieces[name].append((row, column))
+        row += batch.num_rows
+    nulls: dict[pa.DataType, pa.Array] = {}
+    columns = []
+    for field in schema:
+        chunks: list[pa.Array] = []
+        end = 0
+        for start, column in [*pieces[field.name], (row, None)]:
+            if start > end:
+                if field.type not in nulls:
+                    nulls[field.type] = pa.nulls(row, field.type)
+                chunks.append(nulls[field.type].slice(end, start - end))
+            if column is not None:
+                chunks.append(column if column.type.equals(field.type) else column.cast(field.type))
+                end = start + len(column)
+        columns.append(pa.chunked_array(chunks, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:

@@ -13,7 +13,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.options import Options
-from pgoutput_fast.payloads import as_binary_arrays, as_int64
+from pgoutput_fast.payloads import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 
@@ -101,7 +101,8 @@ class Decoder:
         Args:
             payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
                 order in which they came.
-            lsn: int64 per payload, the frame's start LSN; null or 0 where unknown.
+            lsn: per payload the frame's start LSN, as `parse_lsn` takes it (int64, text or Decimals; a list or an Arrow
+                array); null or 0 where unknown.
             seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
 
         Raises:
@@ -325,7 +326,7 @@ def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tup
             raise ValueError("seq must be strictly increasing")
         if seqs[-1].as_py() == _LAST_INT64:
             raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs one too")
-    return as_int64(lsn, count, "lsn"), seqs
+    return as_lsns(lsn, count), seqs
 
 
 def _columns(batch: Any) -> tuple[Any, Any, Any]:

@@ -37,6 +37,7 @@ from pgoutput_fast.encode_messages import (
     encode_update,
 )
 from pgoutput_fast.lists import expect_list
+from pgoutput_fast.lsn import Lsn
 
 __all__ = [
     "UNCHANGED",
@@ -131,21 +132,21 @@ class Writer:
         self._described: set[int] = set()
         self._described_in_stream: dict[int, set[int]] = {}
 
-    def begin(self, xid: int, final_lsn: int, commit_timestamp: Timestamp) -> list[bytes]:
+    def begin(self, xid: int, final_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
         """Begin of a transaction that is sent whole; `final_lsn` is its commit record's start."""
         self._require("begin", None)
         payload = encode_begin(final_lsn, commit_timestamp, xid)
         self._enter("transaction", origin_may_follow=True)
         return [payload]
 
-    def commit(self, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> list[bytes]:
+    def commit(self, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
         """Commit, with position and time as in `begin` on a server; `end_lsn` is the commit record's end."""
         self._require("commit", "transaction")
         payload = encode_commit(commit_lsn, end_lsn, commit_timestamp)
         self._enter(None)
         return [payload]
 
-    def origin(self, origin_lsn: int, name: str) -> list[bytes]:
+    def origin(self, origin_lsn: Lsn, name: str) -> list[bytes]:
         """Where the transaction came from; directly after its begin or first stream start, without an xid."""
         if not self._origin_may_follow:
             raise ValueError("origin: must directly follow begin, begin_prepare or the first stream_start")
@@ -225,7 +226,7 @@ class Writer:
         payload = encode_truncate(oids, cascade=cascade, restart_identity=restart_identity, xid=prefix)
         return [*self._describe(relations, prefix), payload]
 
-    def message(self, lsn: int, prefix: str, content: bytes, *, transactional: bool = True) -> list[bytes]:
+    def message(self, lsn: Lsn, prefix: str, content: bytes, *, transactional: bool = True) -> list[bytes]:
         """pg_logical_emit_message.
 
         A transactional one belongs to the open transaction; in a stream block it carries the top-level xid
@@ -264,7 +265,7 @@ class Writer:
         xid: int,
         subxid: int | None = None,
         *,
-        abort_lsn: int | None = None,
+        abort_lsn: Lsn | None = None,
         abort_timestamp: Timestamp | None = None,
     ) -> list[bytes]:
         """Abort subtransaction `subxid` of the streamed transaction `xid`, or by default the whole.
@@ -288,7 +289,7 @@ class Writer:
         return [payload]
 
     def stream_commit(
-        self, xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp
+        self, xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp
     ) -> list[bytes]:
         """Commit of the streamed transaction `xid`."""
         self._require_stream("stream_commit", xid)
@@ -297,7 +298,7 @@ class Writer:
         return [payload]
 
     def stream_prepare(
-        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+        self, xid: int, prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
         """PREPARE TRANSACTION of the streamed transaction `xid`."""
         self._require_two_phase("stream_prepare")
@@ -307,7 +308,7 @@ class Writer:
         return [payload]
 
     def begin_prepare(
-        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+        self, xid: int, prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
         """Begin of a transaction that is sent whole at PREPARE TRANSACTION."""
         self._require_two_phase("begin_prepare")
@@ -317,7 +318,7 @@ class Writer:
         return [payload]
 
     def prepare(
-        self, xid: int, prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, gid: str
+        self, xid: int, prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
         """End of the transaction that `begin_prepare` opened, with the same arguments."""
         self._require("prepare", "prepared transaction")
@@ -326,7 +327,7 @@ class Writer:
         return [payload]
 
     def commit_prepared(
-        self, xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp, gid: str
+        self, xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
         """COMMIT PREPARED, however long after the prepare, which an earlier session may have sent."""
         self._require_two_phase("commit_prepared")
@@ -336,8 +337,8 @@ class Writer:
     def rollback_prepared(
         self,
         xid: int,
-        prepare_end_lsn: int,
-        rollback_end_lsn: int,
+        prepare_end_lsn: Lsn,
+        rollback_end_lsn: Lsn,
         prepare_timestamp: Timestamp,
         rollback_timestamp: Timestamp,
         gid: str,

@@ -1,8 +1,8 @@
 """One pgoutput message at a time: the functions `encode_*` keep no state, so they can also write what no server would.
 
-LSNs are ints, timestamps are ints of microseconds since 2000-01-01 UTC or timezone-aware datetimes. An
-argument that its field cannot hold is a `ValueError` naming the argument. Cell contents are not interpreted
-here: `pgoutput_fast.encode_values` makes them for the common types.
+LSNs are ints, Decimals or text, as `pgoutput_fast.parse_lsn` takes them; timestamps are ints of microseconds since
+2000-01-01 UTC or timezone-aware datetimes. An argument that its field cannot hold is a `ValueError` naming the
+argument. Cell contents are not interpreted here: `pgoutput_fast.encode_values` makes them for the common types.
 """
 
 import struct
@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from pgoutput_fast.encode_values import to_microseconds
 from pgoutput_fast.lists import expect_list
+from pgoutput_fast.lsn import Lsn, parse_lsn
 
 __all__ = [
     "UNCHANGED",
@@ -97,7 +98,7 @@ class RelationSpec:
         expect_list("columns", self.columns, "ColumnSpec")
 
 
-def encode_begin(final_lsn: int, commit_timestamp: Timestamp, xid: int) -> bytes:
+def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes:
     """`B`: begin of a transaction that is sent whole."""
     return b"".join(
         (
@@ -109,12 +110,12 @@ def encode_begin(final_lsn: int, commit_timestamp: Timestamp, xid: int) -> bytes
     )
 
 
-def encode_commit(commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+def encode_commit(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`C`: commit of the transaction that the last `B` began."""
     return b"C" + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
 
 
-def encode_origin(origin_lsn: int, name: str) -> bytes:
+def encode_origin(origin_lsn: Lsn, name: str) -> bytes:
     """`O`: where the transaction was first committed."""
     return b"O" + _lsn("origin_lsn", origin_lsn) + _string("name", name)
 
@@ -212,7 +213,7 @@ def encode_truncate(
 
 
 def encode_message(
-    lsn: int, prefix: str, content: bytes, *, transactional: bool = True, xid: int | None = None
+    lsn: Lsn, prefix: str, content: bytes, *, transactional: bool = True, xid: int | None = None
 ) -> bytes:
     """`M`: a logical message."""
     return b"".join(
@@ -238,13 +239,13 @@ def encode_stream_stop() -> bytes:
     return b"E"
 
 
-def encode_stream_commit(xid: int, commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+def encode_stream_commit(xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`c`: commit of a streamed transaction."""
     return b"c" + _uint32("xid", xid) + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
 
 
 def encode_stream_abort(
-    xid: int, subxid: int, abort_lsn: int | None = None, abort_timestamp: Timestamp | None = None
+    xid: int, subxid: int, abort_lsn: Lsn | None = None, abort_timestamp: Timestamp | None = None
 ) -> bytes:
     """`A`; position and time come both (streaming=parallel) or not at all."""
     payload = b"A" + _uint32("xid", xid) + _uint32("subxid", subxid)
@@ -256,26 +257,26 @@ def encode_stream_abort(
 
 
 def encode_begin_prepare(
-    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+    prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`b`: begin of a transaction that is sent at PREPARE TRANSACTION."""
     return b"b" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
-def encode_prepare(prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str) -> bytes:
+def encode_prepare(prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str) -> bytes:
     """`P`: end of the transaction that the last `b` began."""
     return b"P\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
 def encode_stream_prepare(
-    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+    prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`p`: PREPARE TRANSACTION of a streamed transaction."""
     return b"p\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
 def encode_commit_prepared(
-    commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp, xid: int, gid: str
+    commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`K`: COMMIT PREPARED."""
     return b"".join(
@@ -289,8 +290,8 @@ def encode_commit_prepared(
 
 
 def encode_rollback_prepared(
-    prepare_end_lsn: int,
-    rollback_end_lsn: int,
+    prepare_end_lsn: Lsn,
+    rollback_end_lsn: Lsn,
     prepare_timestamp: Timestamp,
     rollback_timestamp: Timestamp,
     xid: int,
@@ -339,7 +340,7 @@ def _old_tuple(old: Sequence[Cell] | None, key: Sequence[Cell] | None) -> bytes:
     raise ValueError("exactly one of old and key must be given")
 
 
-def _commit_fields(commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -> bytes:
+def _commit_fields(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     # The first byte is the flags, of which none is in use.
     return b"".join(
         (
@@ -352,7 +353,7 @@ def _commit_fields(commit_lsn: int, end_lsn: int, commit_timestamp: Timestamp) -
 
 
 def _prepare_fields(
-    prepare_lsn: int, end_lsn: int, prepare_timestamp: Timestamp, xid: int, gid: str
+    prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     return b"".join(
         (
@@ -384,8 +385,11 @@ def _uint32(argument: str, value: int) -> bytes:
     return _pack(">I", argument, value, 0, 2**32 - 1)
 
 
-def _lsn(argument: str, value: int) -> bytes:
-    return _pack(">q", argument, value, 0, 2**63 - 1)
+def _lsn(argument: str, value: Lsn) -> bytes:
+    try:
+        return _pack(">q", argument, parse_lsn(value), 0, 2**63 - 1)
+    except (ValueError, TypeError) as problem:
+        raise ValueError(f"{argument} must be an LSN below 2**63: {problem}") from None
 
 
 def _timestamp(argument: str, value: Timestamp) -> bytes:

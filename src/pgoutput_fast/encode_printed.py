@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 
+from pgoutput_fast.lsn import format_lsn, parse_lsn
+
 __all__ = ["PRINTED"]
 
 _Writers = tuple[Callable[[object], bytes], Callable[[object], str]]
@@ -51,8 +53,9 @@ def _char(text: str) -> bytes:
 
 
 def _lsn(text: str) -> bytes:
-    match = _match("([0-9A-F]{1,8})/([0-9A-F]{1,8})", text)
-    return struct.pack(">II", int(match[1], 16), int(match[2], 16))
+    if format_lsn(text) != text:
+        raise ValueError
+    return struct.pack(">Q", parse_lsn(text))
 
 
 def _tid(text: str) -> bytes:
@@ -84,17 +87,28 @@ def _vector(element_oid: int, code: str) -> Callable[[str], bytes]:
     return parse
 
 
+# The one zone that has no opposite of 32 bits: how servers from 14 on print it, and how 10 does.
+_ZONE_OF_MINIMUM = ("+4294370773:4294967282:4294967288", "+-596523:-14:-8")
+
+
 def _timetz(text: str) -> bytes:
-    match = _match(
-        r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?([+-])([0-9]{2})(?::([0-9]{2}))?(?::([0-9]{2}))?",
-        text,
-    )
+    match = _match(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?([+-].*)", text)
     hours, minutes, seconds = (int(part) for part in match.group(1, 2, 3))
     micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((match[4] or "").ljust(6, "0"))
-    east = (int(match[6]) * 60 + int(match[7] or 0)) * 60 + int(match[8] or 0)
-    if micros > 86_400_000_000 or east >= 16 * 3600 or minutes > 59 or seconds > 59:
+    if micros > 86_400_000_000 or minutes > 59 or seconds > 59:
         raise ValueError
-    return struct.pack(">qi", micros, -east if match[5] == "+" else east)
+    return struct.pack(">qi", micros, _seconds_west(match[5]))
+
+
+def _seconds_west(zone: str) -> int:
+    """Of a zone as it is printed: any number of 32 bits."""
+    if zone in _ZONE_OF_MINIMUM:
+        return -(1 << 31)
+    match = _match(r"([+-])([0-9]{2}|[1-9][0-9]{2,5})(?::([0-5][0-9]))?(?::([0-5][0-9]))?", zone)
+    east = (int(match[2]) * 60 + int(match[3] or 0)) * 60 + int(match[4] or 0)
+    if east >= 1 << 31:
+        raise ValueError
+    return -east if match[1] == "+" else east
 
 
 def _bits(text: str) -> bytes:

@@ -4,7 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DecodeError", "SpillError", "reason_text"]
+from pgoutput_fast.lsn import format_lsn
+
+__all__ = ["MESSAGE_KINDS", "DecodeError", "SpillError", "reason_text"]
+
+# What the protocol calls its messages, by their tag byte.
+MESSAGE_KINDS = {
+    ord("B"): "Begin",
+    ord("C"): "Commit",
+    ord("b"): "Begin Prepare",
+    ord("P"): "Prepare",
+    ord("K"): "Commit Prepared",
+    ord("r"): "Rollback Prepared",
+    ord("S"): "Stream Start",
+    ord("E"): "Stream Stop",
+    ord("c"): "Stream Commit",
+    ord("A"): "Stream Abort",
+    ord("p"): "Stream Prepare",
+    ord("O"): "Origin",
+    ord("R"): "Relation",
+    ord("Y"): "Type",
+    ord("I"): "Insert",
+    ord("U"): "Update",
+    ord("D"): "Delete",
+    ord("T"): "Truncate",
+    ord("M"): "Message",
+}
 
 
 class DecodeError(ValueError):
@@ -17,12 +42,14 @@ class DecodeError(ValueError):
         byte_offset: where in the message, counted from its tag byte; of a snapshot's row where in its COPY.
         relation: the relation's qualified name, None if not known.
         column: the column's name, None if no single column is concerned.
+        kind: what the protocol calls the message, such as `Insert` or `Stream Start`; None where its tag byte is not
+            known, or is that of no message.
         reason: what is wrong.
 
     >>> import pgoutput_fast as pgo
     >>> pgo.decode([b"B"])
     Traceback (most recent call last):
-    pgoutput_fast.errors.DecodeError: message 0, byte 1: the message ends too early
+    pgoutput_fast.errors.DecodeError: message 0, byte 1: the message ends too early (a Begin message)
     """
 
     def __init__(
@@ -35,6 +62,7 @@ class DecodeError(ValueError):
         relation: str | None = None,
         column: str | None = None,
         row: int | None = None,
+        kind: str | None = None,
     ) -> None:
         self.reason = reason
         self.seq = seq
@@ -43,29 +71,35 @@ class DecodeError(ValueError):
         self.relation = relation
         self.column = column
         self.row = row
+        self.kind = kind
         place = [f"message {seq}"] if seq is not None else []
         if row is not None:
             place.append(f"row {row}")
         if lsn is not None:
-            place.append(f"LSN {lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}")
+            place.append(f"LSN {format_lsn(lsn)}")
         if relation is not None:
             place.append(f"relation {relation}")
         if column is not None:
             place.append(f"column {column!r}")
         if byte_offset is not None:
             place.append(f"byte {byte_offset}")
-        super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
+        what = f" ({_a(kind)} message)" if kind is not None else ""
+        super().__init__(f"{', '.join(place)}: {reason}{what}" if place else f"{reason}{what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        place = (self.seq, self.lsn, self.byte_offset, self.relation, self.column, self.row)
+        place = (self.seq, self.lsn, self.byte_offset, self.relation, self.column, self.row, self.kind)
         return (_rebuild, (self.reason, *place))
 
 
 def _rebuild(reason: str, *place: Any) -> DecodeError:
-    seq, lsn, byte_offset, relation, column, row = place
-    return DecodeError(
-        reason, seq=seq, lsn=lsn, byte_offset=byte_offset, relation=relation, column=column, row=row
-    )
+    names = ("seq", "lsn", "byte_offset", "relation", "column", "row", "kind")
+    return DecodeError(reason, **dict(zip(names, place, strict=True)))
+
+
+def _a(kind: str) -> str:
+    if kind == "Message":
+        return "a logical decoding"
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
 
 
 class SpillError(RuntimeError):

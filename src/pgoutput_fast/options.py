@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -35,7 +36,8 @@ class Options:
         schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema
             is a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
         columns: {table: names}: of these tables only these columns; the others are neither converted nor looked into,
-            and are not in the schema. A name that a version lacks is no error. Tables as for `schemas`.
+            and are not in the schema. Tables as for `schemas`. A name that no version of the table has, of those that
+            are known when its first change comes, is a ValueError then; one that only some versions have is none.
         extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
         threads: at most this many threads decode, the calling one included. What comes out is the same for any number.
@@ -118,6 +120,44 @@ class Options:
             return None
         found = self.columns.get(relation.qualified_name)
         return self.columns.get(relation.oid) if found is None else found
+
+    def check_columns(
+        self, relation: Relation, known: Iterable[Relation], seen: set[tuple[str | int, str]]
+    ) -> None:
+        """That `columns` names no column of a relation that none of its versions has: it would be misspelt.
+
+        Args:
+            relation: a version of it.
+            known: all versions that are known, of any relation.
+            seen: what was found before in others than `relation`; what is found comes to it.
+
+        Raises:
+            ValueError: if it does; the message names what there is.
+        """
+        wanted = self.columns_of(relation)
+        if not wanted:
+            return
+        columns = self.columns or {}
+        table = relation.qualified_name if relation.qualified_name in columns else relation.oid
+        own = {column.name for column in relation.columns}
+        missing = sorted(name for name in wanted if name not in own and (table, name) not in seen)
+        if not missing:
+            return
+        there = dict.fromkeys(
+            column.name
+            for each in (*known, relation)
+            if each.oid == table or each.qualified_name == table
+            for column in each.columns
+        )
+        seen.update((table, name) for name in there)
+        for name in missing:
+            if name not in there:
+                near = get_close_matches(name, there, 1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ValueError(
+                    f"columns: {relation.qualified_name} has no column {name!r}{hint} in any version known so far; "
+                    f"there is {', '.join(map(repr, there)) or 'none'}"
+                )
 
     def pinned(self, table: str | int) -> pa.Schema | Relation | None:
         """The schema that is pinned for a table, None if none is."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["as_binary_arrays", "as_int64"]
+from pgoutput_fast.lsn import parse_lsn
+
+__all__ = ["as_binary_arrays", "as_int64", "as_lsns"]
 
 _EXPECTED = (
     "must be a pyarrow BinaryArray, LargeBinaryArray, BinaryViewArray or ChunkedArray of them without nulls, "
@@ -45,6 +48,10 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
     for kind in set(map(type, items)):
         if kind is type(None):
             raise TypeError(f"{what} {_EXPECTED}; there is None among them")
+        if issubclass(kind, tuple | list | dict):
+            raise TypeError(
+                f"{what} {_EXPECTED}; there is a {kind.__name__} among them{_of_rows(what, items, kind)}"
+            )
         if issubclass(kind, str):
             raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them. {_TEXT}")
         # NumPy's fixed-width strings have lost their last zero bytes.
@@ -53,6 +60,19 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
     # More than 2 GiB come back in chunks.
     array = pa.array(items, pa.binary())
     return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+
+
+def _of_rows(what: str, items: list[Any], kind: type) -> str:
+    """What to pass instead of the rows that a query of a slot's changes gave: (lsn, xid, data), or some of these."""
+    row: Any = next(item for item in items if type(item) is kind)
+    places = list(row) if isinstance(row, dict) else range(len(row))
+    data = [place for place in places if isinstance(row[place], bytes | bytearray | memoryview)]
+    if len(data) != 1:
+        return ""
+    # psycopg2 and psycopg give a pg_lsn as text.
+    lsn = [place for place in places if isinstance(row[place], str) and "/" in row[place]]
+    more = f", lsn=[row[{lsn[0]!r}] for row in rows]" if lsn else ""
+    return f". Of such rows pass {what}=[bytes(row[{data[0]!r}]) for row in rows]{more}"
 
 
 def _checked(array: pa.Array, what: str) -> pa.Array:
@@ -98,3 +118,51 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
             raise ValueError(f"{what} must have no nulls")
         values = values.fill_null(0)
     return values
+
+
+def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
+    """An int64 array of `count` LSNs, each in a form that `parse_lsn` takes; nulls become 0. None stays None.
+
+    Integers, which most are, are not looked at one by one.
+
+    Raises:
+        TypeError: for values that are no LSNs.
+        ValueError: for another number of them than there are payloads, text that is none, or one beyond int64.
+    """
+    if isinstance(values, str):
+        raise TypeError(f"{what} must have a value per payload, not be a str")
+    if values is not None and not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = values if isinstance(values, range) or hasattr(values, "dtype") else list(values)
+        if _are_parsed(values):
+            values = _parsed(values, what)
+    elif values is not None and _is_parsed(values.type):
+        values = _parsed(values.to_pylist(), what)
+    return as_int64(values, count, what)
+
+
+def _are_parsed(values: Any) -> bool:
+    if isinstance(values, range) or getattr(getattr(values, "dtype", None), "kind", "O") not in "OU":
+        return False
+    return any(issubclass(kind, str | Decimal) for kind in set(map(type, values)))
+
+
+def _is_parsed(kind: pa.DataType) -> bool:
+    texts = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        getattr(pa.types, "is_string_view", lambda _: False),
+    )
+    return pa.types.is_decimal(kind) or any(is_text(kind) for is_text in texts)
+
+
+def _parsed(values: Iterable[Any], what: str) -> pa.Array:
+    lsns = []
+    for place, value in enumerate(values):
+        try:
+            lsns.append(None if value is None else parse_lsn(value))
+        except (ValueError, TypeError) as problem:
+            raise type(problem)(f"{what}[{place}]: {problem}") from None
+    try:
+        return pa.array(lsns, pa.int64())
+    except OverflowError:
+        raise ValueError(f"{what} must fit int64") from None

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.lists import expect_list
+from pgoutput_fast.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segment_layout import write_rows
 from pgoutput_fast.segment_names import name_of, named_segments
@@ -171,8 +172,8 @@ def write_segment(
     state: StreamState,
     *,
     source: Source,
-    start_lsn: int | None = None,
-    end_lsn: int | None = None,
+    start_lsn: Lsn | None = None,
+    end_lsn: Lsn | None = None,
     relation_bytes: int = _RELATION_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
 ) -> Path | str:
@@ -187,8 +188,8 @@ def write_segment(
         tagged: rows with TAGGED_SCHEMA, as `tag` gives them.
         state: the stream's state behind them, as `tag` gives it.
         source: where they come from.
-        start_lsn, end_lsn: the positions between which they lie; the smallest and largest `lsn` of the rows if not
-            given.
+        start_lsn, end_lsn: the positions between which they lie, as `parse_lsn` takes them; the smallest and largest
+            `lsn` of the rows if not given.
         relation_bytes: from this size on a relation has row groups of its own.
         row_group_bytes: a larger row group is cut.
 
@@ -197,7 +198,7 @@ def write_segment(
 
     Raises:
         ValueError: for no rows or more than 2 GiB of them, a state that is not the one behind them or that holds
-            changes back, or a directory with segments of another source, or of these ordinals.
+            changes back, a position that is none, or a directory with segments of another source, or of these ordinals.
         FileExistsError: if the file exists: a segment is never changed. In a store, also if another process wrote it,
             or others of its messages, at the same time: then nothing of it may be acknowledged.
         OSError: if it cannot be written.
@@ -210,6 +211,7 @@ def write_segment(
     ...     path.name, open_segment(path).state == state
     ('00000000000000000000-00000000000000000000.parquet', True)
     """
+    start, end = (None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
     batch = _checked(tagged)
     seqs = batch.column("seq").to_numpy()
     first, last = int(seqs.min()), int(seqs.max())
@@ -221,13 +223,13 @@ def write_segment(
         )
     lsns = batch.column("lsn").drop_null().to_numpy()
     if len(lsns):
-        start_lsn = int(lsns.min()) if start_lsn is None else start_lsn
-        end_lsn = int(lsns.max()) if end_lsn is None else end_lsn
+        start = int(lsns.min()) if start is None else start
+        end = int(lsns.max()) if end is None else end
     store, name = _target(path, first, last)
     if name is None:
         name = name_of(first, last)
         _check_neighbours(store, source, first, last)
-    footer = _footer(source, first, last, start_lsn, end_lsn, state)
+    footer = _footer(source, first, last, start, end, state)
     token = json.dumps(secrets.token_hex(16))
     if not store.local:
         footer[_PREFIX + "writer"] = token

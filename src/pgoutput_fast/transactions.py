@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast._core.stretches import plain_stretches
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
 from pgoutput_fast.fates import (
@@ -300,6 +300,7 @@ class _Call:
 
     def decoded(self) -> Decoded:
         """What it gave."""
+        self._records.knows(self._native.relations, self._native.types)
         return Decoded([RelationBatch(*each) for each in self._changes], self._records, self._options)
 
 
@@ -311,6 +312,8 @@ class _Records:
         self._contents: list[Any] = []
         self._all: list[Any] = []
         self._lost: list[pa.Table] = []
+        self._relations: tuple[list[Relation], int] = ([], 0)
+        self.types: UserTypes = NO_TYPES
 
     def add(self, records: Any, *, boundaries: bool = False, contents: bool = False) -> None:
         self._all.append(records)
@@ -323,10 +326,15 @@ class _Records:
         """Tagged rows of transactions of which is not known what became of them."""
         self._lost.append(_rejected(rows, catalog))
 
+    def knows(self, relations: tuple[list[Relation], int], types: UserTypes) -> None:
+        """What is known behind the call: so many relation versions of a list that may grow, and user types."""
+        self._relations = relations
+        self.types = types
+
     @property
-    def types(self) -> UserTypes:
-        types: UserTypes = self._all[-1].types if self._all else NO_TYPES
-        return types
+    def known(self) -> list[Relation]:
+        versions, count = self._relations
+        return versions[:count]
 
     @property
     def transactions(self) -> pa.RecordBatch:

@@ -82,6 +82,8 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
                 continue
             known, first = fields[field.name]
             kind = widen(known.type, field.type)
+            if kind is known.type:
+                continue
             if kind is None:
                 raise ValueError(
                     f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} "
@@ -94,36 +96,34 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
 def pin_schema(
     versions: Sequence[tuple[Relation, pa.Schema]],
     pinned: pa.Schema,
-    metadata_columns: Collection[str],
+    metadata: Sequence[pa.Field],
     extra_columns: str = "error",
 ) -> pa.Schema:
     """The pinned schema behind the metadata columns, if every version fits into it.
 
     Args:
-        versions: relation versions with the schemas that their batches have.
+        versions: relation versions with the schemas that their batches have; none where there are no rows.
         pinned: columns by name; metadata columns may be among them, then with their own types.
-        metadata_columns: their names.
+        metadata: the metadata columns.
         extra_columns: what a column that is not pinned is: an `"error"`, or to `"drop"`.
 
     Raises:
         ValueError: if a version does not fit: the message names it, the column and both types.
     """
-    newest, schema = versions[-1]
     if len(set(pinned.names)) < len(pinned.names):
         raise ValueError("the pinned schema names a column twice")
-    metadata = [schema.field(name) for name in metadata_columns]
+    names = {field.name for field in metadata}
+    said = {field.name: field for field in pinned if field.name in names}
     for field in metadata:
-        if field.name in pinned.names and not pinned.field(field.name).type.equals(field.type):
+        if field.name in said and not said[field.name].type.equals(field.type):
+            where = f"{versions[-1][0].qualified_name}: " if versions else ""
             raise ValueError(
-                f"{newest.qualified_name}: metadata column {field.name!r} is {field.type}, the pinned schema says "
-                f"{pinned.field(field.name).type}"
+                f"{where}metadata column {field.name!r} is {field.type}, the pinned schema says {said[field.name].type}"
             )
-    own = [field for field in pinned if field.name not in metadata_columns]
+    own = {field.name: field for field in pinned if field.name not in names}
     for relation, schema in versions:
-        _check_version(
-            relation, schema, {field.name: field for field in own}, metadata_columns, extra_columns
-        )
-    return pa.schema([*metadata, *own], metadata=pinned.metadata)
+        _check_version(relation, schema, own, names, extra_columns)
+    return pa.schema([*metadata, *own.values()], metadata=pinned.metadata)
 
 
 def _check_version(
@@ -134,18 +134,19 @@ def _check_version(
     extra_columns: str,
 ) -> None:
     where = f"{relation.qualified_name}: version {relation.version}"
-    extra = [name for name in schema.names if name not in pinned and name not in metadata_columns]
+    there = {field.name: field for field in schema}
+    extra = [name for name in there if name not in pinned and name not in metadata_columns]
     if extra and extra_columns == "error":
         raise ValueError(
             f"{where} has {', '.join(map(repr, extra))}, which the pinned schema lacks; pass extra_columns='drop' "
             "to do without"
         )
     for name, field in pinned.items():
-        if name not in schema.names:
+        if name not in there:
             if not field.nullable:
                 raise ValueError(f"{where} lacks {name!r}, which the pinned schema says is never null")
-        elif not fits(schema.field(name).type, field.type):
+        elif not fits(there[name].type, field.type):
             raise ValueError(
-                f"{where} has column {name!r} as {schema.field(name).type}, not all of whose values fit the pinned "
+                f"{where} has column {name!r} as {there[name].type}, not all of whose values fit the pinned "
                 f"schema's {field.type}"
             )

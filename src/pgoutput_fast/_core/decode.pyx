@@ -10,7 +10,7 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport RelationRows, Scratch
-from pgoutput_fast._core.scan cimport Payloads, scan_window
+from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit
@@ -26,7 +26,7 @@ from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.rows import make_rows
 from pgoutput_fast._core.state_json import export_state, import_state
 from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.state import StreamState
 from pgoutput_fast.types import column_type_of
@@ -102,7 +102,7 @@ cdef class _Tentative:
 cdef class NativeDecoder:
     """A stream's tagger and the batches of its relation versions."""
     cdef readonly object options
-    cdef object types                    # what a live server said of its types
+    cdef readonly object types           # what a live server said of its types
     cdef Tagger tagger
     cdef int64_t batch_rows, batch_bytes
     cdef int64_t window_messages         # how long the next window is at most
@@ -111,6 +111,8 @@ cdef class NativeDecoder:
     cdef list touched                    # those that the call at hand has messages for, in the order of these
     cdef list idle                       # frames that are on no way
     cdef list scratches                  # and rooms that no thread uses
+    cdef Window window                   # what was tagged last
+    cdef set described_columns           # (table, column) that options name and a version has that is not the one at hand
     cdef vector[int64_t] ends            # per slot: 0, but while a window is planned
 
     def __init__(self, options, state=None, catalog=None):
@@ -124,6 +126,7 @@ cdef class NativeDecoder:
         self.touched = []
         self.idle = []
         self.scratches = []
+        self.described_columns = set()
         known = state.catalog if state is not None else Catalog()
         if catalog is not None:
             known = known.merged(catalog)
@@ -152,6 +155,11 @@ cdef class NativeDecoder:
     @property
     def next_seq(self):
         return self.tagger.next_seq
+
+    @property
+    def relations(self):
+        """The relation versions that it has met, as a list to which others are appended; and how many they are now."""
+        return self.tagger.versions, len(self.tagger.versions)
 
     @property
     def between_transactions(self):
@@ -334,6 +342,8 @@ cdef class NativeDecoder:
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
         cdef RelationRows rows = self.spares.take(batches)
         if rows is None:
+            if self.options.columns is not None:
+                self.options.check_columns(batches.relation, self.tagger.versions, self.described_columns)
             rows = make_rows(batches.relation, self.options, self.types)
         rows.slot = slot
         return rows
@@ -344,6 +354,12 @@ cdef class NativeDecoder:
         if self.tagger.lsns == NULL or self.tagger.lsns[message] == 0:
             return None
         return self.tagger.lsns[message]
+
+    cdef object _kind_of(self, int64_t message):
+        """What the tag byte of a message in the window says, None if it is not known."""
+        if self.window is None or not 0 <= message < self.window.count:
+            return None
+        return MESSAGE_KINDS.get(self.window.kind[message])
 
     cdef object _error_of_tag(self):
         relation = self.tagger.versions[self.tagger.reason_slot] if self.tagger.reason_slot >= 0 else None
@@ -358,6 +374,7 @@ cdef class NativeDecoder:
             byte_offset=self.tagger.reason_offset,
             relation=relation.qualified_name if relation is not None else None,
             column=column.name if column is not None else None,
+            kind=self._kind_of(self.tagger.at),
         )
 
 
@@ -404,6 +421,7 @@ cdef class _Call:
         in_stream = tagger.state.context == STREAMING and not tagger.state.session_starts
         taken = scan_window(self.payloads, self.at, self.decoder.window_messages, WINDOW_BYTES, &in_stream,
                             frame.window)
+        self.decoder.window = frame.window
         tagger.tag_window(
             frame.window,
             tagger.state.next_seq,
@@ -439,6 +457,7 @@ cdef class _Call:
         self._take_finished(2 * <int64_t> self.decoder.options.threads)
         frame = self.decoder._free_frame()
         if self.before is not None:
+            self.decoder.window = frame.window
             load_tagged(self.decoder.tagger, frame.window, self.before)
             self.before = None
             left = 0

@@ -20,6 +20,7 @@ cdef class TableBuilder:
 cdef class RecordTables:
     cdef Records records
     cdef list versions
+    cdef Py_ssize_t met                  # how many of them there were behind the call
     cdef object options
     cdef readonly object types           # what a live server said of them
     cdef dict made

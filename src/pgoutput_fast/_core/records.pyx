@@ -177,6 +177,11 @@ cdef class RecordTables:
         return t.put_bytes(k, self.at(s), s.length)
 
     @property
+    def known(self):
+        """The relation versions that the decoder knew behind the call, in the order in which they were described."""
+        return self.versions[:self.met]
+
+    @property
     def forgotten(self):
         """Keys of transactions of which is not known what became of them."""
         return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
@@ -362,6 +367,7 @@ cdef RecordTables take_records(Records& records, list versions, object options, 
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
     tables.records.swap(records)
     tables.versions = list(versions) if tables.records.rejects.size() else versions
+    tables.met = len(versions)
     tables.options = options
     tables.types = types
     return tables

@@ -10,7 +10,7 @@ from pgoutput_fast._core.stream_state cimport NONE64
 
 from _thread import allocate_lock
 
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
 
 # Some 6 MB, and up to 20 kB for each list or composite: of 1,000 narrow relation versions, or of ten as wide as can be.
@@ -194,4 +194,5 @@ cdef class Frame:
             byte_offset=scratch.trouble.byte_offset,
             relation=rows.relation.qualified_name,
             column=column.name if column is not None else None,
+            kind=MESSAGE_KINDS.get(self.window.kind[scratch.trouble.message]),
         )

@@ -174,6 +174,31 @@ inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     return *out == MICROS_PER_DAY ? HOUR_24 : OK;
 }
 
+// What the offset of a moment can be: that of a POSIX zone such as utc+20. Standard time is up to 168 hours away from UTC
+// (167:59:60), and daylight saving time, where its rule gives no offset, one hour further east.
+constexpr int64_t FURTHEST_WEST = 168 * 3600, FURTHEST_EAST = 169 * 3600;
+
+// An offset such as +00, -03:30, +00:19:32 or -100 at q: seconds east of UTC. Moves q behind it.
+inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) noexcept {
+    if (end - q < 3 || (*q != '+' && *q != '-')) return false;
+    const bool west = *q++ == '-';
+    unsigned part;
+    if (!two_digits(q, &part)) return false;
+    q += 2;
+    if (q != end && is_digit(*q)) {
+        if (part < 10) return false;  // no zero leads three digits
+        part = part * 10 + (*q++ - '0');
+    }
+    int64_t offset = part * 3600;
+    for (int unit = 60; unit >= 1 && q != end; unit /= 60) {
+        if (end - q < 3 || *q != ':' || !two_digits(q + 1, &part) || part > 59) return false;
+        offset += static_cast<int64_t>(part) * unit;
+        q += 3;
+    }
+    *east = west ? -offset : offset;
+    return offset <= (west ? FURTHEST_WEST : FURTHEST_EAST);
+}
+
 // Microseconds since 1970; `zoned` asks for an offset such as +00, -03:30 or +00:19:32.
 template <bool zoned>
 inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
@@ -191,20 +216,7 @@ inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexce
     bool bc = take_bc(p, end);
     if (!read_civil_date(q, end, &date)) return is_infinity_text(p, n);
     if (q == end || *q++ != ' ' || !read_clock(q, end, &clock) || clock == MICROS_PER_DAY) return BAD_TEXT;
-    if (zoned) {
-        if (end - q < 3 || (*q != '+' && *q != '-')) return BAD_TEXT;
-        bool west = *q++ == '-';
-        unsigned part;
-        if (!two_digits(q, &part) || part > 15) return BAD_TEXT;
-        offset = part * 3600;
-        q += 2;
-        for (int unit = 60; unit >= 1 && q != end; unit /= 60) {
-            if (end - q < 3 || *q != ':' || !two_digits(q + 1, &part) || part > 59) return BAD_TEXT;
-            offset += static_cast<int64_t>(part) * unit;
-            q += 3;
-        }
-        if (west) offset = -offset;
-    }
+    if (zoned && !read_offset(q, end, &offset)) return BAD_TEXT;
     if (q != end) return BAD_TEXT;
     int64_t days = 0;
     Reason reason = finish_civil_date(date, bc, &days);

@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,9 +14,8 @@ from typing import Any
 
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.run import CaptureBusyError
-from pgoutput_fast.capture.session import current_lsn
+from pgoutput_fast.capture.session import position_of
 
-_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _DAY_SECONDS = 86_400.0
 # How long one that is to end may take; and how often one that waits for another looks whether that is gone.
 _GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
@@ -161,12 +159,10 @@ def _settings(given: argparse.Namespace) -> Settings:
 
 
 def _position(text: str, dsn: str) -> int:
-    if text == "now":
-        return current_lsn(dsn)
-    match = _LSN.fullmatch(text)
-    if match is None:
-        raise ValueError(f"--until wants a position such as 16/B374D848, or now; not {text!r}")
-    return int(match[1], 16) << 32 | int(match[2], 16)
+    try:
+        return position_of(text, dsn)
+    except ValueError as problem:
+        raise ValueError(f"--until: {problem}") from None
 
 
 if __name__ == "__main__":

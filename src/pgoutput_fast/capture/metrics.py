@@ -20,6 +20,7 @@ import psycopg2
 from pgoutput_fast.capture.recorder import Progress
 from pgoutput_fast.capture.session import session
 from pgoutput_fast.capture.slots import read_slots
+from pgoutput_fast.lsn import format_lsn
 
 __all__ = ["Meter", "Metrics", "reporting"]
 
@@ -78,7 +79,7 @@ class Metrics:
             f"and {_shown(self.lag_seconds, ' s', '.1f')} behind, "
             f"{self.messages_per_second:,.0f} messages/s, {self.bytes_per_second:,.0f} bytes/s, "
             f"{self.segments:,} segments, {self.open_transactions} open transactions, "
-            f"durable up to {self.durable_lsn >> 32:X}/{self.durable_lsn & 0xFFFFFFFF:X}"
+            f"durable up to {format_lsn(self.durable_lsn)}"
         )
 
     def to_prometheus(self) -> str:

@@ -19,6 +19,7 @@ from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.run import Capture, CaptureError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import find_slot
+from pgoutput_fast.lsn import Lsn, parse_lsn
 
 __all__ = ["CaptureProcess", "Settings"]
 
@@ -48,8 +49,12 @@ class Settings:
     directory: str
     limits: Mapping[str, float] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
-    until_lsn: int | None = None
+    until_lsn: Lsn | None = None
     retry_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.until_lsn is not None:
+            object.__setattr__(self, "until_lsn", parse_lsn(self.until_lsn))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -140,8 +145,8 @@ class CaptureProcess:
             CaptureError: if the capture failed, or the slot is captured into another directory.
             psycopg2.Error: if the server cannot be asked.
         """
-        until = self._settings.until_lsn
-        assert until is not None
+        assert self._settings.until_lsn is not None
+        until = parse_lsn(self._settings.until_lsn)
         directory = Sink(self._settings.directory)
         ahead_since: float | None = None
         while self.check():

@@ -19,6 +19,7 @@ from pgoutput_fast.capture.session import connect
 from pgoutput_fast.capture.slots import Slot, read_slots
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.lsn import format_lsn
 
 __all__ = ["Pull", "pull_into"]
 
@@ -139,7 +140,7 @@ class Pull:
         rows = CopiedRows()
         arguments = {
             "slot": self._slot,
-            "lsn": _text(upto_lsn),
+            "lsn": format_lsn(upto_lsn),
             "most": most_changes,
             "options": self._options,
         }
@@ -188,7 +189,7 @@ class Pull:
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
         """
-        arguments = {"slot": self._slot, "lsn": _text(lsn), "options": self._options}
+        arguments = {"slot": self._slot, "lsn": format_lsn(lsn), "options": self._options}
         if self.is_exact:
             with self._connection.cursor() as cursor:
                 cursor.execute(_ADVANCE, arguments)
@@ -286,7 +287,3 @@ def pull_into(
 
 def _malformed(problem: Malformed) -> DecodeError:
     return DecodeError(reason_text(problem.reason), seq=problem.frame, byte_offset=problem.offset)
-
-
-def _text(lsn: int) -> str:
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

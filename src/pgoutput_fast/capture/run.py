@@ -30,11 +30,12 @@ from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.retention import Retention
-from pgoutput_fast.capture.session import read_position, read_server, session
+from pgoutput_fast.capture.session import position_of, read_position, read_server, session
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.lists import expect_list
+from pgoutput_fast.lsn import Lsn, format_lsn
 from pgoutput_fast.options import Options
 from pgoutput_fast.segments import Segment, Source
 from pgoutput_fast.state import StreamState
@@ -123,14 +124,15 @@ class Capture:
     def run(
         self,
         *,
-        until_lsn: int | None = None,
+        until_lsn: Lsn | Literal["now"] | None = None,
         stop: threading.Event | None = None,
         retry_seconds: float = _RETRY_SECONDS,
     ) -> None:
         """Captures until it is told to stop; then everything that came is durable and acknowledged.
 
         Args:
-            until_lsn: stop when all that committed up to there is durable.
+            until_lsn: stop when all that committed up to there is durable: an LSN, as `parse_lsn` takes it, or
+                `"now"` for where the server's log ends when this is called.
             stop: stop when it is set.
             retry_seconds: so long a server or store that is away is waited for.
 
@@ -140,7 +142,9 @@ class Capture:
                 tried again, but for a slot that is in use: the server may not have noticed that its user died.
             OSError: if a segment cannot be written; in a store, if that is so for longer than `retry_seconds`.
             DecodeError: if the server sends what is no message.
+            ValueError, TypeError: if `until_lsn` is no position.
         """
+        until = None if until_lsn is None else position_of(until_lsn, self._dsn)
         stop = stop if stop is not None else threading.Event()
         self._has_begun = False
         with (
@@ -164,7 +168,7 @@ class Capture:
                     reraise=True,
                 ):
                     with attempt:
-                        lost = self._outlive(until_lsn, stop)
+                        lost = self._outlive(until, stop)
                 if lost is None:
                     return
                 _log.warning("the connection is lost and made again: %s", str(lost).strip())
@@ -214,7 +218,9 @@ class Capture:
                     "Capture into another directory"
                 )
             state, end_lsn = newest.state, newest.end_lsn or 0
-        _log.info("capturing from slot %s into %s, behind %s", self._slot, self._directory, lsn_text(end_lsn))
+        _log.info(
+            "capturing from slot %s into %s, behind %s", self._slot, self._directory, format_lsn(end_lsn)
+        )
         if self._through == "sql":
             self._pull(source, state, end_lsn, until_lsn, stop)
             return
@@ -297,8 +303,8 @@ class Capture:
             )
         if left is not None and found.confirmed_flush_lsn is not None and found.confirmed_flush_lsn > left:
             raise CaptureError(
-                f"somebody else has advanced slot {self._slot} to {lsn_text(found.confirmed_flush_lsn)}, but "
-                f"{self._directory} goes up to {lsn_text(left)}: what committed in between is lost. Find the "
+                f"somebody else has advanced slot {self._slot} to {format_lsn(found.confirmed_flush_lsn)}, but "
+                f"{self._directory} goes up to {format_lsn(left)}: what committed in between is lost. Find the "
                 "other one; then make a new slot, load the tables again, and capture into another directory"
             )
         return found
@@ -327,8 +333,8 @@ class Capture:
         # Before 11 a slot is let go of by reading from it, which may go a record further than was asked for.
         elif server.major >= 11 and stands > known:
             raise CaptureError(
-                f"slot {self._slot} stands at {lsn_text(stands)}, but this capture let go of it "
-                f"only up to {lsn_text(known)}: somebody else read from it, or dropped it and made it anew. What "
+                f"slot {self._slot} stands at {format_lsn(stands)}, but this capture let go of it "
+                f"only up to {format_lsn(known)}: somebody else read from it, or dropped it and made it anew. What "
                 "committed in between may be lost: load the tables again, and capture into another directory. (If "
                 f"{self._directory} was moved without its {FILE}, bring that file along)"
             )
@@ -337,8 +343,8 @@ class Capture:
             problem = BehindError if server.in_recovery else CaptureError
             more = " (This is a standby: it may only have to replay more)" if server.in_recovery else ""
             raise problem(
-                f"the server stands at {lsn_text(position)}, but {self._directory} goes up to {lsn_text(known)}: it "
-                "was brought back from an older copy, or a standby took over that lacked what came last. What the "
+                f"the server stands at {format_lsn(position)}, but {self._directory} goes up to {format_lsn(known)}: "
+                "it was brought back from an older copy, or a standby took over that lacked what came last. What the "
                 "segments have beyond it, it has not. Make a new slot, load the tables again, and capture into another "
                 f"directory.{more}"
             )
@@ -355,15 +361,6 @@ def _say(outcome: RetryCallState) -> None:
     problem = outcome.outcome.exception() if outcome.outcome is not None else None
     seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
     _log.warning("trying again in %.1f s: %s", seconds, str(problem).strip())
-
-
-def lsn_text(lsn: int) -> str:
-    """As PostgreSQL writes it.
-
-    >>> lsn_text(0x16B374D848)
-    '16/B374D848'
-    """
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def _typed_options(typed: bool | Options) -> Options | None:

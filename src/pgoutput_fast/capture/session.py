@@ -11,7 +11,18 @@ import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
-__all__ = ["PINS", "Server", "connect", "current_lsn", "read_position", "read_server", "session"]
+from pgoutput_fast.lsn import Lsn, parse_lsn
+
+__all__ = [
+    "PINS",
+    "Server",
+    "connect",
+    "current_lsn",
+    "position_of",
+    "read_position",
+    "read_server",
+    "session",
+]
 
 # Text cells follow the session that decodes. These are the settings under which text means one thing.
 PINS = {
@@ -143,6 +154,21 @@ def current_lsn(dsn: str) -> int:
     """
     with session(dsn) as cursor:
         return read_position(cursor)
+
+
+def position_of(lsn: Lsn, dsn: str) -> int:
+    """What is meant by an LSN, as `parse_lsn` takes it, or by "now": how far the server's log is.
+
+    Raises:
+        ValueError, TypeError: if it is neither.
+        psycopg2.Error: if the server is asked and does not answer.
+    """
+    if lsn == "now":
+        return current_lsn(dsn)
+    try:
+        return parse_lsn(lsn)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; or 'now'") from None
 
 
 def read_position(cursor: Any) -> int:

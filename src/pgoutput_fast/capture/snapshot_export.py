@@ -17,6 +17,7 @@ import psycopg2.errors
 
 from pgoutput_fast.capture.session import Server, connect, read_server, session
 from pgoutput_fast.capture.slots import check_name, check_slot, drop_slot
+from pgoutput_fast.lsn import parse_lsn
 
 __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 
@@ -110,7 +111,7 @@ def export_snapshot(
     except BaseException:
         connection.close()
         raise
-    return SnapshotHolder(Export(snapshot, _lsn(point), created, slot is None, server), connection, dsn)
+    return SnapshotHolder(Export(snapshot, parse_lsn(point), created, slot is None, server), connection, dsn)
 
 
 @contextlib.contextmanager
@@ -172,8 +173,3 @@ def _command(name: str, major: int, temporary: bool, two_phase: bool, failover: 
     if failover:
         options.append("FAILOVER true")
     return f"{words} ({', '.join(options)})"
-
-
-def _lsn(text: str) -> int:
-    high, low = text.split("/")
-    return int(high, 16) << 32 | int(low, 16)

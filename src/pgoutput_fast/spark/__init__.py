@@ -4,7 +4,8 @@
     wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
     orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
 
-Nothing here registers anything or needs a jar: decoding runs in `mapInArrow`.
+None of this registers anything or needs a jar: decoding runs in `mapInArrow`. `format("pgoutput")` is found by Spark
+itself, or made known by `register(spark)` where its Python is another one.
 """
 
 from pgoutput_fast.spark import udf
@@ -14,12 +15,14 @@ from pgoutput_fast.spark.outcomes import outcomes
 from pgoutput_fast.spark.records import messages, rejects
 from pgoutput_fast.spark.tag import tag
 from pgoutput_fast.spark.transactions import transactions
+from pgoutput_fast.spark.workers import register
 
 __all__ = [
     "changes",
     "messages",
     "outcomes",
     "read_catalog",
+    "register",
     "rejects",
     "relations",
     "tag",

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import Catalog, Relation, relation_of
-from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
+from pgoutput_fast.spark.tagged import expect_tagged
 
 __all__ = ["read_catalog", "relations"]
 
@@ -31,7 +32,9 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
 
     Raises:
         DecodeError: if a description is malformed.
+        ValueError: if `wal` is not tagged.
     """
+    expect_tagged(wal, ("seq", "kind", "in_stream", "payload"))
     # Behind the tag, and behind the xid where the message came inside a stream block.
     body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
         F.substring("payload", 2, 1 << 30)
@@ -55,7 +58,8 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
                 found.append(relation_of(bytes(row["body"]), tuple(sorted(names.items()))))
         except Malformed as problem:
             if on_error == "raise":
-                raise DecodeError(reason_text(problem.reason), seq=row["seq"]) from None
+                kind = MESSAGE_KINDS[row["kind"]]
+                raise DecodeError(reason_text(problem.reason), seq=row["seq"], kind=kind) from None
     return Catalog(found)
 
 

@@ -12,6 +12,7 @@ from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
 from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
 from pgoutput_fast.spark.settle import Settled
+from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import SENT, DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -56,11 +57,13 @@ def changes(
 
     Raises:
         KeyError: if the catalog knows no such relation; the message names what there is.
-        ValueError: if its versions differ so that no one schema can hold them, or do not fit the pinned one.
+        ValueError: if its versions differ so that no one schema can hold them, or do not fit the pinned one; if `wal`
+            is not tagged; and if `Options(columns=...)` names a column that no version has.
         RuntimeError: if Spark's Python workers are not this Python.
     """
     decoding, which = task_options(options, transactions)
     check_time(time)
+    expect_tagged(wal)
     check_workers(wal)
     settled = plan(wal, table, decoding, catalog, schema_mode, schema)
     rows = wal.where(rows_of(settled)).select(*TAGGED_SCHEMA.names)

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.plan import task_options
+from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -26,6 +27,7 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
         wal: tagged payloads.
         options: only `on_error` matters here.
     """
+    expect_tagged(wal)
     check_workers(wal)
     return _fates(wal, _COMMITS + _ABORTS, options)
 

@@ -12,6 +12,7 @@ from pgoutput_fast.options import Options
 from pgoutput_fast.schema import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
 from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, rows_of, task_options
+from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -33,6 +34,7 @@ def messages(
         options: `on_error` and `transactions` matter here.
         transactions, outcomes: as for `changes`. A message that is not transactional is given in any case.
     """
+    expect_tagged(wal)
     check_workers(wal)
     decoding, which = task_options(options, transactions)
     rows = wal.where(F.col("kind") == ord("M")).select(*TAGGED_SCHEMA.names)
@@ -66,6 +68,7 @@ def rejects(
         transactions, outcomes: as for `changes`.
         schema_mode, catalog: as for `changes`: latest holds to a catalog that is given.
     """
+    expect_tagged(wal)
     check_workers(wal)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, on_error="quarantine", unrepresentable="null", schemas=None)

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from pgoutput_fast._core.headers import headers
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.decoded import fit
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.options import Options
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["DETAILS", "KIND_NAMES", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
@@ -121,8 +122,10 @@ class DecodeRow:
     """Payloads -> struct(change_type, before, after), null where they are no change of the relation.
 
     Attributes:
-        catalog: the one relation version and the types that are known, as JSON.
+        catalog: versions of the relation, each with another number of columns, the one that is asked for last; and the
+            types that are known; as JSON.
         options: how to decode.
+        own: the columns as that version has them.
         images: the columns as Spark takes them.
         details: whether the struct also says what nulls stand for.
         malformed: `raise` or `null`.
@@ -130,20 +133,22 @@ class DecodeRow:
 
     catalog: str
     options: Options
+    own: pa.Schema
     images: pa.Schema
     details: bool
     malformed: str
 
     def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
         catalog = Catalog.from_json(self.catalog)
-        (relation,) = catalog.relations
+        relation = catalog.relations[-1]
         payload = _binary(payload)
         found = _headers(payload, in_stream, self.malformed)
         kinds = found["kind"].to_numpy()
         ours = found["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, list(b"IUD"))
         ours &= found["relation"].to_numpy() == relation.oid
         rows = np.flatnonzero(ours)
-        decoded = self._decoded(payload, found, rows, catalog)
+        versions = _versions(payload, found["in_stream"].to_numpy(), rows, catalog)
+        decoded = self._decoded(payload, found, rows[versions >= 0], versions[versions >= 0], catalog)
         types = decoded.column(PREFIX + "change_type")
         seqs = decoded.column(PREFIX + "seq").to_numpy()
         is_before = pc.is_in(types, pa.array(["update_preimage", "delete"]))
@@ -170,10 +175,16 @@ class DecodeRow:
         )
 
     def _decoded(
-        self, payload: pa.Array, found: dict[str, pa.Array], rows: np.ndarray, catalog: Catalog
+        self,
+        payload: pa.Array,
+        found: dict[str, pa.Array],
+        rows: np.ndarray,
+        versions: np.ndarray,
+        catalog: Catalog,
     ) -> pa.Table:
-        """The changes among `rows`, whose ordinals are their places in the array."""
-        (relation,) = catalog.relations
+        """The changes `rows`, whose ordinals are their places in the array; `versions` are places in the catalog."""
+        relation = catalog.relations[-1]
+        ids = np.array([each.version for each in catalog.relations], np.int64)
         at = pa.array(rows)
         none = pa.nulls(len(rows), pa.int64())
         columns = dict.fromkeys(TAGGED_SCHEMA.names, none)
@@ -181,7 +192,7 @@ class DecodeRow:
             "seq": at.cast(pa.int64()),
             "kind": found["kind"].take(at).cast(pa.int8()),
             "relation": pa.repeat(pa.scalar(relation.oid, pa.int64()), len(rows)),
-            "version": pa.repeat(pa.scalar(relation.version, pa.int64()), len(rows)),
+            "version": pa.array(ids[versions]),
             "in_stream": found["in_stream"].take(at).cast(pa.bool_()),
             "commit_timestamp": none.cast(TAGGED_SCHEMA.field("commit_timestamp").type),
             "payload": payload.take(at).cast(pa.binary()),
@@ -196,14 +207,32 @@ class DecodeRow:
                 byte_offset=problem.byte_offset,
                 relation=problem.relation,
                 column=problem.column,
+                kind=problem.kind,
             ) from None
-        changes = [each.batch for each in decoded.changes]
-        if not changes:
-            names = [PREFIX + "change_type", PREFIX + "seq", *(PREFIX + name for name, _ in DETAILS)]
-            types = [pa.string(), pa.int64(), *(kind for _, kind in DETAILS)]
-            fields = [*zip(names, types, strict=True), *((f.name, f.type) for f in self.images)]
-            return pa.schema(fields).empty_table()
-        return pa.Table.from_batches(changes)
+        schema = pa.schema([*metadata_fields(PREFIX), *self.own])
+        changes = [fit(each.batch, schema) for each in decoded.changes]
+        return pa.concat_tables(changes) if changes else schema.empty_table()
+
+
+def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalog: Catalog) -> np.ndarray:
+    """For each of the changes, the place in the catalog of the version that has as many columns; -1 if none has.
+
+    A change that ends before it says how many it has is one of the last version: that it is malformed is found there.
+    """
+    counts = np.full(1 << 16, -1)
+    for place, relation in enumerate(catalog.relations):
+        counts[len(relation.columns)] = place
+    kind = np.int64 if pa.types.is_large_binary(payload.type) else np.int32
+    _, offsets, data = payload.buffers()
+    ends = np.frombuffer(offsets, kind)[payload.offset : payload.offset + len(payload) + 1].astype(np.int64)
+    values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    # Behind the tag, the xid of a stream, the oid and the tuple's tag.
+    at = ends[rows] + np.where(in_stream[rows] > 0, 10, 6)
+    whole = at + 2 <= ends[rows + 1]
+    found = np.full(len(rows), len(catalog.relations) - 1)
+    at = at[whole]
+    found[whole] = counts[values[at].astype(np.int64) << 8 | values[at + 1]]
+    return found
 
 
 def _places(seqs: np.ndarray, chosen: np.ndarray, count: int) -> pa.Array:

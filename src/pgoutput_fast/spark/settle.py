@@ -76,14 +76,15 @@ def settle(
 
     Raises:
         KeyError: if there is no such relation.
-        ValueError: if its versions do not fit into one schema.
+        ValueError: if its versions do not fit into one schema, or the options name a column that none of them has.
     """
     versions = known.named(table)
+    options.check_columns(versions[-1], versions, set())
     decoded = [(relation, decoded_schema(relation, known, options)) for relation in versions]
     if schema is None:
         whole = unify_schemas(decoded)
     else:
-        metadata = [field.name for field in metadata_fields(options.metadata_prefix)]
+        metadata = metadata_fields(options.metadata_prefix)
         pinned = decoded_schema(schema, known, options) if isinstance(schema, Relation) else schema
         whole = pin_schema(decoded, pinned, metadata, options.extra_columns)
     oids = tuple(sorted({relation.oid for relation in versions}))

@@ -26,6 +26,7 @@ from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
 from pgoutput_fast.capture.snapshot_read import SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable, describe_tables
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.lsn import parse_lsn
 from pgoutput_fast.names import parse_qualified_name
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import metadata_fields
@@ -84,7 +85,7 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
     asked = _asked(given)
     held: HeldSnapshot | None = None
     if "snapshot" in given:
-        name, lsn = given["snapshot"], int(given["consistent_lsn"])
+        name, lsn = given["snapshot"], _lsn(given["consistent_lsn"])
         hint = "who gave it must hold it (capture.Snapshot) until the query has ended"
     else:
         held = hold_snapshot(asked.dsn, given.get("slot"), asked.seconds, java_above())
@@ -197,13 +198,21 @@ def _check(given: Mapping[str, str]) -> None:
         raise ValueError("mode snapshot reads one table: load each by itself, with the same slot")
     if ("snapshot" in given) != ("consistent_lsn" in given):
         raise ValueError("options snapshot and consistent_lsn go together: see Snapshot.spark_options()")
-    if not given.get("consistent_lsn", "0").isdecimal():
-        raise ValueError(f"option consistent_lsn must be a number, not {given['consistent_lsn']!r}")
+    if "consistent_lsn" in given:
+        _lsn(given["consistent_lsn"])
     if "snapshot" in given and ("slot" in given or "snapshot_seconds" in given):
         raise ValueError(
             "a snapshot that is given has its slot, and is held by somebody: leave out the other options"
         )
     check_time(given.get("time", "string"))
+
+
+def _lsn(text: str) -> int:
+    """Of a number in digits, as options of Spark are text; or of an LSN's own."""
+    try:
+        return parse_lsn(int(text) if text.isdecimal() else text)
+    except ValueError as problem:
+        raise ValueError(f"option consistent_lsn: {problem}") from None
 
 
 def _number(option: str, text: str) -> int:

@@ -236,7 +236,11 @@ class _Planner:
         return self._planned([self._pinned(at, images[name]) for at, name in enumerate(self._names)])
 
     def _pinned(self, at: int, image: StructType) -> Settled:
-        wanted = image.names if self.options.extra_columns == "drop" else None
+        wanted = None
+        if self.options.extra_columns == "drop":
+            # A pinned column that no version has is null.
+            there = {column.name for each in self._versions[at] for column in each.columns}
+            wanted = [name for name in image.names if name in there]
         decoded = [decoded_schema(each, self._known, self.options) for each in self._versions[at]]
         fields = []
         for field in image:

@@ -13,6 +13,7 @@ from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType,
 
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.spark.lsns import LSN_TYPES, lsn_column
 from pgoutput_fast.spark.order import (
     Pieces,
     Surveyed,
@@ -76,7 +77,7 @@ def tag(
         df: rows of payloads, in any order and partitioning.
         order_by: the column, or the columns, that order them as they came; no two rows may have the same place.
         payload: the column of payloads, binary.
-        lsn: the column of their start LSNs, an integer, if there is one.
+        lsn: the column of their start LSNs, if there is one: integers, decimals or strings such as `16/B374D848`.
         session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
             if there is one.
         gaps: whether one order column of integers must count up by one ("error") or may leave values out ("allow").
@@ -181,7 +182,9 @@ class _Source:
         columns = [F.col(quoted(self.payload)).alias(PAYLOAD)]
         columns += [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)]
         if self.lsn is not None:
-            columns.append(F.col(quoted(self.lsn)).cast("long").alias(LSN))
+            columns.append(
+                lsn_column(F.col(quoted(self.lsn)), self.lsn, self.df.schema[self.lsn].dataType).alias(LSN)
+            )
         if self.session_starts is not None:
             columns.append(F.col(quoted(self.session_starts)).cast("boolean").alias(SESSION))
         return self.df.select(columns)
@@ -253,11 +256,15 @@ def _check(
         raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
     if partitions is not None and partitions < 1:
         raise ValueError(f"partitions must be positive, not {partitions}")
-    wanted: list[tuple[str, type, str]] = [
+    wanted: list[tuple[str, type | tuple[type, ...], str]] = [
         (name, AtomicType, "of a type that has an order") for name in order
     ]
     wanted += [(payload, BinaryType, "binary")]
-    wanted += [(lsn, IntegralType, "an integer")] if lsn is not None else []
+    wanted += (
+        [(lsn, LSN_TYPES, "an integer, a decimal or a string such as '16/B374D848'")]
+        if lsn is not None
+        else []
+    )
     wanted += [(session_starts, BooleanType, "boolean")] if session_starts is not None else []
     for name, kind, what in wanted:
         if name not in df.columns:
@@ -295,4 +302,4 @@ def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known:
     if not found:
         return known
     first = min(found, key=lambda row: row["seq"])
-    return DecodeError(first["reason"], seq=first["seq"], lsn=first["lsn"], byte_offset=first["byte_offset"])
+    return DecodeError(**first.asDict())

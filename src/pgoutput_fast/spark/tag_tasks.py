@@ -59,7 +59,13 @@ SUMMARIES_SCHEMA = pa.schema(
 )
 
 ERRORS_SCHEMA = pa.schema(
-    [("seq", pa.int64()), ("lsn", pa.int64()), ("byte_offset", pa.int64()), ("reason", pa.string())]
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("reason", pa.string()),
+        ("kind", pa.string()),
+    ]
 )
 
 
@@ -301,6 +307,7 @@ class _Stretches:
                     seq=error.seq,
                     lsn=error.lsn,
                     byte_offset=error.byte_offset,
+                    kind=error.kind,
                 ) from None
 
 

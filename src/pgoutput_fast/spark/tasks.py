@@ -115,6 +115,7 @@ def _again(problem: DecodeError, reason: str, relation: str | None) -> DecodeErr
         byte_offset=problem.byte_offset,
         relation=relation,
         column=problem.column,
+        kind=problem.kind,
     )
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
 from pgoutput_fast.spark.plan import task_options
+from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -25,6 +26,7 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         wal: tagged payloads.
         options: only `on_error` matters here.
     """
+    expect_tagged(wal)
     check_workers(wal)
     options, _ = task_options(options, None)
     tagged = wal.select(*TAGGED_SCHEMA.names)

@@ -14,7 +14,9 @@ pandas UDFs. A null gives null. A payload that is no message of pgoutput fails w
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import pandas as pd
@@ -25,11 +27,12 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType
 
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
-from pgoutput_fast.schema import relation_schema
+from pgoutput_fast.schema import metadata_fields
 from pgoutput_fast.spark.carried import Carried
 from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
+from pgoutput_fast.spark.settle import decoded_schema
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.unify import pin_schema
 
 __all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
 
@@ -99,16 +102,21 @@ def decode_row(
     arrow: bool | None = None,
     time: Time = "string",
 ) -> Callable[..., Column]:
-    """A function that decodes changes of one relation version; of a payload column, and `in_stream` as `relation_oid`.
+    """A function that decodes changes of one relation; of a payload column, and `in_stream` as `relation_oid`.
 
     It gives struct(change_type, before, after): `insert`, `update` or `delete`; the old row or key, and the new row,
     each a struct of the relation's columns, null where the message has none. It is null for what is no change of the
     relation. Columns whose TOASTed value was not sent, or that have no Arrow form, are null; `details` says which.
 
+    A change by itself does not tell its version, only how many columns that has. One with as many as `relation` is
+    taken for one of that version. One with another number is decoded by the version of the catalog that has so many,
+    and its columns are matched by name: a column that it lacks is null. It is null as a whole if no version of the
+    catalog has so many columns or several have, or if the one that has them has a column whose values do not all fit.
+
     Args:
         relation: the version that the changes were sent under, such as `catalog.named("public.orders")[-1]`.
         options: how to decode; `Options()` if not given. `on_error` is as `malformed` says.
-        catalog: what a live server said of types.
+        catalog: other versions of the relation, and what a live server said of types.
         details: append key_only, unchanged and unrepresentable to the struct, as the columns of changes.
         malformed, arrow: as for `message_kind`.
         time: as for `changes`.
@@ -129,8 +137,7 @@ def decode_row(
         transactions="as_sent",
         on_error="raise" if malformed == "raise" else "quarantine",
     )
-    columns = [column_type_of(column, chosen, types) for column in relation.columns]
-    schema = relation_schema(relation, columns, chosen)
+    schema = decoded_schema(relation, Catalog((), types), chosen)
     own = pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
     # Without field metadata: Spark wants the very types that it declared.
     images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own, time)])
@@ -141,13 +148,36 @@ def decode_row(
         ("after", image),
         *(DETAILS if details else ()),
     ]
-    task = DecodeRow(Catalog([relation], types).to_json(), chosen, images, details, malformed)
+    versions = [*_other_versions(relation, own, catalog, chosen), relation]
+    task = DecodeRow(Catalog(versions, types).to_json(), chosen, own, images, details, malformed)
     kind = spark_schema(pa.schema(fields), time)
 
     def decode(payload: Column | str, in_stream: Column | str | None = None) -> Column:
         return _call(task, kind, arrow, payload, in_stream)
 
     return decode
+
+
+def _other_versions(
+    relation: Relation, own: pa.Schema, catalog: Catalog | None, options: Options
+) -> list[Relation]:
+    """Versions of the relation that its changes can be told to be of, and that fit into its columns."""
+    if catalog is None:
+        return []
+    counts = Counter(len(each.columns) for each in catalog.relations if each.oid == relation.oid)
+    found = []
+    for each in catalog.relations:
+        if (
+            each.oid != relation.oid
+            or len(each.columns) == len(relation.columns)
+            or counts[len(each.columns)] > 1
+        ):
+            continue
+        schema = decoded_schema(each, catalog, options)
+        with suppress(ValueError):
+            pin_schema([(each, schema)], own, metadata_fields(PREFIX), "drop")
+            found.append(each)
+    return found
 
 
 def _checked(malformed: str) -> str:

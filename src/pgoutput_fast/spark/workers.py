@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_workers"]
+__all__ = ["check_workers", "register"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,28 @@ def check_workers(frame: DataFrame) -> None:
     Raises:
         RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
     """
-    context = frame.sparkSession.sparkContext
+    _use_this_python(frame.sparkSession)
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("pgoutput")` known to a session, and sees that its Python workers are this Python.
+
+    Spark finds the format by itself only if the Python that it looks with has this package: that of `PYSPARK_PYTHON`
+    when the session starts, else the first `python3` on PATH. From a program whose environment is not activated this
+    is another one, and Spark says DATA_SOURCE_NOT_FOUND. Call this once, behind `getOrCreate()`. It does no harm where
+    the format is known already.
+
+    Raises:
+        RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
+    """
+    from pyspark_pgoutput import DefaultSource
+
+    _use_this_python(spark)
+    spark.dataSource.register(DefaultSource)
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    context = spark.sparkContext
     if not (context.master or "").startswith("local"):
         return
     chosen = shutil.which(context.pythonExec)

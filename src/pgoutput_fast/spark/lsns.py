@@ -1,0 +1,39 @@
+"""Columns of LSNs, in the forms that `pgoutput_fast.parse_lsn` takes, as Spark's expressions."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
+
+__all__ = ["LSN_TYPES", "lsn_column"]
+
+LSN_TYPES = (IntegralType, DecimalType, StringType)
+# A long holds those below 2**63, which no server's log will reach.
+_TEXT = "^([0-7][0-9A-Fa-f]{7}|[0-9A-Fa-f]{1,7})/[0-9A-Fa-f]{1,8}$"
+_END = 1 << 63
+
+
+def lsn_column(column: Column, name: str, kind: DataType) -> Column:
+    """The positions as numbers (LONG), null where the column is. Any other value fails the query.
+
+    Args:
+        column: of one of LSN_TYPES.
+        name: what it is called in errors.
+        kind: its type.
+    """
+    if isinstance(kind, StringType):
+        halves = [F.lpad(F.split_part(column, F.lit("/"), F.lit(k)), 8, "0") for k in (1, 2)]
+        number = F.conv(F.concat(*halves), 16, 10).cast("long")
+        return _checked(column, name, column.rlike(_TEXT), number)
+    if isinstance(kind, DecimalType):
+        whole = (column >= 0) & (column < F.lit(_END).cast("decimal(38,0)")) & (F.floor(column) == column)
+        return _checked(column, name, whole, column.cast("long"))
+    return column.cast("long")
+
+
+def _checked(column: Column, name: str, good: Column, number: Column) -> Column:
+    said = F.concat(
+        F.lit(f"column {name}: no LSN, which is like 16/B374D848 or a whole number: "), column.cast("string")
+    )
+    return F.when(good, number).when(column.isNotNull(), F.raise_error(said).cast("long"))

@@ -1,0 +1,32 @@
+"""Whether a DataFrame has tagged payloads, and what to do if not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType
+
+from pgoutput_fast.schema import TAGGED_SCHEMA
+
+__all__ = ["expect_tagged"]
+
+
+def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) -> None:
+    """That a DataFrame has these columns of tagged payloads.
+
+    Raises:
+        ValueError: if not; the message says how it becomes tagged.
+    """
+    there = {name.lower() for name in wal.columns}
+    missing = [name for name in names if name not in there]
+    if not missing:
+        return
+    binary = [field.name for field in wal.schema if isinstance(field.dataType, BinaryType)]
+    payload = "payload" if "payload" in binary or not binary else binary[0]
+    more = f", payload={payload!r}" if payload != "payload" else ""
+    raise ValueError(
+        f"these payloads are not tagged: there is no column {', '.join(missing)}; there is {', '.join(wal.columns)}. "
+        f"Tag them with pgspark.tag(df, order_by=...{more}), where order_by is the column, or the columns, that order "
+        "them as they came, and pass what it gives"
+    )
