@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -325,6 +326,41 @@ def test_files_that_must_not_grow(own: pg.Database, tmp_path: Path) -> None:
     assert "File too large" in run.stderr
     assert _ADVICE in run.stderr
     subprocess.run(command, check=True)
+    expect_exactly_once(own, tmp_path)
+
+
+def test_a_directory_that_cannot_be_fsynced(
+    own: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment has its name, and nobody knows whether a crash would take it: it is not acknowledged as it is."""
+    end = _fill(own)
+    fsync, failed, after = os.fsync, threading.Event(), threading.Event()
+
+    def failing(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            if list(tmp_path.glob("*.parquet")) and not failed.is_set():
+                failed.set()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if failed.is_set():
+                after.set()
+        fsync(descriptor)
+
+    def acknowledged() -> int:
+        found = find_slot(own.dsn, SLOT)
+        assert found is not None
+        return found.confirmed_flush_lsn or 0
+
+    monkeypatch.setattr(os, "fsync", failing)
+    before = acknowledged()
+    with pytest.raises(OSError, match="Input/output"):
+        _capture(own, tmp_path).run(until_lsn=end)
+    assert failed.is_set()
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+    assert acknowledged() == before
+    assert not after.is_set()
+    _capture(own, tmp_path).run(until_lsn=end)
+    assert after.is_set(), "it was made sure of before it was acknowledged"
+    assert acknowledged() >= end
     expect_exactly_once(own, tmp_path)
 
 

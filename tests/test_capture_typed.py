@@ -344,14 +344,16 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
         tmp_path / f".{'0' * 20}-{'0' * 20}.parquet.{'0f' * 8}",
         tmp_path / "typed" / f".x.parquet.{'ab' * 8}",
     ]
-    left.append(tmp_path / "typed" / "_spill" / "pgoutput-fast-0.arrow")
-    left[-1].parent.mkdir(exist_ok=True)
-    for path in left:
+    left.append(tmp_path / "typed" / "_spill" / f"pgoutput-fast-{'0f' * 8}-0.arrow")
+    others = tmp_path / "typed" / "_spill" / "orders.arrow"
+    others.parent.mkdir(exist_ok=True)
+    for path in (*left, others):
         path.write_bytes(b"unfinished")
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 100")
     capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) <= 2
     assert not any(path.exists() for path in left)
+    assert others.exists(), "it has not the name of a spill file"
     columns = ["_commit_lsn", "_seq", "_change_type", "id", "n"]
     rows = pa.concat_tables(table.select(columns) for table in _typed(tmp_path).values())
     rows = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).to_pylist()

@@ -23,6 +23,7 @@ from pgoutput_fast.segment_names import named_segments, ordinals_of
 from pgoutput_fast.segment_paths import shown
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
+from pgoutput_fast.spill import is_spill_name
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Sink"]
@@ -83,7 +84,7 @@ class Sink:
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
-            # What is there is gone on from, and acknowledged at once.
+            # What is there is gone on from.
             self._store.harden()
             self._sweep()
             if self._typed is not None:
@@ -109,6 +110,9 @@ class Sink:
 
     def newest(self) -> Segment | None:
         """The segment behind which a capture goes on; None if there is none."""
+        if self._owner is not None:
+            # What is there is acknowledged at once. An fsync may have failed since this process began to write.
+            self._store.harden()
         newest = newest_segment(self._directory)
         self._acknowledged = None  # another capture may have gone on in a store meanwhile
         self._last_seq = None if newest is None else newest.last_seq
@@ -196,7 +200,8 @@ class Sink:
         """What a killed process never finished; nobody else writes there."""
         found = [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]
         unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
-        for entry in [*unfinished, *self._store.entries(_SPILL)]:
+        spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
+        for entry in [*unfinished, *spilt]:
             with suppress(OSError):
                 self._store.remove(entry.name)
 

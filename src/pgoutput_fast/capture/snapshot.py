@@ -21,6 +21,7 @@ from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
 from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import describe_tables
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.durable import make_directory
 from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.options import Options
 
@@ -273,7 +274,7 @@ class Snapshot:
             OSError: if a file cannot be written.
         """
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         with loading(directory):
             return self._load_to(directory, threads, progress)
 

@@ -132,16 +132,24 @@ class TableFiles:
                     f"{self._whole} holds another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
                     "load into another directory, or remove that one"
                 )
-            self._done = found["ranges"]
+            self._trust(self._whole, found)
         elif (found := self._read(self._partial)) is not None and self._is_ours(found):
-            self._done = found["ranges"]
+            self._trust(self._partial, found)
         elif self._whole.exists():
             raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
         else:
             # What another snapshot left unfinished is of no use to anybody. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
                 shutil.rmtree(left, ignore_errors=True)
-            self._partial.mkdir(parents=True)
+            self._partial.mkdir()
+            fsync(directory)
+
+    def _trust(self, directory: Path, found: dict[str, Any]) -> None:
+        """Goes on from what an earlier load left, which may have been killed, or had an fsync fail, before that was
+        durable."""
+        fsync(directory)
+        fsync(directory.parent)
+        self._done = found["ranges"]
 
     @staticmethod
     def _read(directory: Path) -> dict[str, Any] | None:
