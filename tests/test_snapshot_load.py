@@ -19,6 +19,7 @@ import pg
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot, drop_slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+from pgoutput_fast.table_directories import table_directory
 from snapshots import tables_of
 
 
@@ -282,6 +283,27 @@ def test_files(database: pg.Database, slot: str, tmp_path: Path) -> None:
     ):
         other.load_to(tmp_path)
     assert pq.read_table(tmp_path / "l.a").num_rows == 1500
+
+
+def test_names_as_long_as_names_may_be(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Percent-encoded they are longer than a file system allows. One function says where they lie."""
+    schema, names = "é" * 31, ["ü" * 31, "ü" * 30 + "ö"]
+    database.execute(
+        f'CREATE SCHEMA "{schema}"',
+        *(
+            f'CREATE TABLE "{schema}"."{name}" AS SELECT {k} AS id FROM generate_series(1, 3)'
+            for k, name in enumerate(names)
+        ),
+        "CREATE PUBLICATION p FOR TABLE " + ", ".join(f'"{schema}"."{name}"' for name in names),
+    )
+    try:
+        with Snapshot(database.dsn, ["p"], slot) as snapshot:
+            snapshot.load_to(tmp_path)
+        for k, name in enumerate(names):
+            directory = tmp_path / table_directory(schema, name)
+            assert pq.read_table(directory)["id"].to_pylist() == [k] * 3
+    finally:
+        database.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
 def test_what_is_durable_is_not_read_again(database: pg.Database, slot: str, tmp_path: Path) -> None:

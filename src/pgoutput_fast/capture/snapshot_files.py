@@ -23,8 +23,9 @@ from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
 from pgoutput_fast.durable import fsync
 from pgoutput_fast.plain_values import plain_schema, to_types
+from pgoutput_fast.table_directories import table_directory
 
-__all__ = ["TableFiles", "TableLoaded", "loading", "table_directory"]
+__all__ = ["TableFiles", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
@@ -50,20 +51,6 @@ class TableLoaded:
     nbytes: int
     rejects: int
     consistent_lsn: int
-
-
-def table_directory(namespace: str, name: str) -> str:
-    """The name of a table's directory; none is hidden, and no two tables share one.
-
-    >>> table_directory("public", "orders"), table_directory("_a.b", "C/d")
-    ('public.orders', '%5Fa%2Eb.C%2Fd')
-    """
-
-    def part(text: str) -> str:
-        quoted = urllib.parse.quote(text, safe=" ").replace(".", "%2E")
-        return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
-
-    return f"{part(namespace)}.{part(name)}"
 
 
 @contextmanager
