@@ -382,7 +382,7 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
         for _ in range(kills):
             before = len(list(tmp_path.rglob("0*.parquet")))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while (
                 process.poll() is None
                 and time.monotonic() < deadline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
@@ -10,14 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pg
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot, drop_slot
+from capturing import drop_when_free
+from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
 from pgoutput_fast.table_directories import table_directory
 from snapshots import tables_of
@@ -29,8 +28,7 @@ def slot(database: pg.Database) -> Iterator[str]:
     database.execute("CREATE SCHEMA l")
     name = f"{database.name}_l"
     yield name
-    with contextlib.suppress(psycopg2.Error):
-        drop_slot(database.dsn, name)
+    drop_when_free(database.dsn, name)
     database.execute("DROP PUBLICATION IF EXISTS p", "DROP SCHEMA l CASCADE")
 
 
@@ -92,7 +90,7 @@ class Writer:
         assert not self._failed
 
     def wait_for(self, commits: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         wanted = self.commits + commits
         while self.commits < wanted and time.monotonic() < deadline and not self._failed:
             time.sleep(0.01)

@@ -18,7 +18,7 @@ from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded, loadin
 from pgoutput_fast.capture.snapshot_load import run_readers, streamed
 from pgoutput_fast.capture.snapshot_progress import LoadProgress, ProgressCounter
 from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
-from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, in_snapshot
+from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, gone, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import describe_tables
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.durable import make_directory
@@ -211,6 +211,8 @@ class Snapshot:
         }
 
     def _connect(self) -> SnapshotReader:
+        if self._holder.closed:  # the server may not have noticed yet
+            raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
 
     def _all_ranges(self) -> list[ReadRange]:
