@@ -172,6 +172,11 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         (["--slot", "s", "--path", "x", "--publication", "p", "--until", "soon"], "--until wants a position"),
         (["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"], "limits must be positive"),
         (["--slot", "s", "--path", "x", "--publication", "p", "--plugin-option", "binary"], "NAME=VALUE"),
+        (
+            ["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "rw"],
+            "octal digits, such as 640",
+        ),
+        (["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "755"], "such as 0o640"),
     ],
 )
 def test_commands_that_are_wrong(given: list[str], message: str, tmp_path: Path) -> None:

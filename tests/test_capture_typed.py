@@ -23,7 +23,7 @@ import pg
 import pgoutput_fast as pgo
 from capturing import Writers, committed, now, slot, streaming_dsn
 from oracle import plain_records
-from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, retain, typed
+from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snapshot, retain, typed
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.typed import TypedFiles
@@ -361,6 +361,37 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     rows = rows.sort_by([("_commit_lsn", "ascending"), ("_seq", "ascending")]).to_pylist()
     last = {row["id"]: row["n"] for row in rows if row["_change_type"] != "update_preimage"}
     assert last == dict(database.execute("SELECT id, n FROM counted"))
+
+
+def test_modes(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Files are as the umask has them, or less; what has chances in its name, too."""
+    if database.version != max(pg.installations()):
+        pytest.skip("tried on the newest server")
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = os.umask(0o022)
+    try:
+        Capture(database.dsn, slot, ["captured"], tmp_path / "a", typed=True).run(until_lsn=now(database))
+        database.execute("UPDATE counted SET n = 2")
+        Capture(database.dsn, slot, ["captured"], tmp_path / "a", typed=True, file_mode=0o640).run(
+            until_lsn=now(database)
+        )
+        with Snapshot(database.dsn, ["captured"]) as snapshot:
+            snapshot.load_to(tmp_path / "b" / "c")
+        with Snapshot(database.dsn, ["captured"]) as snapshot:
+            snapshot.load_to(tmp_path / "b" / "d", file_mode=0o600)
+            with pytest.raises(ValueError, match="such as 0o640"):
+                snapshot.load_to(tmp_path / "b" / "e", file_mode=640)
+    finally:
+        os.umask(before)
+
+    def modes(*patterns: str) -> list[set[str]]:
+        return [{oct(path.stat().st_mode & 0o777) for path in tmp_path.glob(each)} for each in patterns]
+
+    first, second = sorted(path.name for path in (tmp_path / "a").glob("*.parquet"))
+    assert modes("a", f"a/{first}", f"a/typed/*/*/{first}") == [{"0o755"}, {"0o644"}, {"0o644"}]
+    assert modes(f"a/{second}", f"a/typed/*/*/{second}", "a/typed/_progress.json") == [{"0o640"}] * 3
+    assert modes("b/c", "b/c/*", "b/c/*/*") == [{"0o755"}, {"0o755", "0o644"}, {"0o644"}]
+    assert modes("b", "b/d", "b/d/p*", "b/d/*/*") == [{"0o755"}, {"0o700"}, {"0o700"}, {"0o600"}]
 
 
 _PROCESS = """

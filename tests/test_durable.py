@@ -102,6 +102,21 @@ def test_names_follow_the_umask(tmp_path: Path) -> None:
         os.umask(before)
 
 
+def test_less_than_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        store = open_store(tmp_path / "a")
+        store.limit(0o646)
+        store.put("b/d", b"1")
+        modes = [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("a", "a/b", "a/b/d")]
+        assert modes == ["0o755", "0o755", "0o644"]
+    finally:
+        os.umask(before)
+    for wrong in (640, 0o440, 0o755, 0o1644, -1, True, "640"):
+        with pytest.raises(ValueError, match="such as 0o640"):
+            store.limit(wrong)  # type: ignore[arg-type]
+
+
 # --- what a crash of the machine would leave ---------------------------------------------------------------------
 
 

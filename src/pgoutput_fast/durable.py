@@ -8,7 +8,7 @@ import fcntl
 import os
 from pathlib import Path
 
-__all__ = ["fsync", "make_directory", "publish"]
+__all__ = ["check_file_mode", "directory_mode", "fsync", "make_directory", "publish"]
 
 # What `link` says on file systems that have no hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -62,6 +62,36 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             # A file system that cannot be written to, such as / in a container, has nothing of ours to lose.
             if made or problem.errno not in (errno.EROFS, errno.EINVAL):
                 raise
+
+
+def check_file_mode(file_mode: int | None) -> int | None:
+    """The same, if files can be made with it.
+
+    Raises:
+        ValueError: if it is no number of permissions to read and write, or leaves their owner without those.
+
+    >>> check_file_mode(0o640) == 0o640
+    True
+    """
+    if file_mode is not None and (
+        isinstance(file_mode, bool)
+        or not isinstance(file_mode, int)
+        or file_mode & ~0o666
+        or file_mode & 0o600 != 0o600
+    ):
+        raise ValueError(
+            f"file_mode must be permissions to read and write, the owner's among them, such as 0o640; not {file_mode!r}"
+        )
+    return file_mode
+
+
+def directory_mode(file_mode: int | None) -> int:
+    """What those who may read files need to find them.
+
+    >>> oct(directory_mode(0o640)), oct(directory_mode(None))
+    ('0o750', '0o777')
+    """
+    return 0o777 if file_mode is None else file_mode | (file_mode & 0o444) >> 2
 
 
 def publish(hidden: Path, target: Path) -> None:

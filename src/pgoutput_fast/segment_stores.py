@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from pgoutput_fast.durable import fsync, make_directory, publish
+from pgoutput_fast.durable import check_file_mode, directory_mode, fsync, make_directory, publish
 from pgoutput_fast.segment_paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "open_store"]
@@ -64,6 +64,16 @@ class Store(ABC):
     @abstractmethod
     def at(self, name: str) -> Path | str:
         """The path or URI of a file."""
+
+    @abstractmethod
+    def limit(self, file_mode: int | None) -> None:
+        """Files that are made from now on have at most these permissions, and directories what goes with them.
+
+        The umask takes further ones away. None for what the umask leaves.
+
+        Raises:
+            ValueError: for what are no such permissions, or where there are none.
+        """
 
     @abstractmethod
     def make(self) -> None:
@@ -133,6 +143,8 @@ class _Directory(Store):
         self._root = root
         # Directories that this process knows to be durable, with their parents up to the root.
         self._sure: set[Path] = set()
+        self._file_mode = 0o666
+        self._directory_mode = directory_mode(None)
 
     def __str__(self) -> str:
         return str(self._root)
@@ -140,8 +152,13 @@ class _Directory(Store):
     def at(self, name: str) -> Path:
         return self._root / name
 
+    def limit(self, file_mode: int | None) -> None:
+        check_file_mode(file_mode)
+        self._file_mode = 0o666 if file_mode is None else file_mode
+        self._directory_mode = directory_mode(file_mode)
+
     def make(self) -> None:
-        make_directory(self._root)
+        make_directory(self._root, self._directory_mode)
 
     def harden(self) -> None:
         with os.scandir(self._root) as found:
@@ -176,7 +193,7 @@ class _Directory(Store):
         self._make_below(target.parent)
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
-            with open(hidden, "xb") as file:
+            with open(hidden, "xb", opener=lambda name, flags: os.open(name, flags, self._file_mode)) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -194,12 +211,12 @@ class _Directory(Store):
         """A directory of the root's, which is made if it is not there, or the root itself if that is not there."""
         if directory == self._root:
             if not directory.is_dir():
-                make_directory(directory)
+                make_directory(directory, self._directory_mode)
         elif directory not in self._sure or not directory.is_dir():
             self._make_below(directory.parent)
             # Also if it is there: who made it may have been killed, or have failed, before this.
             with contextlib.suppress(FileExistsError):
-                directory.mkdir()
+                directory.mkdir(self._directory_mode)
             fsync(directory.parent)
             self._sure.add(directory)
 
@@ -224,6 +241,10 @@ class _Remote(Store):
 
     def at(self, name: str) -> str:
         return self._uri._replace(path=f"{self._uri.path.rstrip('/')}/{quote(name)}").geturl()
+
+    def limit(self, file_mode: int | None) -> None:
+        if file_mode is not None:
+            raise ValueError(f"{self} is a store, which has no file_mode: set what it permits there")
 
     def make(self) -> None:
         if self._files.type_name not in _WITHOUT_DIRECTORIES:

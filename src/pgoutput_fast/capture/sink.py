@@ -43,6 +43,7 @@ class Sink:
         directory: a path, or a URI that `pyarrow.fs` knows.
         retention: what is kept when a segment has been written; None for everything.
         typed: how typed files are decoded; None for none of them.
+        file_mode: the permissions that files have at most; None for what the umask leaves.
     """
 
     def __init__(
@@ -50,9 +51,12 @@ class Sink:
         directory: str | os.PathLike[str],
         retention: Retention | None = None,
         typed: Options | None = None,
+        file_mode: int | None = None,
     ) -> None:
         self._directory = directory
         self._store = open_store(directory)
+        self._store.limit(file_mode)
+        self._file_mode = file_mode
         self._retention = retention
         self._typed = None
         if typed is not None:
@@ -149,7 +153,9 @@ class Sink:
         if not self._store.local:
             self._owner.check()
             self._expect_newest()
-        path = write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
+        path = write_segment(
+            self._directory, rows, state, source=source, end_lsn=end_lsn, file_mode=self._file_mode
+        )
         if not self._store.local:
             self._owner.check()
         self._name = shown(path).rpartition("/")[2]

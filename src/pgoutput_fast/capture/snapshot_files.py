@@ -21,7 +21,7 @@ from pgoutput_fast.capture.snapshot_export import Export, SnapshotError
 from pgoutput_fast.capture.snapshot_ranges import ReadRange
 from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
-from pgoutput_fast.durable import fsync
+from pgoutput_fast.durable import directory_mode, fsync
 from pgoutput_fast.plain_values import plain_schema, to_types
 from pgoutput_fast.table_directories import table_directory
 
@@ -81,6 +81,7 @@ class TableFiles:
         export: the snapshot.
         ranges: all of the table's.
         schema: of its record batches.
+        file_mode: the permissions that files have at most; None for what the umask leaves.
 
     Raises:
         SnapshotError: if there is one of another snapshot.
@@ -94,8 +95,10 @@ class TableFiles:
         export: Export,
         ranges: list[ReadRange],
         schema: pa.Schema,
+        file_mode: int | None = None,
     ) -> None:
         self.table = table
+        self._file_mode = file_mode
         self._schema = schema
         self._lock = threading.Lock()
         name = table_directory(table.relation.namespace, table.relation.name)
@@ -128,7 +131,7 @@ class TableFiles:
             # What another snapshot left unfinished is of no use to anybody. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
                 shutil.rmtree(left, ignore_errors=True)
-            self._partial.mkdir()
+            self._partial.mkdir(directory_mode(file_mode))
             fsync(directory)
 
     def _trust(self, directory: Path, found: dict[str, Any]) -> None:
@@ -156,7 +159,7 @@ class TableFiles:
 
     def write(self, each: ReadRange) -> RangeFile:
         """A file for a range, of which nothing is seen before `add`."""
-        return RangeFile(self._partial / f"{each.name}.parquet", self._schema)
+        return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
 
     def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
         """The range is read: its file is durable and counted from now on; the table too, if it was the last one."""
@@ -165,12 +168,14 @@ class TableFiles:
             _durably(
                 self._partial / f"_rejects-{each.name}.parquet",
                 lambda path: pq.write_table(pa.Table.from_batches([read.rejects]), path),
+                self._file_mode,
             )
         with self._lock:
             done = self._done | {each.name: [read.rows, read.nbytes, read.rejects.num_rows]}
             _durably(
                 self._partial / _ABOUT,
                 lambda path: path.write_text(json.dumps(self._about | {"ranges": done})),
+                self._file_mode,
             )
             self._done = done
             if not self.missing:
@@ -191,10 +196,11 @@ class TableFiles:
 class RangeFile:
     """A range's Parquet file while it is written."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
         self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
         self._schema = plain_schema(schema)
+        _create(self._hidden, file_mode)
         self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -214,8 +220,16 @@ class RangeFile:
         self._hidden.unlink(missing_ok=True)
 
 
-def _durably(path: Path, write: Any) -> None:
+def _create(path: Path, file_mode: int | None) -> None:
+    """An empty file, for others to write into."""
+    path.unlink(missing_ok=True)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))
+
+
+def _durably(path: Path, write: Any, file_mode: int | None) -> None:
     hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+    _create(hidden, file_mode)
     write(hidden)
     fsync(hidden)
     os.rename(hidden, path)
