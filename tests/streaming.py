@@ -23,7 +23,7 @@ class Live:
 
     def until(self, tag: str) -> None:
         """Reads on until a message of that tag has come; a Commit of an empty transaction, which 14 sends, is none."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         self.stream.flush()
         before = last = b""
         while last[:1] != tag.encode() or before + last[:1] == b"BC":
@@ -45,7 +45,7 @@ class Live:
             if data[0] in ends
         ]
         self.cursor.send_feedback(flush_lsn=lsns[-1], reply=True, force=True)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         known = f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{self.stream.slot.name}'"
         while self.stream.slot.execute(known)[0][0] < lsns[-1]:
             assert time.monotonic() < deadline, "the walsender does not hear"
@@ -112,7 +112,7 @@ class Streaming:
             yield Live(self, cursor)
         # The walsender notices a little later, and holds the slot until then.
         active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self.slot.name}'"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while self.slot.execute(active)[0][0]:
             assert time.monotonic() < deadline, "the walsender does not go"
             time.sleep(0.01)

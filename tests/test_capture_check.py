@@ -9,6 +9,7 @@ import psycopg2
 import pytest
 
 import pg
+from capturing import drop_when_free
 from pgoutput_fast.capture import Report, check, create_slot, drop_slot, plugin_options
 from pgoutput_fast.capture.session import connect
 
@@ -176,7 +177,7 @@ def test_slots(database: pg.Database, schema: str) -> None:
         finally:
             other.drop()
     finally:
-        drop_slot(database.dsn, name)
+        drop_when_free(database.dsn, name)
 
 
 def test_privileges(database: pg.Database, schema: str) -> None:

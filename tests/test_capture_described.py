@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import pg
-from pgoutput_fast.capture import Capture, create_slot, drop_slot
+from capturing import drop_when_free
+from pgoutput_fast.capture import Capture, create_slot
 from pgoutput_fast.capture.described import describe_missing
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.segments import segment_catalog
@@ -87,7 +88,7 @@ def test_versions_are_those_that_come(database: pg.Database, tables: list[str], 
         assert again.relations == sent.relations
         assert {each.name for each in again.types.values()} >= {"mood", "dear", "item"}
     finally:
-        drop_slot(database.dsn, slot)
+        drop_when_free(database.dsn, slot)
     with pytest.raises(
         KeyError, match=r"publication described: no relation .*described\.other.*described\.keyed"
     ):

@@ -8,10 +8,12 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,7 +61,7 @@ def _is_active(database: pg.Database, slot: str) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -158,7 +160,7 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         time.sleep(0.2)
         running.send_signal(signal.SIGTERM)
         assert running.stderr is not None
-        assert (running.wait(60), running.stderr.read()) == (0, "")
+        assert (running.wait(120), running.stderr.read()) == (0, "")
     Capture(base.dsn, slot, ["p"], tmp_path, overrides={"binary": "true"}).run(until_lsn=lsn_of_two)
     assert sum(segment.rows for segment in list_segments(tmp_path)) >= 6
 
@@ -170,6 +172,11 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         (["--slot", "s", "--path", "x", "--publication", "p", "--until", "soon"], "--until wants a position"),
         (["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"], "limits must be positive"),
         (["--slot", "s", "--path", "x", "--publication", "p", "--plugin-option", "binary"], "NAME=VALUE"),
+        (
+            ["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "rw"],
+            "octal digits, such as 640",
+        ),
+        (["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "755"], "such as 0o640"),
     ],
 )
 def test_commands_that_are_wrong(given: list[str], message: str, tmp_path: Path) -> None:
@@ -189,8 +196,21 @@ def _with_source() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+def _messages(port: int) -> float:
+    """How many it says that it has received."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        found = re.search(
+            r"^pgoutput_fast_capture_messages_total\S* (\S+)$", answer.read().decode(), re.MULTILINE
+        )
+    return float(found[1]) if found else 0
+
+
 def test_one_that_ends_with_what_started_it(base: pg.Database, slot: str, tmp_path: Path) -> None:
-    settings = Settings(base.dsn, slot, ("p",), str(tmp_path), {"seconds": 30.0})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    more = {"metrics_address": f"127.0.0.1:{port}"}
+    settings = Settings(base.dsn, slot, ("p",), str(tmp_path), {"seconds": 600.0}, more)
     parent = (
         "import json, sys, time; from pgoutput_fast.capture.process import CaptureProcess, Settings;"
         "CaptureProcess(Settings.from_dict(json.loads(sys.argv[1]))).start(); time.sleep(100)"
@@ -198,7 +218,7 @@ def test_one_that_ends_with_what_started_it(base: pg.Database, slot: str, tmp_pa
     with subprocess.Popen([sys.executable, "-c", parent, json.dumps(settings.to_dict())]) as process:
         _wait_for(lambda: process.poll() is not None or _is_active(base, slot))
         base.execute("INSERT INTO t VALUES (1)")
-        time.sleep(0.5)
+        _wait_for(lambda: _messages(port) >= 3)
         process.kill()
     _wait_for(lambda: not _is_active(base, slot))
     # What had come was written first.

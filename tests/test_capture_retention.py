@@ -243,7 +243,7 @@ def _capturing(capture: Capture) -> Iterator[Callable[[Callable[[], bool]], None
             failed.append(problem)
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not condition():
             assert not failed
             assert time.monotonic() < deadline
@@ -285,6 +285,13 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
     capture = Capture(
         streaming_dsn(database), name, ["captured"], tmp_path, limits=limits, two_phase=kind == "prepared"
     )
+
+    def in_a_segment(statement: str, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """One of its own, so that there are many."""
+        before = len(list_segments(tmp_path))
+        database.execute(statement)
+        wait(lambda: len(list_segments(tmp_path)) > before)
+
     with database.session() as connection, connection.cursor() as cursor:
         with _capturing(capture) as wait:
             # Enough behind it for segments that can go.
@@ -297,8 +304,7 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
                 )
             )
             for statement in fill[:5]:
-                database.execute(statement)
-                time.sleep(0.1)
+                in_a_segment(statement, wait)
             cursor.execute("BEGIN")
             cursor.execute(insert.format(0, 299))
             if kind == "prepared":
@@ -306,8 +312,7 @@ def test_transactions_that_stay_open(database: pg.Database, slot: str, tmp_path:
             database.execute(fill[5])
             wait(lambda: _first_open(tmp_path, kind) is not None)
             for statement in fill[6:10]:
-                database.execute(statement)
-                time.sleep(0.1)
+                in_a_segment(statement, wait)
             begun = _first_open(tmp_path, kind)
             assert begun is not None
             wait(lambda: len([each for each in list_segments(tmp_path) if each.first_seq > begun]) > 2)

@@ -23,7 +23,7 @@ def test_a_fast_shutdown(tmp_path: Path, oldest: bool) -> None:
         own = pg.Database(server)
         prepare(own, "shut")
         # Nothing would be written before the server is gone.
-        capture = Capture(own.dsn, "shut", ["captured"], tmp_path, limits=Limits(seconds=40))
+        capture = Capture(own.dsn, "shut", ["captured"], tmp_path, limits=Limits(seconds=200))
         with Running(capture) as running:
             wait_until(lambda: running.failed or own.execute("SELECT pid FROM pg_stat_replication"))
             own.execute("INSERT INTO counted VALUES (1, 1)")
@@ -36,7 +36,7 @@ def test_a_fast_shutdown(tmp_path: Path, oldest: bool) -> None:
             wait_until(lambda: running.failed or capture.metrics.waiting_messages)
             running.stop()
         assert running.failed is None
-        assert took < 10
+        assert took < 50, "the walsender waited for its timeout"
         capture.run(until_lsn=now(own))
         expect_exactly_once(own, tmp_path)
         assert len(list_segments(tmp_path)) >= 2

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import pgoutput_fast as pgo
 from pgoutput_fast.capture import sink
 from pgoutput_fast.capture.ownership import Owner, owned
+from pgoutput_fast.encode import Writer
 from pgoutput_fast.segment_stores import Store
+from pgoutput_fast.segments import Source
 
 
 def test_what_is_there_is_durable_before_it_is_gone_on_from(
@@ -25,9 +30,8 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
         return owned(store)
 
     def see(descriptor: int) -> None:
-        happened.append(
-            "fsync" if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else "another fsync"
-        )
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            happened.append("fsync")
         fsync(descriptor)
 
     def look(directory: str | os.PathLike[str]) -> object:
@@ -40,4 +44,35 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
     into = sink.Sink(tmp_path)
     with into.owned():
         into.newest()
-    assert happened == ["locked", "fsync", "looked"]
+    assert happened == ["locked", "fsync", "fsync", "looked"], (
+        "the second for each time that it connects again"
+    )
+
+
+def test_a_connection_that_is_lost_while_an_fsync_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same process connects again then. It must not go on from a segment that a crash would take."""
+    into = sink.Sink(tmp_path)
+    tagged, state = pgo.tag(Writer().begin(7, 100, 0))
+    rows, source = pa.Table.from_batches([tagged]), Source("1", "shop", "slot")
+    fsync = os.fsync
+    calls: list[int] = []
+
+    def failing(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            calls.append(descriptor)
+            if 2 <= len(calls) <= 3:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with into.owned():
+        monkeypatch.setattr(os, "fsync", failing)
+        assert into.newest() is None
+        with pytest.raises(OSError, match="Input/output"):
+            into.write(rows, state, source, 100)
+        with pytest.raises(OSError, match="Input/output"):
+            into.newest()
+        newest = into.newest()
+        assert newest is not None
+        assert (newest.last_seq, len(calls)) == (0, 4)

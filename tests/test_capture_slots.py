@@ -10,6 +10,7 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
+from capturing import drop_when_free
 from pgoutput_fast.capture import PINS, create_slot, drop_slot, find_slot, list_slots, plugin_options
 from pgoutput_fast.capture.session import connect, read_server, session
 from pgoutput_fast.capture.snapshot_export import export_snapshot
@@ -19,7 +20,7 @@ from pgoutput_fast.capture.snapshot_export import export_snapshot
 def slot_name(database: pg.Database):  # type: ignore[no-untyped-def]
     name = f"{database.name}_s"
     yield name
-    drop_slot(database.dsn, name)
+    drop_when_free(database.dsn, name)
 
 
 def test_a_slot_is_created_found_and_dropped(database: pg.Database, slot_name: str) -> None:

@@ -173,7 +173,7 @@ def test_killed_while_it_uploads(prefix: str) -> None:
     arguments = [sys.executable, "-c", _WRITER, prefix, str(Path(__file__).parent)]
     process = subprocess.Popen(arguments)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not s3.list_multipart_uploads(Bucket="captured").get("Uploads"):
             assert process.poll() is None
             assert time.monotonic() < deadline
@@ -240,7 +240,7 @@ def test_a_capture_that_is_killed(database: pg.Database, slot: str, prefix: str)
         for _ in range(2):
             before = len(_names(prefix))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while (
                 process.poll() is None
                 and time.monotonic() < deadline
@@ -282,7 +282,7 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "_writer.json" not in _names(prefix):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -292,7 +292,7 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
         # Somebody has taken the slot over, and this one has not noticed yet.
         open_store(prefix).put("_writer.json", b'{"token": "another", "host": "h", "pid": 7, "since": "now"}')
         database.execute("INSERT INTO counted VALUES (1, 1)")
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     finally:
         stop.set()
@@ -317,7 +317,7 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
         tagged, state = pgo.tag(_wal(10**6), newest.state)
         late = write_segment(prefix, tagged, state, source=newest.source, end_lsn=newest.end_lsn)
         database.execute("INSERT INTO counted VALUES (2, 1)")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while (end := newest_segment(prefix)) is None or end.path == late:
             assert time.monotonic() < deadline
             assert thread.is_alive()

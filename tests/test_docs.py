@@ -12,6 +12,7 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
+from capturing import drop_when_free
 from pgoutput_fast import capture, encode
 from pgoutput_fast.segments import list_segments, read_segment
 
@@ -98,5 +99,5 @@ def test_a_capture_does_what_the_page_says(servers: pg.Servers, tmp_path: Path) 
         orders = pgo.decode_tagged(batch, segment.catalog).table("public.orders")
         assert orders.column("id").to_pylist() == [1, 2]
     finally:
-        capture.drop_slot(database.dsn, "to_lake")
+        drop_when_free(database.dsn, "to_lake")
         database.drop()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pg
-from pgoutput_fast import capture
+from capturing import drop_when_free
 from pgoutput_fast.segments import list_segments
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "snapshot.md").read_text()
@@ -54,5 +54,5 @@ def test_an_initial_load_does_what_the_page_says(servers: pg.Servers, tmp_path: 
         assert names["later"].tables["public.customers"].rows == 1
         assert list_segments(tmp_path / "segments") == []
     finally:
-        capture.drop_slot(database.dsn, "to_lake")
+        drop_when_free(database.dsn, "to_lake")
         database.drop()

@@ -197,7 +197,7 @@ def test_a_segment_is_seen_when_it_is_durable(tmp_path: Path, monkeypatch: pytes
     """Bytes, then name, then the directory's entry; a failure at any step leaves no segment."""
     tagged, state = pgo.tag(WAL)
     steps: list[str] = []
-    fsync, rename = os.fsync, os.rename
+    fsync, link = os.fsync, os.link
 
     def logged_fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -205,19 +205,19 @@ def test_a_segment_is_seen_when_it_is_durable(tmp_path: Path, monkeypatch: pytes
         assert os.path.isdir(path) or os.path.basename(path).startswith(".")
         fsync(descriptor)
 
-    def logged_rename(a: Any, b: Any) -> None:
-        steps.append("rename")
-        rename(a, b)
+    def logged_link(a: Any, b: Any) -> None:
+        steps.append("link")
+        link(a, b)
 
     monkeypatch.setattr(os, "fsync", logged_fsync)
-    monkeypatch.setattr(os, "rename", logged_rename)
+    monkeypatch.setattr(os, "link", logged_link)
     write_segment(tmp_path, tagged, state, source=SOURCE)
-    assert steps == ["fsync file", "rename", "fsync directory"]
+    assert steps == ["fsync file", "link", "fsync directory"]
 
     def failing(*_: Any) -> None:
         raise OSError("no space left")
 
-    for name in ("fsync", "rename"):
+    for name in ("fsync", "link"):
         empty = tmp_path / name
         empty.mkdir()
         with monkeypatch.context() as patch:

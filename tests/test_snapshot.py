@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ import pytest
 
 import pg
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import LoadProgress, Snapshot, SnapshotError, drop_slot, find_slot, progress_bar
+from capturing import drop_when_free
+from pgoutput_fast.capture import LoadProgress, Snapshot, SnapshotError, find_slot, progress_bar
+from pgoutput_fast.capture.session import session
+from pgoutput_fast.capture.snapshot_read import in_snapshot
 from snapshots import plain_rows, same_as_changes, tables_of
 
 
@@ -29,8 +33,7 @@ def schema(database: pg.Database) -> Iterator[str]:
 def slot_name(database: pg.Database) -> Iterator[str]:
     name = f"{database.name}_snap"
     yield name
-    with contextlib.suppress(psycopg2.Error):
-        drop_slot(database.dsn, name)
+    drop_when_free(database.dsn, name)
 
 
 def test_the_moment_at_which_the_slot_begins(database: pg.Database, schema: str, slot_name: str) -> None:
@@ -57,6 +60,39 @@ def test_the_moment_at_which_the_slot_begins(database: pg.Database, schema: str,
         list(snapshot.read())
 
 
+def test_a_snapshot_that_was_let_go_of(database: pg.Database, schema: str, slot_name: str) -> None:
+    """It cannot be read, also if the server has not noticed yet: here it cannot, for it is stopped."""
+    database.execute("CREATE TABLE s.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE s.t")
+    walsenders = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender'"
+    before = set(database.execute(walsenders))
+    snapshot = Snapshot(database.dsn, ["p"], slot_name)
+    ((pid,),) = set(database.execute(walsenders)) - before
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        snapshot.close()
+        with session(database.dsn) as cursor, in_snapshot(cursor, snapshot.name):
+            pass  # the server would still read it
+        with pytest.raises(SnapshotError, match=r"the snapshot [\w-]+ is gone"):
+            list(snapshot.read())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_snapshot_that_is_just_going(database: pg.Database, schema: str) -> None:
+    """The server says so in three ways, one of them while the process that exported it is ending."""
+    database.execute("CREATE TABLE s.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE s.t")
+    with session(database.dsn) as cursor:
+        for _ in range(30):
+            snapshot = Snapshot(database.dsn, ["p"])
+            snapshot.close()
+            while True:
+                try:
+                    with in_snapshot(cursor, snapshot.name):
+                        pass
+                except SnapshotError:
+                    break
+
+
 def test_what_a_slot_can_be(database: pg.Database, schema: str, slot_name: str) -> None:
     database.execute("CREATE TABLE s.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE s.t")
     with Snapshot(database.dsn, ["p"]) as snapshot:
@@ -80,7 +116,7 @@ def test_what_a_slot_can_be(database: pg.Database, schema: str, slot_name: str) 
         Snapshot(database.dsn, ["p"], f"{slot_name}_3", tables=["s.u"])
     # Nothing of those that failed is left.
     assert find_slot(database.dsn, f"{slot_name}_3") is None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while database.execute("SELECT count(*) FROM pg_replication_slots WHERE temporary") != [(0,)]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

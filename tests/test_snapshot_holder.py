@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import psycopg2
 import pytest
 
 import pg
-from pgoutput_fast.capture import SnapshotError, drop_slot, find_slot
+from capturing import drop_when_free
+from pgoutput_fast.capture import SnapshotError, find_slot
 from pgoutput_fast.capture.snapshot_holder import hold_snapshot, is_alive
 
 ASK = """
@@ -39,8 +39,7 @@ def base(servers: pg.Servers) -> Iterator[pg.Database]:
 def slot(base: pg.Database) -> Iterator[str]:
     name = f"{base.name}_h"
     yield name
-    with contextlib.suppress(psycopg2.Error):
-        drop_slot(base.dsn, name)
+    drop_when_free(base.dsn, name)
 
 
 @contextlib.contextmanager
@@ -54,7 +53,7 @@ def _open_transaction(database: pg.Database) -> Iterator[None]:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -42,13 +42,14 @@ def slot(database: pg.Database) -> Iterator[str]:
 
 
 def _drop(database: pg.Database, slot: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         # The server may not have noticed yet that its user died.
         with contextlib.suppress(psycopg2.errors.ObjectInUse):
             drop_slot(database.dsn, slot)
             return
         time.sleep(0.05)
+    raise AssertionError(f"slot {slot} stays in use")
 
 
 _PROCESS = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
@@ -10,15 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import pg
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot, drop_slot
+from capturing import drop_when_free
+from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+from pgoutput_fast.table_directories import table_directory
 from snapshots import tables_of
 
 
@@ -28,8 +28,7 @@ def slot(database: pg.Database) -> Iterator[str]:
     database.execute("CREATE SCHEMA l")
     name = f"{database.name}_l"
     yield name
-    with contextlib.suppress(psycopg2.Error):
-        drop_slot(database.dsn, name)
+    drop_when_free(database.dsn, name)
     database.execute("DROP PUBLICATION IF EXISTS p", "DROP SCHEMA l CASCADE")
 
 
@@ -91,7 +90,7 @@ class Writer:
         assert not self._failed
 
     def wait_for(self, commits: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         wanted = self.commits + commits
         while self.commits < wanted and time.monotonic() < deadline and not self._failed:
             time.sleep(0.01)
@@ -282,6 +281,27 @@ def test_files(database: pg.Database, slot: str, tmp_path: Path) -> None:
     ):
         other.load_to(tmp_path)
     assert pq.read_table(tmp_path / "l.a").num_rows == 1500
+
+
+def test_names_as_long_as_names_may_be(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Percent-encoded they are longer than a file system allows. One function says where they lie."""
+    schema, names = "é" * 31, ["ü" * 31, "ü" * 30 + "ö"]
+    database.execute(
+        f'CREATE SCHEMA "{schema}"',
+        *(
+            f'CREATE TABLE "{schema}"."{name}" AS SELECT {k} AS id FROM generate_series(1, 3)'
+            for k, name in enumerate(names)
+        ),
+        "CREATE PUBLICATION p FOR TABLE " + ", ".join(f'"{schema}"."{name}"' for name in names),
+    )
+    try:
+        with Snapshot(database.dsn, ["p"], slot) as snapshot:
+            snapshot.load_to(tmp_path)
+        for k, name in enumerate(names):
+            directory = tmp_path / table_directory(schema, name)
+            assert pq.read_table(directory)["id"].to_pylist() == [k] * 3
+    finally:
+        database.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
 def test_what_is_durable_is_not_read_again(database: pg.Database, slot: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
@@ -14,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pytest
 
 import pg
-from pgoutput_fast.capture import Snapshot, create_slot, drop_slot, find_slot
+from capturing import drop_when_free
+from pgoutput_fast.capture import Snapshot, create_slot, find_slot
 from pgoutput_fast.demo.servers import Server
 
 pytest.importorskip("pyspark")
@@ -61,8 +60,7 @@ def newest(servers: pg.Servers) -> Iterator[pg.Database]:
 def slot(newest: pg.Database) -> Iterator[str]:
     name = f"{newest.name}_s"
     yield name
-    with contextlib.suppress(psycopg2.Error):
-        drop_slot(newest.dsn, name)
+    drop_when_free(newest.dsn, name)
 
 
 def load(spark: Any, database: pg.Database, table: str = "s.t", **options: Any) -> Any:
@@ -174,9 +172,10 @@ def test_a_range_of_which_no_more_is_wanted(newest: pg.Database) -> None:
         assert newest.execute(scan) == [(1,)]
         began = time.monotonic()
         batches.close()  # type: ignore[attr-defined]
-        assert time.monotonic() - began < 10
+        # To its end it takes half a minute where there is nothing else to do.
+        assert time.monotonic() - began < 25
         while newest.execute(scan) != [(0,)]:
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 25
             time.sleep(0.1)
     finally:
         newest.execute("DROP PUBLICATION slow", "DROP TABLE s.slow")
@@ -184,8 +183,8 @@ def test_a_range_of_which_no_more_is_wanted(newest: pg.Database) -> None:
 
 def test_a_snapshot_whose_time_is_over(spark: Any, newest: pg.Database) -> None:
     before = set(newest.execute(TEMPORARY))
-    frame = load(spark, newest, snapshot_seconds=1)
-    deadline = time.monotonic() + 30
+    frame = load(spark, newest, snapshot_seconds=5)
+    deadline = time.monotonic() + 120
     while set(newest.execute(TEMPORARY)) - before:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -204,7 +203,7 @@ def test_the_holder_ends_with_what_it_is_for(newest: pg.Database) -> None:
     assert is_alive(held.pid)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while find_slot(newest.dsn, held.slot) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -21,6 +21,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pg
+from capturing import drop_when_free
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.segments import list_segments
@@ -83,7 +84,7 @@ class Shop:
 
     def arrived(self) -> None:
         """Waits until what was committed is in segments."""
-        lsn, deadline = self._now(), time.monotonic() + 60
+        lsn, deadline = self._now(), time.monotonic() + 120
         while time.monotonic() < deadline:
             found = find_slot(self.database.dsn, self.slot)
             if found is None or (found.confirmed_flush_lsn or 0) >= lsn:
@@ -99,12 +100,7 @@ class Shop:
             self.database.execute(
                 f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
             )
-        for _ in range(100):
-            try:
-                drop_slot(self.database.dsn, self.slot)
-                break
-            except psycopg2.Error:
-                time.sleep(0.1)
+        drop_when_free(self.database.dsn, self.slot)
         self.database.execute(
             f"DROP PUBLICATION IF EXISTS {self.publication}",
             *(f"DROP TABLE IF EXISTS {t}" for t in self.tables),
@@ -378,7 +374,7 @@ def test_a_query_that_captures(shop: Shop, query: Query, tmp_path: Path) -> None
 def _busy(shop: Shop, done: Callable[[], bool]) -> int:
     """Changes `orders`, with transactions that are streamed and rolled back between; gives how many times it did."""
     rows = "INSERT INTO orders SELECT {0} * g, repeat('x', 400) FROM generate_series({1}, {2}) g"
-    n, deadline = 0, time.monotonic() + 90
+    n, deadline = 0, time.monotonic() + 120
     while not done() and time.monotonic() < deadline:
         n += 1
         first, last = n * 500, n * 500 + n % 3 * 200

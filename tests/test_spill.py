@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import random
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,12 @@ def waiting(directory: Path, *ks: int) -> Decoder:
 def test_what_waits_goes_to_files_and_comes_back(tmp_path: Path) -> None:
     decoder = waiting(tmp_path, 1, 2)
     assert len(files(tmp_path)) == 2
-    with pa.OSFile(str(tmp_path / files(tmp_path)[0])) as file:
-        assert pa.ipc.open_file(file).read_all().column("seq").to_pylist() == [2]
+    path = tmp_path / files(tmp_path)[0]
+    with pa.OSFile(str(path)) as file:
+        # Behind the Arrow file there is a mark of 22 bytes, and a token.
+        assert pa.ipc.open_file(file, footer_offset=path.stat().st_size - 54).read_all().column(
+            "seq"
+        ).to_pylist() == [2]
     assert ids(decoder.decode(commit())) == [1, 2]
     assert files(tmp_path) == []
 
@@ -262,8 +268,86 @@ def test_a_state_that_names_files_wants_their_directory(tmp_path: Path) -> None:
 
 def test_a_state_names_no_file_elsewhere(tmp_path: Path) -> None:
     text = waiting(tmp_path, 1).state.to_json().replace('"pgoutput-fast-', '"../pgoutput-fast-')
-    with pytest.raises(ValueError, match="outside"):
+    with pytest.raises(ValueError, match="was edited"):
         Decoder(options(tmp_path), StreamState.from_json(text))
+
+
+def name_another(text: str, **values: object) -> str:
+    """A state that says something else of its first spill file."""
+    document = json.loads(text)
+    document["held"]["waiting"][0]["files"][0].update(values)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    "what", ["a file", "named alike", "a link", "a hard link to it", "another's", "a pipe"]
+)
+def test_an_edited_state_removes_nothing(tmp_path: Path, what: str) -> None:
+    """It names a file that is none of its own, and knows the size of it."""
+    decoder = waiting(tmp_path, 1)
+    text = decoder.state.to_json()
+    decoder.close()
+    name = {"a file": "orders.parquet", "a hard link to it": "orders.parquet"}.get(
+        what, "pgoutput-fast-00112233445566ff-7.arrow"
+    )
+    victim, content = tmp_path / name, b"what somebody needs"
+    (tmp_path / "elsewhere").write_bytes(content)
+    if what == "a link":
+        victim.symlink_to(tmp_path / "elsewhere")
+    elif what == "a hard link to it":
+        # Of a real spill file, under a name that is none.
+        os.link(tmp_path / StreamState.from_json(text).spill_files[0], victim)
+    elif what == "a pipe":
+        os.mkfifo(victim)
+    elif what == "another's":
+        other = waiting(tmp_path, 2)
+        (path,) = {*tmp_path.glob("*.arrow")} - {tmp_path / StreamState.from_json(text).spill_files[0]}
+        name, victim = path.name, path
+    else:
+        victim.write_bytes(content)
+    before = {path: os.lstat(path) for path in tmp_path.iterdir()}
+    edited = name_another(
+        text, name=name, size=victim.stat().st_size, **({"checksum": 7} if what == "a pipe" else {})
+    )
+    with pytest.raises(ValueError, match=r"was edited|one was replaced"):
+        Decoder(options(tmp_path), StreamState.from_json(edited)).close(discard=True)
+    gc.collect()
+    after = {path: os.lstat(path) for path in tmp_path.iterdir()}
+    assert {path: status.st_ino for path, status in after.items()} == {
+        path: status.st_ino for path, status in before.items()
+    }
+    assert ids(Decoder(options(tmp_path), StreamState.from_json(text)).decode(commit())) == [1]
+    if what == "another's":
+        assert ids(other.decode(commit())) == [2]
+
+
+def test_a_state_names_a_file_once(tmp_path: Path) -> None:
+    decoder = waiting(tmp_path, 1)
+    document = json.loads(decoder.state.to_json())
+    files_of = document["held"]["waiting"][0]["files"]
+    files_of.append(files_of[0])
+    with pytest.raises(ValueError, match="names a spill file twice"):
+        StreamState.from_json(json.dumps(document))
+
+
+def test_a_file_that_got_the_name_stays(tmp_path: Path) -> None:
+    decoder = waiting(tmp_path, 1)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"another's")
+    decoder.close(discard=True)
+    assert path.read_bytes() == b"another's"
+
+
+def test_only_the_owner_reads_them(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        decoder = waiting(tmp_path / "of" / "them", 1)
+        (path,) = (tmp_path / "of" / "them").iterdir()
+        modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent, path.parent.parent)]
+        assert modes == [0o600, 0o700, 0o777]
+        assert ids(decoder.decode(commit())) == [1]
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +391,7 @@ def test_a_spoilt_file_is_an_error_that_says_what_to_do(tmp_path: Path, how: str
         assert caught.value.path == str(path)
         assert "state that was taken before message 0" in str(caught.value)
         assert decoder.state == before
-    with pytest.raises(SpillError):
+    with pytest.raises(ValueError if how == "directory" else SpillError):
         Decoder(options(tmp_path), StreamState.from_json(text)).decode(commit())
     if path.is_dir():
         path.rmdir()

@@ -39,7 +39,7 @@ class Walsender:
 
     def until(self, tag: bytes, count: int = 1) -> list[bytes]:
         """Reads until `count` messages of that tag (b"k": keepalives) have come; all frames so far."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while sum((frame[25:26] if frame[:1] == b"w" else frame[:1]) == tag for frame in self.frames) < count:
             assert time.monotonic() < deadline, f"{tag!r} did not come {count} times"
             kind, content = self.read()
@@ -65,7 +65,7 @@ def walsender(
     server: Server, database: str, slot: str, options: Mapping[str, str], **session: str
 ) -> Iterator[Walsender]:
     """START_REPLICATION, on a server that trusts its clients; `session` are settings of the session."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=180) as connection:
         opened = Walsender(connection)
         pins = pg.PINNED_SETTINGS | session
         settings = {"user": "postgres", "database": database, "replication": "database"}

@@ -291,6 +291,8 @@ class Held:
                 files.append(_OnDisk(described, batch))
             aborts = tuple((int(subxid), int(at_seq)) for subxid, at_seq in each["rolled_back"])
             held.waiting[int(each["txn"])] = Waiting(tuple(files), aborts)
+        if len(names := held.names()) > len(set(names)):
+            raise ValueError("not a stream state: it names a spill file twice")
         if document["rows"] is not None:
             rows = _from_text(document["rows"])
             for txn, part in _runs(rows):
@@ -304,6 +306,7 @@ class Held:
 
 _ENTRY = {
     "name": str, "txn": int, "rows": int, "batches": int, "nbytes": int, "size": int, "checksum": int,
+    "token": str,
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from pgoutput_fast.durable import fsync
+from pgoutput_fast.durable import check_file_mode, directory_mode, fsync, make_directory, publish
 from pgoutput_fast.segment_paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "open_store"]
@@ -66,12 +66,28 @@ class Store(ABC):
         """The path or URI of a file."""
 
     @abstractmethod
+    def limit(self, file_mode: int | None) -> None:
+        """Files that are made from now on have at most these permissions, and directories what goes with them.
+
+        The umask takes further ones away. None for what the umask leaves.
+
+        Raises:
+            ValueError: for what are no such permissions, or where there are none.
+        """
+
+    @abstractmethod
     def make(self) -> None:
         """Has it exist."""
 
     @abstractmethod
     def harden(self) -> None:
-        """Has what appeared in its root be durable, also what a process made that was killed before it saw to that."""
+        """Has what appeared in it be durable, also where a process was killed or an fsync failed before that was sure.
+
+        This is so for files in the root, and in directories that lie in the root.
+
+        Raises:
+            OSError: if it cannot; then nothing in it may be relied on.
+        """
 
     @abstractmethod
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
@@ -91,7 +107,8 @@ class Store(ABC):
 
         Raises:
             FileExistsError: if it is there and `replace` is not set.
-            OSError: if it cannot be written; then it has not appeared.
+            OSError: if it cannot be written. It has not appeared, or it has as a whole and may be gone after a crash of
+                the machine: `harden` settles that.
         """
 
     @abstractmethod
@@ -124,6 +141,10 @@ class _Directory(Store):
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        # Directories that this process knows to be durable, with their parents up to the root.
+        self._sure: set[Path] = set()
+        self._file_mode = 0o666
+        self._directory_mode = directory_mode(None)
 
     def __str__(self) -> str:
         return str(self._root)
@@ -131,11 +152,19 @@ class _Directory(Store):
     def at(self, name: str) -> Path:
         return self._root / name
 
+    def limit(self, file_mode: int | None) -> None:
+        check_file_mode(file_mode)
+        self._file_mode = 0o666 if file_mode is None else file_mode
+        self._directory_mode = directory_mode(file_mode)
+
     def make(self) -> None:
-        _make_directory(self._root)
+        make_directory(self._root, self._directory_mode)
 
     def harden(self) -> None:
-        fsync(self._root)
+        with os.scandir(self._root) as found:
+            below = [self._root / each.name for each in found if each.is_dir(follow_symlinks=False)]
+        for directory in [self._root, *below]:
+            fsync(directory)
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         found: list[Entry] = []
@@ -161,20 +190,35 @@ class _Directory(Store):
         target = self._root / name
         if not replace and target.exists():
             raise FileExistsError(f"{target} exists")
-        if not target.parent.is_dir():
-            _make_directory(target.parent)
+        self._make_below(target.parent)
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
-            with open(hidden, "xb") as file:
+            with open(hidden, "xb", opener=lambda name, flags: os.open(name, flags, self._file_mode)) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(hidden, target)
+            if replace:
+                os.rename(hidden, target)
+            else:
+                publish(hidden, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 hidden.unlink()
             raise
         fsync(target.parent)
+
+    def _make_below(self, directory: Path) -> None:
+        """A directory of the root's, which is made if it is not there, or the root itself if that is not there."""
+        if directory == self._root:
+            if not directory.is_dir():
+                make_directory(directory, self._directory_mode)
+        elif directory not in self._sure or not directory.is_dir():
+            self._make_below(directory.parent)
+            # Also if it is there: who made it may have been killed, or have failed, before this.
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(self._directory_mode)
+            fsync(directory.parent)
+            self._sure.add(directory)
 
     def remove(self, name: str) -> bool:
         try:
@@ -197,6 +241,10 @@ class _Remote(Store):
 
     def at(self, name: str) -> str:
         return self._uri._replace(path=f"{self._uri.path.rstrip('/')}/{quote(name)}").geturl()
+
+    def limit(self, file_mode: int | None) -> None:
+        if file_mode is not None:
+            raise ValueError(f"{self} is a store, which has no file_mode: set what it permits there")
 
     def make(self) -> None:
         if self._files.type_name not in _WITHOUT_DIRECTORIES:
@@ -264,12 +312,3 @@ class _Remote(Store):
         with contextlib.suppress(FileNotFoundError):
             self._files.delete_file(inside)
         return True
-
-
-def _make_directory(directory: Path) -> None:
-    """With its parents; all of them durable."""
-    if not directory.is_dir():
-        _make_directory(directory.parent)
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir()
-        fsync(directory.parent)

@@ -176,11 +176,12 @@ def write_segment(
     end_lsn: Lsn | None = None,
     relation_bytes: int = _RELATION_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
+    file_mode: int | None = None,
 ) -> Path | str:
     """Writes a segment; once this returns it is durable, and until then no reader sees it.
 
-    The file is written under a hidden name, fsynced and renamed, and its directory fsynced. In an object store it
-    appears when its upload is complete.
+    The file is written under a hidden name, fsynced and linked under its own, and its directory fsynced. In an object
+    store it appears when its upload is complete.
 
     Args:
         path: the file, or a directory that exists; in it the file is named by its ordinals, so that names sort in the
@@ -192,6 +193,7 @@ def write_segment(
             `lsn` of the rows if not given.
         relation_bytes: from this size on a relation has row groups of its own.
         row_group_bytes: a larger row group is cut.
+        file_mode: the permissions that the file has at most, such as 0o640; by default the umask decides alone.
 
     Returns:
         The file's path, or its URI.
@@ -226,6 +228,7 @@ def write_segment(
         start = int(lsns.min()) if start is None else start
         end = int(lsns.max()) if end is None else end
     store, name = _target(path, first, last)
+    store.limit(file_mode)
     if name is None:
         name = name_of(first, last)
         _check_neighbours(store, source, first, last)

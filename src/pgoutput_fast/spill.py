@@ -4,6 +4,10 @@ A file belongs to one transaction and is never changed or appended to. It is com
 payloads repeat themselves. Its name is made by chance, so that decoders can
 share a directory. It lives as long as a decoder or a state in memory refers to it, and beyond that for as long as it is
 named by the state that was saved last.
+
+A saved state may have been edited, and what it names is removed in the end. So a file ends with a mark and a random
+token, which the state names too. A file that does not end so is not read, and never removed. Only the file's owner may
+read it, for others could learn the token, and changes, from it.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import secrets
 import shutil
+import stat
 import tempfile
 import weakref
 import zlib
@@ -22,31 +28,65 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.durable import fsync
+from pgoutput_fast.durable import fsync, make_directory
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
-__all__ = ["SpillFile", "Spiller"]
+__all__ = ["SpillFile", "Spiller", "is_spill_name"]
 
-NAME = "pgoutput-fast-{token}-{number}.arrow"
+NAME = "pgoutput-fast-{chance}-{number}.arrow"
+_NAME = re.compile(r"pgoutput-fast-[0-9a-f]{16}-(0|[1-9][0-9]{0,18})\.arrow")
+# Behind the Arrow file: this, and the token.
+_MARK = b"pgoutput_fast spill 1\n"
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+_END = len(_MARK) + 32
 _CHUNK = 1 << 20
 _SAMPLE = 1 << 16
+
+
+def is_spill_name(name: str) -> bool:
+    """Whether a spill file may be called so.
+
+    >>> is_spill_name("pgoutput-fast-00112233445566ff-0.arrow"), is_spill_name("orders.arrow")
+    (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 class _Fate:
     """What becomes of a file when nobody refers to it any more: its own object, for that comes after the file's."""
 
-    __slots__ = ("keep", "process")
+    __slots__ = ("keep", "process", "token")
 
-    def __init__(self, keep: bool) -> None:
+    def __init__(self, keep: bool, token: str) -> None:
         self.keep = keep
+        self.token = token
         self.process = os.getpid()  # a fork has the object, too, but the file is its parent's
 
 
 def _remove(path: str, fate: _Fate) -> None:
+    """Removes a file, if it is the one that was written: another one may have got its name since."""
     if not fate.keep and fate.process == os.getpid():
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        with contextlib.suppress(OSError):
+            if _end(path)[1] == _MARK + fate.token.encode():
+                os.unlink(path)
+
+
+def _end(path: str) -> tuple[int, bytes]:
+    """The length of a file, and what it ends with; -1 and nothing for what is no file, such as a symbolic link.
+
+    Raises:
+        OSError: if it cannot be looked at.
+    """
+    # Opening something else than a file may wait, or do something.
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        return -1, b""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        size = os.fstat(descriptor).st_size
+        return size, os.pread(descriptor, _END, max(size - _END, 0))
+    finally:
+        os.close(descriptor)
 
 
 class SpillFile:
@@ -57,22 +97,23 @@ class SpillFile:
         txn: the transaction.
         rows, batches, nbytes: what it holds; bytes as in memory.
         size, checksum: the file's bytes, and their CRC-32.
+        token: 32 hexadecimal digits at its end.
         durable: whether the directory outlives the decoder, so that a saved state may name the file.
     """
 
     __slots__ = (
         "__weakref__", "_checked", "_directory", "_fate", "_reader", "_synced", "batches", "checksum", "nbytes", "path",
-        "rows", "size", "txn",
+        "rows", "size", "token", "txn",
     )  # fmt: skip
 
     def __init__(
         self, path: str, *, txn: int, rows: int, batches: int, nbytes: int, size: int, checksum: int,
-        keep: bool, directory: _PrivateDirectory | None = None,
+        token: str, keep: bool, directory: _PrivateDirectory | None = None,
     ) -> None:  # fmt: skip
         self.path, self.txn, self.rows, self.batches, self.nbytes = path, txn, rows, batches, nbytes
-        self.size, self.checksum = size, checksum
+        self.size, self.checksum, self.token = size, checksum, token
         self._directory = directory
-        self._fate = _Fate(keep)
+        self._fate = _Fate(keep, token)
         self._reader: Any = None
         self._checked = False
         self._synced = keep
@@ -99,18 +140,23 @@ class SpillFile:
         return {
             "name": os.path.basename(self.path), "txn": self.txn, "rows": self.rows, "batches": self.batches,
             "nbytes": self.nbytes, "size": self.size, "checksum": self.checksum,
+            "token": self.token,
         }  # fmt: skip
 
     def check(self) -> None:
         """SpillError unless the file is there in its length."""
         try:
-            size = os.stat(self.path).st_size
+            size, end = _end(self.path)
         except FileNotFoundError:
             raise SpillError(self.path, self.txn, "is missing") from None
         except OSError as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem.strerror})") from None
+        if size == -1:
+            raise SpillError(self.path, self.txn, "cannot be read (it is no file)")
         if size != self.size:
             raise SpillError(self.path, self.txn, f"is damaged: it has {size} bytes and had {self.size}")
+        if end != _MARK + self.token.encode():
+            raise SpillError(self.path, self.txn, "is damaged: it ends with another token")
 
     def read(self, batch: int) -> pa.RecordBatch:
         """One of its batches. The file stays open until the last has been read."""
@@ -132,7 +178,7 @@ class SpillFile:
         try:
             if not self._checked and _checksum(self.path) != self.checksum:
                 raise SpillError(self.path, self.txn, "is damaged: its checksum is another")
-            reader = pa.ipc.open_file(pa.OSFile(self.path))
+            reader = pa.ipc.open_file(pa.OSFile(self.path), footer_offset=self.size - _END)
         except (OSError, pa.ArrowInvalid) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
         self._checked = True
@@ -170,7 +216,7 @@ class Spiller:
     def __init__(self, directory: str | None) -> None:
         self.directory = directory
         self._private: _PrivateDirectory | None = None
-        self._token = secrets.token_hex(8)
+        self._chance = secrets.token_hex(8)
         self._number = 0
         self._saved: frozenset[SpillFile] = frozenset()
         self._next: frozenset[SpillFile] | None = None
@@ -178,30 +224,34 @@ class Spiller:
     def write(self, txn: int, batches: Iterator[pa.RecordBatch]) -> SpillFile:
         """A new file of at least one batch. OSError if there is no room for it; then there is none."""
         if self.directory is not None:
-            os.makedirs(self.directory, exist_ok=True)
+            if not os.path.isdir(self.directory):
+                make_directory(self.directory, 0o700)
         elif self._private is None:
             self._private = _PrivateDirectory()
         directory = self.directory if self._private is None else self._private.path
         assert directory is not None
-        path = os.path.join(directory, NAME.format(token=self._token, number=self._number))
+        path = os.path.join(directory, NAME.format(chance=self._chance, number=self._number))
         self._number += 1
         rows = count = nbytes = 0
         first = next(batches)
         options = pa.ipc.IpcWriteOptions(compression=_compression(first))
-        fate = _Fate(False)
-        try:
-            with open(path, "xb") as file:
+        token = secrets.token_hex(16)
+        # Not even the owner's group may read it, whatever the umask is.
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            try:
                 sink = _Checked(file)
                 with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
                     for batch in chain([first], batches):
                         writer.write_batch(batch)
                         rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes
-        except BaseException:
-            _remove(path, fate)
-            raise
+                sink.write(_MARK + token.encode())
+                file.flush()
+            except BaseException:
+                os.unlink(path)  # it was made here, a moment ago
+                raise
         return SpillFile(
             path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,
-            keep=False, directory=self._private,
+            token=token, keep=False, directory=self._private,
         )  # fmt: skip
 
     def find(self, entry: dict[str, Any]) -> SpillFile:
@@ -209,18 +259,26 @@ class Spiller:
 
         Raises:
             SpillError: if it is not there, or not as it was.
-            ValueError: if there is no directory to look in.
+            ValueError: if it is no spill file, or none that this state was saved with; or if there is no directory to
+                look in. Then it is neither read nor removed.
         """
         values = dict(entry)
         name = values.pop("name")
+        if not is_spill_name(name) or not _TOKEN.fullmatch(values["token"]):
+            raise ValueError("the state names a spill file by a name or a token that none has: it was edited")
         if self.directory is None:
             raise ValueError(
                 f"the state names spill files, such as {name}: go on with Options(spill_directory=...), the "
                 "directory in which they lie"
             )
-        if os.path.basename(name) != name:
-            raise ValueError("the state names a spill file outside of its directory")
         file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
+        with contextlib.suppress(OSError):  # `check` says what that is
+            size, end = _end(file.path)
+            # One of another length is damaged; that is an error of another kind.
+            if size == -1 or (size == file.size and end != _MARK + file.token.encode()):
+                raise ValueError(
+                    f"{file.path} is not the spill file that the state was saved with: one was replaced"
+                )
         file.check()
         return file
 

@@ -106,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
     )
+    parser.add_argument(
+        "--file-mode",
+        metavar="OCTAL",
+        help="permissions that files have at most, such as 640; else the umask decides",
+    )
     parser.add_argument("--until", metavar="LSN|now", help="stop when what committed up to there is durable")
     parser.add_argument("--retry-seconds", type=float, help="wait so long for a server that is away")
     parser.add_argument(
@@ -141,6 +146,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         "retention": retention if kept else None,
         "two_phase": given.two_phase,
         "through": given.through,
+        "file_mode": None if given.file_mode is None else _mode(given.file_mode),
         "log_seconds": given.log_seconds,
         "metrics_file": given.metrics_file,
         "metrics_address": given.metrics_address,
@@ -156,6 +162,13 @@ def _settings(given: argparse.Namespace) -> Settings:
         None if given.until is None else _position(given.until, given.dsn),
         given.retry_seconds,
     )
+
+
+def _mode(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ValueError(f"--file-mode wants octal digits, such as 640; not {text!r}") from None
 
 
 def _position(text: str, dsn: str) -> int:

@@ -73,6 +73,8 @@ class Capture:
         retention: which segments are removed when one has been written; None for none.
         typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
             `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
+        file_mode: the permissions that segments and typed files have at most, such as 0o640; directories have what goes
+            with them. None leaves it to the umask.
         log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
         metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
         metrics_address: `host:port` where Prometheus can scrape them.
@@ -94,6 +96,7 @@ class Capture:
         through: Literal["walsender", "sql"] = "walsender",
         retention: Retention | None = None,
         typed: bool | Options = False,
+        file_mode: int | None = None,
         log_seconds: float | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
@@ -105,7 +108,7 @@ class Capture:
         self._dsn = dsn
         self._slot = slot
         self._publications = tuple(publications)
-        self._directory = Sink(directory, retention, _typed_options(typed))
+        self._directory = Sink(directory, retention, _typed_options(typed), file_mode)
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()

@@ -23,6 +23,7 @@ from pgoutput_fast.segment_names import named_segments, ordinals_of
 from pgoutput_fast.segment_paths import shown
 from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
+from pgoutput_fast.spill import is_spill_name
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Sink"]
@@ -42,6 +43,7 @@ class Sink:
         directory: a path, or a URI that `pyarrow.fs` knows.
         retention: what is kept when a segment has been written; None for everything.
         typed: how typed files are decoded; None for none of them.
+        file_mode: the permissions that files have at most; None for what the umask leaves.
     """
 
     def __init__(
@@ -49,9 +51,12 @@ class Sink:
         directory: str | os.PathLike[str],
         retention: Retention | None = None,
         typed: Options | None = None,
+        file_mode: int | None = None,
     ) -> None:
         self._directory = directory
         self._store = open_store(directory)
+        self._store.limit(file_mode)
+        self._file_mode = file_mode
         self._retention = retention
         self._typed = None
         if typed is not None:
@@ -83,7 +88,7 @@ class Sink:
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
-            # What is there is gone on from, and acknowledged at once.
+            # What is there is gone on from.
             self._store.harden()
             self._sweep()
             if self._typed is not None:
@@ -109,6 +114,9 @@ class Sink:
 
     def newest(self) -> Segment | None:
         """The segment behind which a capture goes on; None if there is none."""
+        if self._owner is not None:
+            # What is there is acknowledged at once. An fsync may have failed since this process began to write.
+            self._store.harden()
         newest = newest_segment(self._directory)
         self._acknowledged = None  # another capture may have gone on in a store meanwhile
         self._last_seq = None if newest is None else newest.last_seq
@@ -145,7 +153,9 @@ class Sink:
         if not self._store.local:
             self._owner.check()
             self._expect_newest()
-        path = write_segment(self._directory, rows, state, source=source, end_lsn=end_lsn)
+        path = write_segment(
+            self._directory, rows, state, source=source, end_lsn=end_lsn, file_mode=self._file_mode
+        )
         if not self._store.local:
             self._owner.check()
         self._name = shown(path).rpartition("/")[2]
@@ -196,7 +206,8 @@ class Sink:
         """What a killed process never finished; nobody else writes there."""
         found = [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]
         unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
-        for entry in [*unfinished, *self._store.entries(_SPILL)]:
+        spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
+        for entry in [*unfinished, *spilt]:
             with suppress(OSError):
                 self._store.remove(entry.name)
 

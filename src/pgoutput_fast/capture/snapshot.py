@@ -18,9 +18,10 @@ from pgoutput_fast.capture.snapshot_files import TableFiles, TableLoaded, loadin
 from pgoutput_fast.capture.snapshot_load import run_readers, streamed
 from pgoutput_fast.capture.snapshot_progress import LoadProgress, ProgressCounter
 from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
-from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, in_snapshot
+from pgoutput_fast.capture.snapshot_read import RangeRead, SnapshotReader, TableLostError, gone, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import describe_tables
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.durable import check_file_mode, directory_mode, make_directory
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.options import Options
@@ -211,6 +212,8 @@ class Snapshot:
         }
 
     def _connect(self) -> SnapshotReader:
+        if self._holder.closed:  # the server may not have noticed yet
+            raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
 
     def _all_ranges(self) -> list[ReadRange]:
@@ -256,6 +259,7 @@ class Snapshot:
         *,
         threads: int = 1,
         progress: Callable[[LoadProgress], object] | None = None,
+        file_mode: int | None = None,
     ) -> Loaded:
         """Writes all tables as Parquet files, a directory for each, which appears when all of the table is in it.
 
@@ -266,23 +270,30 @@ class Snapshot:
             directory: of the tables' directories; it is created.
             threads: so many sessions read side by side.
             progress: told after each range, from any thread.
+            file_mode: the permissions that files have at most, such as 0o640; directories have those that go with them.
+                None leaves it to the umask.
 
         Raises:
+            ValueError: for a `file_mode` that is none.
             SnapshotError: if the snapshot is gone, the directory holds a table of another one, or another load writes
                 into it.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
             OSError: if a file cannot be written.
         """
         directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory, directory_mode(check_file_mode(file_mode)))
         with loading(directory):
-            return self._load_to(directory, threads, progress)
+            return self._load_to(directory, threads, progress, file_mode)
 
     def _load_to(
-        self, directory: Path, threads: int, progress: Callable[[LoadProgress], object] | None
+        self,
+        directory: Path,
+        threads: int,
+        progress: Callable[[LoadProgress], object] | None,
+        file_mode: int | None,
     ) -> Loaded:
         files = {
-            name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name))
+            name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name), file_mode)
             for name, table in self.tables.items()
         }
         ranges = [each for each in self._all_ranges() if each.name in files[each.table].missing]

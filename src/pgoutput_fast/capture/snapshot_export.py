@@ -24,6 +24,8 @@ __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 _LOOK_SECONDS = 0.5
+# So long a server may take to notice that a connection is gone.
+_DROP_SECONDS = 60.0
 
 
 class SnapshotError(RuntimeError):
@@ -56,6 +58,11 @@ class SnapshotHolder:
         self.export = export
         self._dsn = dsn
         self._connection: Any = connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was let go of here. The server may need some time to notice."""
+        return bool(self._connection.closed)
 
     def close(self) -> None:
         """Lets go of the snapshot, and of a temporary slot. Does nothing a second time."""
@@ -151,7 +158,8 @@ def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: 
 
 def _drop_at_once(dsn: str, slot: str) -> None:
     """Drops a slot that nobody will read, once the server has noticed that its connection is gone."""
-    for _ in range(100):
+    deadline = time.monotonic() + _DROP_SECONDS
+    while time.monotonic() < deadline:
         try:
             drop_slot(dsn, slot)
             return

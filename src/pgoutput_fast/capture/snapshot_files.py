@@ -21,10 +21,11 @@ from pgoutput_fast.capture.snapshot_export import Export, SnapshotError
 from pgoutput_fast.capture.snapshot_ranges import ReadRange
 from pgoutput_fast.capture.snapshot_read import RangeRead
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable
-from pgoutput_fast.durable import fsync
+from pgoutput_fast.durable import directory_mode, fsync
 from pgoutput_fast.plain_values import plain_schema, to_types
+from pgoutput_fast.table_directories import table_directory
 
-__all__ = ["TableFiles", "TableLoaded", "loading", "table_directory"]
+__all__ = ["TableFiles", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
@@ -50,20 +51,6 @@ class TableLoaded:
     nbytes: int
     rejects: int
     consistent_lsn: int
-
-
-def table_directory(namespace: str, name: str) -> str:
-    """The name of a table's directory; none is hidden, and no two tables share one.
-
-    >>> table_directory("public", "orders"), table_directory("_a.b", "C/d")
-    ('public.orders', '%5Fa%2Eb.C%2Fd')
-    """
-
-    def part(text: str) -> str:
-        quoted = urllib.parse.quote(text, safe=" ").replace(".", "%2E")
-        return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
-
-    return f"{part(namespace)}.{part(name)}"
 
 
 @contextmanager
@@ -94,6 +81,7 @@ class TableFiles:
         export: the snapshot.
         ranges: all of the table's.
         schema: of its record batches.
+        file_mode: the permissions that files have at most; None for what the umask leaves.
 
     Raises:
         SnapshotError: if there is one of another snapshot.
@@ -107,8 +95,10 @@ class TableFiles:
         export: Export,
         ranges: list[ReadRange],
         schema: pa.Schema,
+        file_mode: int | None = None,
     ) -> None:
         self.table = table
+        self._file_mode = file_mode
         self._schema = schema
         self._lock = threading.Lock()
         name = table_directory(table.relation.namespace, table.relation.name)
@@ -132,16 +122,24 @@ class TableFiles:
                     f"{self._whole} holds another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
                     "load into another directory, or remove that one"
                 )
-            self._done = found["ranges"]
+            self._trust(self._whole, found)
         elif (found := self._read(self._partial)) is not None and self._is_ours(found):
-            self._done = found["ranges"]
+            self._trust(self._partial, found)
         elif self._whole.exists():
             raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
         else:
             # What another snapshot left unfinished is of no use to anybody. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
                 shutil.rmtree(left, ignore_errors=True)
-            self._partial.mkdir(parents=True)
+            self._partial.mkdir(directory_mode(file_mode))
+            fsync(directory)
+
+    def _trust(self, directory: Path, found: dict[str, Any]) -> None:
+        """Goes on from what an earlier load left, which may have been killed, or had an fsync fail, before that was
+        durable."""
+        fsync(directory)
+        fsync(directory.parent)
+        self._done = found["ranges"]
 
     @staticmethod
     def _read(directory: Path) -> dict[str, Any] | None:
@@ -161,7 +159,7 @@ class TableFiles:
 
     def write(self, each: ReadRange) -> RangeFile:
         """A file for a range, of which nothing is seen before `add`."""
-        return RangeFile(self._partial / f"{each.name}.parquet", self._schema)
+        return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
 
     def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
         """The range is read: its file is durable and counted from now on; the table too, if it was the last one."""
@@ -170,12 +168,14 @@ class TableFiles:
             _durably(
                 self._partial / f"_rejects-{each.name}.parquet",
                 lambda path: pq.write_table(pa.Table.from_batches([read.rejects]), path),
+                self._file_mode,
             )
         with self._lock:
             done = self._done | {each.name: [read.rows, read.nbytes, read.rejects.num_rows]}
             _durably(
                 self._partial / _ABOUT,
                 lambda path: path.write_text(json.dumps(self._about | {"ranges": done})),
+                self._file_mode,
             )
             self._done = done
             if not self.missing:
@@ -196,10 +196,11 @@ class TableFiles:
 class RangeFile:
     """A range's Parquet file while it is written."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
         self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
         self._schema = plain_schema(schema)
+        _create(self._hidden, file_mode)
         self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -219,8 +220,16 @@ class RangeFile:
         self._hidden.unlink(missing_ok=True)
 
 
-def _durably(path: Path, write: Any) -> None:
+def _create(path: Path, file_mode: int | None) -> None:
+    """An empty file, for others to write into."""
+    path.unlink(missing_ok=True)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))
+
+
+def _durably(path: Path, write: Any, file_mode: int | None) -> None:
     hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+    _create(hidden, file_mode)
     write(hidden)
     fsync(hidden)
     os.rename(hidden, path)

