@@ -66,7 +66,7 @@ def slot(database: pg.Database) -> Iterator[str]:
             break
         except psycopg2.Error:
             time.sleep(0.1)
-    database.execute("DROP PUBLICATION captured", "DROP TABLE counted, noted")
+    database.execute("DROP PUBLICATION IF EXISTS captured", "DROP TABLE counted, noted")
 
 
 def now(database: pg.Database) -> int:
