@@ -88,8 +88,9 @@ class Capture:
         log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
         metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
         metrics_address: `host:port` where Prometheus can scrape them.
-        receive_timeout: seconds after which a walsender that answers nothing is taken for lost, although its system
-            acknowledges what it is sent; a longer wal_sender_timeout goes over it. None for never.
+        receive_timeout: seconds after which a server that answers nothing is taken for lost, although its system
+            acknowledges what it is sent; of a walsender a longer wal_sender_timeout goes over it. None for never. A
+            peek may take as long as it likes.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -190,7 +191,7 @@ class Capture:
     def _begin_anew(self) -> None:
         self._has_begun = False
         self._patience = 1
-        self._watch = Watch(self._dsn, self._publications, self._slot)
+        self._watch = Watch(self._dsn, self._publications, self._slot, self._receive_timeout)
         # What a check found that may be in the way; None before there was one.
         self._doubts: list[str] | None = None
 

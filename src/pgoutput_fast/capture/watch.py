@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,8 +32,6 @@ _log = logging.getLogger("pgoutput_fast.capture")
 
 # So often the catalogs are looked at while there is nothing to acknowledge.
 _LOOK_SECONDS = 5.0
-# A small query: a server that does not answer it so long does not answer.
-_ANSWER_SECONDS = 60.0
 _MOST_BYTES = 1 << 20
 # OBJECT_NOT_IN_PREREQUISITE_STATE: "skipped loading publication", by which 18 and later pass changes over.
 _SKIPPED = "55000"
@@ -94,15 +93,17 @@ class Watch:
         dsn: of the database.
         publications: their names.
         slot: the slot's name, for errors.
+        silent_seconds: a server that does not answer a small query so long does not answer; 0 for never.
 
     Attributes:
         stands: up to where the slot was let go of, for errors.
     """
 
-    def __init__(self, dsn: str, publications: Sequence[str], slot: str) -> None:
+    def __init__(self, dsn: str, publications: Sequence[str], slot: str, silent_seconds: float = 0.0) -> None:
         self._dsn = dsn
         self._names = tuple(dict.fromkeys(publications))
         self._slot = slot
+        self._silent_seconds = silent_seconds
         self._known: dict[str, _Published] = {}
         self._connection: Any = None
         self._next = 0.0
@@ -226,7 +227,7 @@ class Watch:
 
     def _copy(self, query: str, arguments: Mapping[str, Any], meanwhile: Callable[[], object]) -> list[str]:
         """Rows of a query, without waiting for a server that hangs as psycopg2 would."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + (self._silent_seconds or math.inf)
 
         def wanted() -> bool:
             meanwhile()
@@ -242,9 +243,7 @@ class Watch:
             if came is None:
                 return rows
             rows += [bytes.fromhex(row.decode()).decode() for row in came.to_pylist()]
-        raise SilentError(
-            f"the server has not said for {_ANSWER_SECONDS:.0f} s whether publications are there"
-        )
+        raise SilentError(f"the server has answered nothing for {self._silent_seconds:.0f} s")
 
 
 def _altered(was: _Published, now: _Published) -> str:
