@@ -62,7 +62,7 @@ def slot(database: pg.Database) -> Iterator[str]:
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
         )
     drop_when_free(database.dsn, name)
-    database.execute("DROP PUBLICATION captured", "DROP TABLE counted, noted")
+    database.execute("DROP PUBLICATION IF EXISTS captured", "DROP TABLE counted, noted")
 
 
 def drop_when_free(dsn: str, slot: str) -> None:

@@ -5,6 +5,8 @@ The functions are those of the libpq that opened the connection: the caller look
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, strlen
 from libcpp cimport bool as cbool
+from libcpp.pair cimport pair
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 import pyarrow as pa
@@ -18,6 +20,8 @@ ctypedef int (*result_status_t)(const void*) noexcept nogil
 ctypedef char* (*error_field_t)(const void*, int) noexcept nogil
 ctypedef char* (*error_message_t)(const void*) noexcept nogil
 ctypedef void (*clear_t)(void*) noexcept nogil
+ctypedef void (*receiver_t)(void*, const void*) noexcept nogil
+ctypedef receiver_t (*set_receiver_t)(void*, receiver_t, void*) noexcept nogil
 
 
 cdef extern from "poll.h" nogil:
@@ -46,14 +50,43 @@ cdef extern from *:
             return false;
         }
     }
+    // What a server says beside the data. libpq hands it over in the middle of a call, on the thread that made it.
+    struct Notices {
+        char* (*field)(const void*, int) = nullptr;
+        std::vector<std::pair<std::string, std::string>> kept;  // SQLSTATE, message
+        bool dropped = false;  // there was no memory, or there were too many
+    };
+    // Whoever calls libpq listens meanwhile. A connection that outlives its listener has nothing that dangles.
+    static thread_local Notices* listening = nullptr;
+    static const size_t MOST_NOTICES = 1000;
+    static inline void keep_notice(void*, const void* result) noexcept {
+        if (listening == nullptr) return;
+        try {
+            const char* code = listening->field(result, 'C');
+            const char* text = listening->field(result, 'M');
+            if (listening->kept.size() < MOST_NOTICES)
+                listening->kept.emplace_back(code ? code : "", text ? text : "");
+            else
+                listening->dropped = true;
+        } catch (const std::exception&) {
+            listening->dropped = true;
+        }
+    }
+    static inline void listen(Notices* to) noexcept { listening = to; }
     """
+    cppclass Notices:
+        error_field_t field
+        vector[pair[string, string]] kept
+        cbool dropped
+    void keep_notice(void*, const void*) noexcept nogil
+    void listen(Notices* to) noexcept nogil
     int64_t monotonic_ms() noexcept nogil
     cbool append_bytes(vector[uint8_t]& to, const char* p, int64_t n) noexcept nogil
 
 FUNCTIONS = (
     "PQgetCopyData", "PQfreemem", "PQconsumeInput", "PQisBusy", "PQsocket", "PQsendQuery", "PQgetResult",
     "PQresultStatus", "PQresultErrorField", "PQresultErrorMessage", "PQerrorMessage", "PQclear",
-    "PQputCopyEnd", "PQflush",
+    "PQputCopyEnd", "PQflush", "PQsetNoticeReceiver",
 )
 
 # What a COPY is in after a look at it.
@@ -78,8 +111,12 @@ cdef class CopyData:
     cdef error_field_t _error_field
     cdef error_message_t _result_error, _connection_error
     cdef clear_t _clear
+    cdef set_receiver_t _set_receiver
+    cdef Notices _notices
     cdef vector[uint8_t] _data
     cdef vector[int32_t] _offsets
+    # How often there was something to read: a large message takes its time, and is no silence.
+    cdef readonly int64_t arrivals
 
     def __init__(self, functions):
         """`functions`: name -> address of each of FUNCTIONS, in one and the same libpq."""
@@ -97,6 +134,23 @@ cdef class CopyData:
         self._result_error = <error_message_t> <uintptr_t> functions["PQresultErrorMessage"]
         self._connection_error = <error_message_t> <uintptr_t> functions["PQerrorMessage"]
         self._clear = <clear_t> <uintptr_t> functions["PQclear"]
+        self._set_receiver = <set_receiver_t> <uintptr_t> functions["PQsetNoticeReceiver"]
+        self._notices.field = self._error_field
+
+    def attend(self, uintptr_t connection):
+        """Has what the server says beside the data kept for `notices`, and nothing of it printed."""
+        self._set_receiver(<void*> connection, keep_notice, NULL)
+
+    def notices(self):
+        """(SQLSTATE, message) of what the server said beside the data since this was last called.
+
+        Raises MemoryError if some of it could not be kept.
+        """
+        if self._notices.dropped:
+            raise MemoryError("the server says more beside the data than can be kept")
+        said = [(_text(each.first.c_str()), _text(each.second.c_str())) for each in self._notices.kept]
+        self._notices.kept.clear()
+        return said
 
     def take(self, uintptr_t connection, int64_t most_bytes, int64_t first_ms, int64_t more_ms):
         """Takes messages until they are `most_bytes`; the one that makes them so many is whole.
@@ -115,6 +169,7 @@ cdef class CopyData:
         self._offsets.clear()
         self._offsets.push_back(0)
         with nogil:
+            listen(&self._notices)
             while <int64_t> self._data.size() < most_bytes:
                 got = self._get_copy_data(c, &message, 1)
                 if got > 0:
@@ -138,6 +193,7 @@ cdef class CopyData:
                 if not self._consume_input(c):
                     state = 2
                     break
+            listen(NULL)
         if not room:
             raise MemoryError(f"no memory for a message of {got} bytes")
         return self._array(), state
@@ -156,7 +212,10 @@ cdef class CopyData:
         one.events = POLLIN
         one.revents = 0
         # A connection that is lost has no descriptor; reading says so.
-        return one.fd < 0 or poll(&one, 1, <int> min(left, 1 << 20)) > 0
+        if one.fd >= 0 and poll(&one, 1, <int> min(left, 1 << 20)) <= 0:
+            return False
+        self.arrivals += 1
+        return True
 
     cdef object _array(self):
         cdef int64_t count = <int64_t> self._offsets.size() - 1, size = <int64_t> self._data.size()
@@ -188,6 +247,7 @@ cdef class CopyData:
         cdef bint busy = True
         cdef void* found = NULL
         with nogil:
+            listen(&self._notices)
             while True:
                 # A connection that is lost is not busy: the result says so.
                 if not self._is_busy(c):
@@ -200,6 +260,7 @@ cdef class CopyData:
                     break
             if not busy:
                 found = self._get_result(c)
+            listen(NULL)
         if busy:
             return None
         if found == NULL:

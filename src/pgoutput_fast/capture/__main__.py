@@ -114,6 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until", metavar="LSN|now", help="stop when what committed up to there is durable")
     parser.add_argument("--retry-seconds", type=float, help="wait so long for a server that is away")
     parser.add_argument(
+        "--receive-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="make the connection again when the server answers nothing for so long (60; 0 for never)",
+    )
+    parser.add_argument(
         "--wait", action="store_true", help="while another process captures into the directory"
     )
     parser.add_argument("--log-seconds", type=float, metavar="SECONDS", help="log the metrics so often")
@@ -152,6 +158,8 @@ def _settings(given: argparse.Namespace) -> Settings:
         "metrics_address": given.metrics_address,
         "overrides": {name: value for name, _, value in pairs},
     }
+    if given.receive_timeout is not None:
+        more["receive_timeout"] = given.receive_timeout or None
     return Settings(
         given.dsn,
         given.slot,

@@ -92,6 +92,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             "wal_level",
             f"it is {server.settings['wal_level']}, so that the WAL does not say what changed",
             "Set wal_level = logical and restart the server",
+            stops=True,
         )
     if server.in_recovery and server.major < 16:
         yield Finding(
@@ -99,6 +100,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
             "server",
             f"it is a standby, and decodes nothing before PostgreSQL 16 (it is {server.major})",
             "Capture from the primary",
+            stops=True,
         )
     cursor.execute(
         "SELECT rolname::pg_catalog.text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError"]
+import psycopg2
+
+__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError", "SilentError"]
 
 
 class CaptureError(RuntimeError):
@@ -19,3 +21,7 @@ class BehindError(CaptureError):
 
 class MovedOnError(CaptureError):
     """Another capture wrote a segment meanwhile; this one may begin again behind it."""
+
+
+class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
+    """A server acknowledges what it is sent, and answers nothing: the connection is taken for lost."""

@@ -20,12 +20,15 @@ class Finding:
         subject: what it is about: a setting, slot, publication or quoted table.
         problem: what is so.
         advice: what to do.
+        stops: whether `Capture` refuses to begin: it could not run, or would miss changes without a word. Other errors
+            do no harm to what is captured, or the server itself says whether they are in the way.
     """
 
     level: Level
     subject: str
     problem: str
     advice: str
+    stops: bool = False
 
     def __str__(self) -> str:
         return f"{self.level}: {self.subject}: {self.problem}. {self.advice}."

@@ -42,13 +42,24 @@ class CopyLink:
 
     Args:
         connection: an open psycopg2 connection.
+        hear: is called with (SQLSTATE, message) of each warning that the server sends beside the data, before anything
+            is given that came with it or behind it. What it raises comes out of the method that was called, and then
+            the data are not given. Without it psycopg2 has the warnings.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, hear: Callable[[str, str], object] | None = None) -> None:
         self._connection = connection
         self._native = CopyData(_functions())
+        self._hear = hear
         self._state = OPEN
         self._failure = ""
+        if hear is not None:
+            self._native.attend(self._address())
+
+    @property
+    def arrivals(self) -> int:
+        """How often something came, be it a part of a message."""
+        return self._native.arrivals
 
     def begin(self, query: str, wanted: Callable[[], bool]) -> bool:
         """Sends a `COPY ... TO STDOUT` and waits until it begins. False if it was not wanted so long.
@@ -62,6 +73,7 @@ class CopyLink:
         while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) is None:
             if not wanted():
                 return False
+        self._listen()
         if result[0] != COPY_OUT:
             self._drain()
             raise _error(result[1], result[2] or "the server answered a COPY with something else")
@@ -85,6 +97,7 @@ class CopyLink:
             )
             if self._state == FAILED:
                 self._failure = self._native.error(self._address())
+            self._listen()
             if self._state == OPEN or len(messages):
                 return messages
         if self._state == FAILED:
@@ -106,6 +119,24 @@ class CopyLink:
             if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
                 return True
         return False
+
+    def why(self, seconds: float) -> None:
+        """Raises what the server ended the COPY with, if it says so in that time. What comes before is dropped.
+
+        To be called when psycopg2 cannot write: it does not know that the COPY has ended, and says nothing of use.
+
+        Raises:
+            psycopg2.Error: what the server said, or that the connection is lost.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+                return
+
+    def _listen(self) -> None:
+        if self._hear is not None:
+            for code, text in self._native.notices():
+                self._hear(code, text)
 
     def _drain(self) -> None:
         """Takes the results that come at the end, so that the connection can be used again."""

@@ -128,7 +128,7 @@ def of_publications(
     cursor: Any, publications: Sequence[str], tables: Sequence[PublishedTable]
 ) -> Iterator[Finding]:
     if not publications:
-        yield Finding("error", "publications", "none is named", "Name at least one")
+        yield Finding("error", "publications", "none is named", "Name at least one", stops=True)
         return
     cursor.execute(
         "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
@@ -144,7 +144,9 @@ def of_publications(
                 "error",
                 subject,
                 "there is none of that name",
-                f'CREATE PUBLICATION "{name}" FOR ALL TABLES, or for some',
+                f"CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some. A slot that is made "
+                "before does not have what changes until then",
+                stops=True,
             )
             continue
         lacking = [

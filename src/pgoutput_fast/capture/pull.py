@@ -18,6 +18,7 @@ from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.session import connect
 from pgoutput_fast.capture.slots import Slot, read_slots
 from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.lsn import format_lsn
 
@@ -66,15 +67,23 @@ class Pull:
         slot: its name.
         options: the plugin's, as `plugin_options` gives them. Streaming is left out: a peek sees whole transactions
             only, so that each one gets further.
+        hear: as of `CopyLink`: what the server says beside the changes.
 
     Raises:
         psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session pulls from the slot.
     """
 
-    def __init__(self, dsn: str, slot: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        options: Mapping[str, str],
+        hear: Callable[[str, str], object] | None = None,
+    ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
+        self._hear = hear
         self._peeks = 0
         self._connection = connect(dsn)
         with self._connection.cursor() as cursor:
@@ -147,7 +156,7 @@ class Pull:
         with self._decoding() as connection:
             with connection.cursor() as cursor:
                 query = cursor.mogrify(_PEEK, arguments).decode()
-            link = CopyLink(connection)
+            link = CopyLink(connection, self._hear)
             complete = False
             try:
                 begun = link.begin(query, wanted)
@@ -218,6 +227,7 @@ def pull_into(
     pull: Pull,
     recorder: Recorder,
     limits: Limits,
+    watch: Watch,
     *,
     start_lsn: int,
     until_lsn: int | None,
@@ -231,6 +241,7 @@ def pull_into(
         pull: the slot's session.
         recorder: takes what comes.
         limits: of segments. A peek ends with as many messages as a segment has rows.
+        watch: looks at the publications before the slot is advanced, and now and then.
         start_lsn: up to there the segments have what committed.
         until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
         stop: ends as soon as it is set.
@@ -253,6 +264,8 @@ def pull_into(
             upto = min(upto, until_lsn)
         pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
         if upto <= reached:
+            if watch.is_due:
+                watch.look()
             stop.wait(pause)
             continue
         before, count = recorder.durable_lsn, 0
@@ -272,7 +285,9 @@ def pull_into(
             durable = max(durable, let_go(upto))
         # Many logical messages outside of transactions: the next peek goes past them.
         most = limits.rows if complete or durable > before else None
+        watch.look()
         pull.advance(durable)
+        watch.stands = max(watch.stands, durable)
         # Somebody else may have been faster since the last look. On 10 it may be behind the record in which the
         # position lies.
         found = pull.slot()

@@ -24,7 +24,15 @@ from tenacity import (
 )
 
 from pgoutput_fast.capture.acknowledged import FILE, Acknowledged
-from pgoutput_fast.capture.errors import BehindError, CaptureBusyError, CaptureError, MovedOnError
+from pgoutput_fast.capture.check import check
+from pgoutput_fast.capture.errors import (
+    BehindError,
+    CaptureBusyError,
+    CaptureError,
+    MovedOnError,
+    SilentError,
+)
+from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
@@ -34,6 +42,7 @@ from pgoutput_fast.capture.session import position_of, read_position, read_serve
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
+from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.lsn import Lsn, format_lsn
 from pgoutput_fast.options import Options
@@ -48,6 +57,11 @@ _BATCH_BYTES = 1 << 22
 _READ_SECONDS = 0.5
 # So long a server that is away is waited for.
 _RETRY_SECONDS = 300.0
+# So long a walsender that was asked may answer nothing; PostgreSQL's own subscribers wait as long
+# (wal_receiver_timeout).
+_SILENT_SECONDS = 60.0
+# What a server is busy with comes again with the next connection: so after a silent one the next has more time.
+_MOST_PATIENCE = 64
 # A connection that lasted so long was good: when it is lost, that is a new outage.
 _GOOD_SECONDS = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -78,6 +92,9 @@ class Capture:
         log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
         metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
         metrics_address: `host:port` where Prometheus can scrape them.
+        receive_timeout: seconds after which a server that answers nothing is taken for lost, although its system
+            acknowledges what it is sent; of a walsender a longer wal_sender_timeout goes over it. None for never. A
+            peek may take as long as it likes.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -100,10 +117,14 @@ class Capture:
         log_seconds: float | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
+        receive_timeout: float | None = _SILENT_SECONDS,
     ) -> None:
         expect_list("publications", publications)
         if through not in ("walsender", "sql"):
             raise ValueError(f"through must be 'walsender' or 'sql', not {through!r}")
+        if receive_timeout is not None and not receive_timeout > 0:
+            raise ValueError("receive_timeout must be positive, or None for never")
+        self._receive_timeout = receive_timeout or 0.0
         self._through = through
         self._dsn = dsn
         self._slot = slot
@@ -112,7 +133,7 @@ class Capture:
         self._two_phase = two_phase
         self._overrides = dict(overrides or {})
         self._limits = limits if limits is not None else Limits()
-        self._has_begun = False
+        self._begin_anew()
         self._connected_at: float | None = None
         self._meter = Meter(dsn, slot)
         self._log_seconds = log_seconds
@@ -149,7 +170,7 @@ class Capture:
         """
         until = None if until_lsn is None else position_of(until_lsn, self._dsn)
         stop = stop if stop is not None else threading.Event()
-        self._has_begun = False
+        self._begin_anew()
         with (
             self._directory.owned(),
             reporting(
@@ -176,6 +197,13 @@ class Capture:
                     return
                 _log.warning("the connection is lost and made again: %s", str(lost).strip())
 
+    def _begin_anew(self) -> None:
+        self._has_begun = False
+        self._patience = 1
+        self._watch = Watch(self._dsn, self._publications, self._slot, self._receive_timeout)
+        # What a check found that may be in the way; None before there was one.
+        self._doubts: list[str] | None = None
+
     def _outlive(self, until_lsn: int | None, stop: threading.Event) -> BaseException | None:
         """One connection's worth. What a connection that was good for some time was lost by; else it is raised."""
         self._connected_at = None
@@ -187,6 +215,11 @@ class Capture:
                     f"{self._directory} has no room for another segment. Nothing is lost: the server keeps what is not "
                     "durable, and its WAL grows meanwhile. Make room, and run the capture again"
                 )
+            if isinstance(problem, psycopg2.Error) and not self._has_begun:
+                for doubt in self._doubts or []:
+                    problem.add_note(doubt)
+            if isinstance(problem, SilentError):
+                self._patience = min(self._patience * 2, _MOST_PATIENCE)
             at = self._connected_at
             if at is None or time.monotonic() - at < _GOOD_SECONDS or not self._may_pass(problem):
                 raise
@@ -221,15 +254,36 @@ class Capture:
                     "Capture into another directory"
                 )
             state, end_lsn = newest.state, newest.end_lsn or 0
+        self._check()
         _log.info(
             "capturing from slot %s into %s, behind %s", self._slot, self._directory, format_lsn(end_lsn)
         )
-        if self._through == "sql":
-            self._pull(source, state, end_lsn, until_lsn, stop)
-            return
+        with self._watch.explained(), self._watch:
+            if self._through == "sql":
+                self._pull(source, state, end_lsn, until_lsn, stop)
+            else:
+                self._stream(source, state, end_lsn, until_lsn, stop)
+
+    def _stream(
+        self,
+        source: Source,
+        state: StreamState | None,
+        end_lsn: int,
+        until_lsn: int | None,
+        stop: threading.Event,
+    ) -> None:
+        """Through a replication connection."""
+        watch, noted = self._watch, self._directory.acknowledged
         recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
-            Walsender(self._dsn, self._slot, dict(source.options), end_lsn) as sender,
+            Walsender(
+                self._dsn,
+                self._slot,
+                dict(source.options),
+                end_lsn,
+                silent_seconds=self._receive_timeout * self._patience,
+                hear=watch.hear,
+            ) as sender,
             self._meter.session(lambda: recorder.progress),
             recorder,
         ):
@@ -237,6 +291,8 @@ class Capture:
             while not stop.is_set():
                 wait = min(_READ_SECONDS, self._limits.seconds)
                 received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
+                if len(received.payloads):
+                    self._patience = 1
                 while len(received.payloads) and not recorder.offer(received, 0.2):
                     sender.status()
                 recorder.check()
@@ -249,12 +305,19 @@ class Capture:
                         durable = max(durable, noted.let_go(sender.wal_end, now=hurry))
                     elif hurry:
                         recorder.flush()
-                sender.acknowledge(durable)
+                self._acknowledge(sender, durable)
                 if until_lsn is not None and durable >= until_lsn:
                     break
             # What came until now; a server that hears of it later would send it again, and that is left out then.
             recorder.finish(sender.status)
-            sender.acknowledge(recorder.durable_lsn)
+            self._acknowledge(sender, recorder.durable_lsn)
+
+    def _acknowledge(self, sender: Walsender, durable: int) -> None:
+        """Lets go of what is durable, if the publications were there until then."""
+        if durable > sender.acknowledged or self._watch.is_due:
+            self._watch.look(sender.status)
+        sender.acknowledge(durable)
+        self._watch.stands = max(self._watch.stands, durable)
 
     def _pull(
         self,
@@ -264,10 +327,10 @@ class Capture:
         until_lsn: int | None,
         stop: threading.Event,
     ) -> None:
-        """The same through SQL."""
+        """Through SQL."""
         recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
-            Pull(self._dsn, self._slot, source.options) as pull,
+            Pull(self._dsn, self._slot, source.options, self._watch.hear) as pull,
             self._meter.session(lambda: recorder.progress),
             recorder,
         ):
@@ -276,6 +339,7 @@ class Capture:
                 pull,
                 recorder,
                 self._limits,
+                self._watch,
                 start_lsn=end_lsn,
                 until_lsn=until_lsn,
                 stop=stop,
@@ -287,6 +351,23 @@ class Capture:
     def _begin(self) -> None:
         self._has_begun = True
         self._connected_at = time.monotonic()
+
+    def _check(self) -> None:
+        """What stands in the way when a run begins.
+
+        Raises:
+            CaptureError: if it could not capture, or would miss changes without a word.
+        """
+        if self._doubts is not None:
+            return
+        report = check(self._dsn, self._publications, self._slot, through=self._through)
+        stops = [finding for finding in report.findings if finding.stops]
+        if stops:
+            raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
+        for finding in report.findings:
+            if finding.level != "note":
+                _log.warning("%s", finding)
+        self._doubts = [str(finding) for finding in report.findings if finding.level == "error"]
 
     def _expect_usable(self, found: Slot | None, left: int | None = None) -> Slot:
         """The slot, which has segments already.
@@ -319,6 +400,8 @@ class Capture:
             server = read_server(cursor)
             position = read_position(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
+        if not has_begun:
+            self._check()
         if found is None and not has_begun:
             found = create_slot(self._dsn, self._slot, two_phase=self._two_phase)
             _log.info("created slot %s", self._slot)
@@ -328,6 +411,7 @@ class Capture:
                 f"slot {self._slot} is of plugin {found.plugin} and database {found.database}: take another name"
             )
         stands = found.confirmed_flush_lsn or 0
+        self._watch.stands = max(self._watch.stands, stands)
         known = max((newest.end_lsn if newest is not None else None) or 0, noted.lsn or 0)
         if not has_begun:
             # While somebody else has the slot this has not begun: what is acknowledged meanwhile is not here.
@@ -364,6 +448,10 @@ def _say(outcome: RetryCallState) -> None:
     problem = outcome.outcome.exception() if outcome.outcome is not None else None
     seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
     _log.warning("trying again in %.1f s: %s", seconds, str(problem).strip())
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.subject}: {finding.problem}. {finding.advice}."
 
 
 def _typed_options(typed: bool | Options) -> Options | None:

@@ -33,6 +33,8 @@ PINS = {
     "bytea_output": "hex",
     "client_encoding": "UTF8",
     "lc_monetary": "C",
+    # From 18 on a publication that is not there is a warning, and nothing else says so.
+    "client_min_messages": "warning",
     # What a user may have set for all sessions must not end one that waits for changes, or for a long read.
     "statement_timeout": "0",
     "lock_timeout": "0",
@@ -42,8 +44,14 @@ PINS = {
 # The same, of later versions: before, a session that asks for them is refused. Name -> from which version on.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 
-# A cut connection is noticed by the system after about a minute, also while nothing is sent.
-_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+# A cut connection is noticed by the system within a minute. Keepalives run only while nothing waits to be acknowledged;
+# a walsender is told again and again how far this is, so that something always does: there the user timeout counts.
+_CUT = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+_UNACKNOWLEDGED_MS = 30_000
+# A network that loses everything, or a server that accepts and says nothing, must not hold up the next try.
+_CONNECT_SECONDS = 20
+# Since this version libpq knows the parameter; an older one refuses it.
+_USER_TIMEOUT_LIBPQ = 120000
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     Args:
         dsn: libpq's connection string or URI.
         replication: whether it is to speak the replication protocol.
-        parameters: of libpq, such as `connect_timeout`; the string's own go over them.
+        parameters: of libpq, such as `connect_timeout` (20 seconds) or `tcp_user_timeout` (30,000 ms); the string's own
+            go over them.
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
@@ -85,7 +94,10 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # Behind the user's own, so that the pins hold.
     options = f"{given.pop('options', '')} {pins}".strip()
-    merged = {"application_name": "pgoutput_fast", **_KEEPALIVES, **parameters, **given, "options": options}
+    cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
+    if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
+        cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
+    merged = {"application_name": "pgoutput_fast", **cut, **parameters, **given, "options": options}
     if replication:
         merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
     connection = psycopg2.connect(**merged)

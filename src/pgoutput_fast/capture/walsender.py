@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_fast.capture.errors import SilentError
 from pgoutput_fast.capture.link import CopyLink
 from pgoutput_fast.capture.session import connect
 from pgoutput_fast.framing import unframe
@@ -58,6 +60,9 @@ class Walsender:
         options: the plugin's, as `plugin_options` gives them.
         start_lsn: transactions whose commit ends there or before are not sent; 0 for what was acknowledged.
         status_seconds: so often the server hears how far this is; oftener if its wal_sender_timeout demands it.
+        silent_seconds: a connection on which the server answers nothing for so long is lost; 0 for never. A longer
+            wal_sender_timeout goes over it: a server that is busy decoding looks for questions twice in that time.
+        hear: as of `CopyLink`: what the server says beside the stream.
 
     Raises:
         psycopg2.Error: if the server refuses, for instance because somebody else uses the slot.
@@ -70,6 +75,9 @@ class Walsender:
         options: dict[str, str],
         start_lsn: int = 0,
         status_seconds: float = _STATUS_SECONDS,
+        *,
+        silent_seconds: float = 0.0,
+        hear: Callable[[str, str], object] | None = None,
     ) -> None:
         self._connection = connect(dsn, replication=True)
         try:
@@ -82,12 +90,14 @@ class Walsender:
         except BaseException:
             self._connection.close()
             raise
-        self._link = CopyLink(self._connection)
+        self._link = CopyLink(self._connection, hear)
         self._acknowledged = 0
         self._wal_end = 0
         self._is_pressed = False
         self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
+        self._most_silent = max(silent_seconds, timeout) if silent_seconds else 0.0
+        self._silent = 0.0  # seconds of waiting for the server since it said something
 
     def __enter__(self) -> Walsender:
         return self
@@ -107,6 +117,11 @@ class Walsender:
         return self._wal_end
 
     @property
+    def acknowledged(self) -> int:
+        """What the server was told last; 0 for nothing yet."""
+        return self._acknowledged
+
+    @property
     def is_pressed(self) -> bool:
         """Whether the server demanded an answer during the last read. One that shuts down does so, again and again,
         until all that it has sent is acknowledged."""
@@ -122,6 +137,7 @@ class Walsender:
                 answer ends the waiting.
 
         Raises:
+            SilentError: if the server was asked and has answered nothing for too long.
             psycopg2.Error: if the connection is lost, or the server ends the stream.
             DecodeError: for what is no walsender's frame.
         """
@@ -129,16 +145,22 @@ class Walsender:
         asked = self._is_pressed = False
         first = 0.0  # what is there already
         while True:
+            began, arrivals = time.monotonic(), self._link.arrivals
             frames = self._link.take(most_bytes, first, _FILL_SECONDS)
             if frames is None:
                 raise psycopg2.OperationalError("the server ended the stream")
+            # Only waiting counts: while a disk is slow nobody reads, and the server may have said much.
+            came = len(frames) or self._link.arrivals > arrivals
+            self._silent = 0.0 if came else self._silent + time.monotonic() - began
+            if self._most_silent and self._silent > self._most_silent:
+                raise SilentError(f"the server has answered nothing for {self._silent:.0f} s")
             heard = self._heard(frames) if len(frames) else None
             left = deadline - time.monotonic()
             if heard is not None and (len(heard.payloads) or asked):
                 self.status()
                 return heard
             if left <= 0:
-                self.status()
+                self.status(reply=True)
                 return Received()
             self.status(force=ask, reply=True)
             asked, ask = asked or ask, False
@@ -178,4 +200,11 @@ class Walsender:
         if force or now >= self._next_status:
             self._next_status = now + self._status_seconds
             lsn = self._acknowledged
-            self._cursor.send_feedback(write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True)
+            try:
+                self._cursor.send_feedback(
+                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True
+                )
+            except psycopg2.Error:
+                # The server has ended the stream, and what it said of that waits to be read.
+                self._link.why(_END_SECONDS)
+                raise
