@@ -87,7 +87,7 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
-        """A file to write, which appears when the block ends well, and is durable then.
+        """A file to write, and to read back, which appears when the block ends well, and is durable then.
 
         Raises:
             FileExistsError: if it is there and `replace` is not set.
@@ -165,7 +165,7 @@ class _Directory(Store):
             _make_directory(target.parent)
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
-            with open(hidden, "xb") as file:
+            with open(hidden, "x+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
