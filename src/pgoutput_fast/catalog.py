@@ -7,7 +7,7 @@ import hashlib
 import json
 import operator
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,8 +181,26 @@ class Catalog:
         self, relations: Iterable[Relation] = (), types: Iterable[UserType] | UserTypes = NO_TYPES
     ) -> None:
         expect_list("relations", relations, "Relation")
-        self._by_version: dict[int, Relation] = {relation.version: relation for relation in relations}
+        self._load: Callable[[], dict[int, Relation]] | None = None
+        self._known: dict[int, Relation] = {relation.version: relation for relation in relations}
         self._types = types if isinstance(types, UserTypes) else UserTypes(types)
+
+    @classmethod
+    def lazily(cls, load: Callable[[], dict[int, Relation]], types: UserTypes) -> Catalog:
+        """A catalog whose versions, by their ids, are made when somebody asks for one of them."""
+        catalog = cls(types=types)
+        catalog._load = load
+        return catalog
+
+    @property
+    def _by_version(self) -> dict[int, Relation]:
+        if self._load is not None:
+            self._known = self._load()
+            self._load = None
+        return self._known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_load": None, "_known": self._by_version, "_types": self._types}
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -236,7 +254,19 @@ class Catalog:
 
     def merged(self, other: Catalog) -> Catalog:
         """Both catalogs' versions; where both know one, the other's word counts."""
-        return Catalog([*self.relations, *other.relations], self.types.merged(other.types))
+        return Catalog.of_all([self, other])
+
+    @classmethod
+    def of_all(cls, catalogs: Iterable[Catalog]) -> Catalog:
+        """The versions of several catalogs; where two know one, the word of the later counts."""
+        known: dict[int, Relation] = {}
+        types = NO_TYPES
+        for each in catalogs:
+            known.update(each._by_version)
+            types = types.merged(each.types)
+        merged = cls(types=types)
+        merged._known = known
+        return merged
 
     def fingerprint(self) -> str:
         """A digest of everything in it (types included, which the version ids leave out)."""

@@ -103,7 +103,7 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
-        """A file to write, which appears when the block ends well, and is durable then.
+        """A file to write, and to read back, which appears when the block ends well, and is durable then.
 
         Raises:
             FileExistsError: if it is there and `replace` is not set.
@@ -193,7 +193,9 @@ class _Directory(Store):
         self._make_below(target.parent)
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
-            with open(hidden, "xb", opener=lambda name, flags: os.open(name, flags, self._file_mode)) as file:
+            with open(
+                hidden, "x+b", opener=lambda name, flags: os.open(name, flags, self._file_mode)
+            ) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

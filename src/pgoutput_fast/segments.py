@@ -2,7 +2,9 @@
 
 Control rows come first (everything but inserts, updates and deletes; of these the ones that concern no relation before
 those that do), then the changes, clustered by (relation, version), in stream order within. Row groups are cut at
-relations once they are worth it. The footer says where the stream stands behind the segment, so that it can go on.
+relations once they are worth it. The footer says where the stream stands behind the segment, so that it can go on; what
+it has no room for lies in parts beside the segments (`segment_known`). A footer without parts has format 1, one with
+parts format 2.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +28,7 @@ from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.segment_known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segment_layout import write_rows
 from pgoutput_fast.segment_names import name_of, named_segments
 from pgoutput_fast.segment_paths import Paths, find_files, is_uri, open_file, shown
@@ -44,12 +48,18 @@ __all__ = [
     "write_segment",
 ]
 
-FORMAT = 1
+# Without parts of the catalog beside the segments, and with them.
+FORMAT, _WITH_PARTS = 1, 2
+# Readers refuse a footer with a value of 100 MB.
+_MOST_TEXT = 1 << 26
 _PREFIX = "pgoutput_fast."
 # A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
 _MOST_BYTES = (1 << 31) - 1
+# What is known of directories that this process wrote into last, by the path of their newest segments.
+_MOST_RECENT = 4
+_recent: OrderedDict[str, KnownLog] = OrderedDict()
 _NO_ROWS = TAGGED_SCHEMA.empty_table()
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
@@ -137,8 +147,8 @@ class Segment:
         first_seq, last_seq: ordinals of its first and last message.
         start_lsn, end_lsn: the positions between which it lies; None where not known. What is before `end_lsn` need
             not be sent again.
-        state: the stream's state behind it, to go on with.
         row_groups: what lies where.
+        known: what it says of relations, and of where the stream stands.
     """
 
     path: Path | str
@@ -147,13 +157,31 @@ class Segment:
     last_seq: int
     start_lsn: int | None
     end_lsn: int | None
-    state: StreamState
     row_groups: tuple[RowGroup, ...]
+    known: Known = field(repr=False, compare=False)
+
+    @property
+    def state(self) -> StreamState:
+        """The stream's state behind it, to go on with.
+
+        Raises:
+            ValueError: if a part of the catalog that lies beside the segments is damaged, or not there.
+        """
+        return self.known.state
 
     @property
     def catalog(self) -> Catalog:
-        """The relation versions and types known behind it."""
+        """The relation versions and types known behind it: those of its rows, and those that later rows may be of.
+
+        Raises:
+            ValueError: as `state`.
+        """
         return self.state.catalog
+
+    @property
+    def open_txns(self) -> list[int]:
+        """Keys of the transactions that have not ended behind it, as the state's; only the footer is read."""
+        return self.known.open_txns
 
     @property
     def rows(self) -> int:
@@ -176,12 +204,14 @@ def write_segment(
     end_lsn: Lsn | None = None,
     relation_bytes: int = _RELATION_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
+    log: KnownLog | None = None,
     file_mode: int | None = None,
 ) -> Path | str:
     """Writes a segment; once this returns it is durable, and until then no reader sees it.
 
-    The file is written under a hidden name, fsynced and linked under its own, and its directory fsynced. In an object
-    store it appears when its upload is complete.
+    The file is written under a hidden name, read back, fsynced and linked under its own name. Then its directory is
+    fsynced. In an object store it appears when its upload is complete. Where the catalog is too large for a footer,
+    what is new of it goes into a file in `_catalog/` before.
 
     Args:
         path: the file, or a directory that exists; in it the file is named by its ordinals, so that names sort in the
@@ -193,6 +223,7 @@ def write_segment(
             `lsn` of the rows if not given.
         relation_bytes: from this size on a relation has row groups of its own.
         row_group_bytes: a larger row group is cut.
+        log: what the directory knows, of somebody who writes all of its segments; else it is found out.
         file_mode: the permissions that the file has at most, such as 0o640; by default the umask decides alone.
 
     Returns:
@@ -203,7 +234,7 @@ def write_segment(
             changes back, a position that is none, or a directory with segments of another source, or of these ordinals.
         FileExistsError: if the file exists: a segment is never changed. In a store, also if another process wrote it,
             or others of its messages, at the same time: then nothing of it may be acknowledged.
-        OSError: if it cannot be written.
+        OSError: if it cannot be written, or not be read back: nothing of it may be acknowledged then.
 
     >>> import tempfile, pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import Writer
@@ -227,20 +258,29 @@ def write_segment(
     if len(lsns):
         start = int(lsns.min()) if start is None else start
         end = int(lsns.max()) if end is None else end
-    store, name = _target(path, first, last)
+    store, name = _target(path)
     store.limit(file_mode)
     if name is None:
         name = name_of(first, last)
-        _check_neighbours(store, source, first, last)
-    footer = _footer(source, first, last, start, end, state)
+        newest = _check_neighbours(store, source, first, last)
+        if log is None and newest is not None:
+            log = _recent.pop(str(newest.path), None)
+        if log is not None and not (newest is not None and log.follows(newest.known)):
+            log.restart()
+    log = KnownLog(store) if log is None else log
+    footing = log.step(state, _versions_of(batch), last)
+    footer = _footer(source, first, last, start, end, footing)
     token = json.dumps(secrets.token_hex(16))
     if not store.local:
         footer[_PREFIX + "writer"] = token
     try:
         with store.write(name) as file:
             write_rows(file, batch, footer, relation_bytes, row_group_bytes)
+            _read_back(file, store, name, footer, batch.num_rows)
     except FileExistsError:
         raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+    log.took(footing)
+    _remember(str(store.at(name)), log)
     if not store.local:
         _expect_own(store, name, token, first, last)
     return store.at(name)
@@ -342,10 +382,7 @@ def segment_catalog(paths: Paths) -> Catalog:
     Raises:
         ValueError: as `list_segments`.
     """
-    catalog = Catalog()
-    for segment in list_segments(paths):
-        catalog = catalog.merged(segment.catalog)
-    return catalog
+    return Catalog.of_all(segment.catalog for segment in list_segments(paths))
 
 
 def segment_outcomes(paths: Paths) -> pa.RecordBatch:
@@ -387,16 +424,16 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return tagged.cast(TAGGED_SCHEMA)
 
 
-def _target(path: str | os.PathLike[str], first: int, last: int) -> tuple[Store, str | None]:
-    """(where a segment goes, what it is called there); None for what its ordinals say."""
+def _target(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Store, str | None]:
+    """(where a segment goes, what it is called there); None for what its ordinals say, unless it is `a_file`."""
     text = os.fspath(path)
     if is_uri(text):
         uri, question, query = text.partition("?")
-        if not uri.endswith(".parquet"):
+        if not (a_file or uri.endswith(".parquet")):
             return open_store(text), None
         directory, _, name = uri.rpartition("/")
         return open_store(directory + question + query), name
-    if os.path.isdir(text):
+    if not a_file and os.path.isdir(text):
         return open_store(text), None
     return open_store(os.path.dirname(text) or "."), os.path.basename(text)
 
@@ -416,25 +453,65 @@ def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> N
         )
 
 
+def _versions_of(batch: pa.RecordBatch) -> list[int]:
+    """Ids of the relation versions of some rows."""
+    found: list[int] = batch.column("version").unique().drop_null().to_pylist()
+    return found
+
+
+def _remember(path: str, log: KnownLog) -> None:
+    _recent[path] = log
+    while len(_recent) > _MOST_RECENT:
+        _recent.popitem(last=False)
+
+
 # ---- the footer --------------------------------------------------------------------------------------------------
 
 
 def _footer(
-    source: Source, first: int, last: int, start_lsn: int | None, end_lsn: int | None, state: StreamState
+    source: Source, first: int, last: int, start_lsn: int | None, end_lsn: int | None, footing: Footing
 ) -> dict[str, str]:
-    document = json.loads(state.to_json())
-    catalog = document.pop("catalog")  # large where there are many relations, and needed without the rest
-    values = {
-        "format": FORMAT,
+    values: dict[str, Any] = {
+        "format": _WITH_PARTS if footing.parts else FORMAT,
         "source": source.to_dict(),
         "first_seq": first,
         "last_seq": last,
         "start_lsn": start_lsn,
         "end_lsn": end_lsn,
-        "catalog": catalog,
-        "state": document,
     }
-    return {_PREFIX + name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    if footing.parts:
+        values["parts"] = [part.to_dict() for part in footing.parts]
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    # Large where there are many relations, and the one needed without the other.
+    texts |= {"catalog": footing.catalog, "state": footing.state}
+    for name, text in texts.items():
+        if len(text) > _MOST_TEXT:
+            raise ValueError(
+                f"the segment of messages {first} to {last} cannot be written: its {name} has {len(text)} characters, "
+                f"and a footer has room for {_MOST_TEXT}. Transactions that are open there described too many relations"
+            )
+    return {_PREFIX + name: text for name, text in texts.items()}
+
+
+def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], rows: int) -> None:
+    """That the file can be read as a segment, before anybody else sees it."""
+    file.flush()
+    file.seek(0)
+    place = store.at(name)
+    try:
+        metadata = pq.read_metadata(file)
+        segment = _segment(place, metadata)
+        segment.known.check_parts()
+        found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise OSError(
+            f"segment {shown(place)} was written, and cannot be read back: {problem}. It was left out"
+        ) from None
+    if segment.rows != rows or any(found.get(key) != text for key, text in footer.items()):
+        raise OSError(
+            f"segment {shown(place)} was written, and reads otherwise. It was left out: see to the disk"
+        )
+    file.seek(0, os.SEEK_END)
 
 
 def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
@@ -447,10 +524,17 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     if "format" not in texts:
         raise ValueError(f"{shown(path)} is no segment: it has no footer of pgoutput_fast")
     try:
-        values = {name: json.loads(text) for name, text in texts.items()}
-        if values["format"] != FORMAT:
+        values = {name: json.loads(text) for name, text in texts.items() if name not in ("catalog", "state")}
+        if values["format"] not in (FORMAT, _WITH_PARTS):
             raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")
-        state = json.dumps({**values["state"], "catalog": values["catalog"]})
+        parts = [Part.from_dict(each) for each in values["parts"]] if values["format"] == _WITH_PARTS else []
+        known = Known(
+            texts["catalog"].decode(),
+            texts["state"].decode(),
+            parts,
+            lambda: _target(path, a_file=True)[0],
+        )
+        known.check()
         return Segment(
             path,
             Source.from_dict(values["source"]),
@@ -458,11 +542,11 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             int(values["last_seq"]),
             values["start_lsn"],
             values["end_lsn"],
-            StreamState.from_json(state),
             tuple(_row_group(metadata.row_group(k)) for k in range(metadata.num_row_groups)),
+            known,
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"{shown(path)} is no segment of format {FORMAT}: {problem}") from None
+        raise ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}") from None
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
@@ -492,13 +576,14 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
         )
 
 
-def _check_neighbours(store: Store, source: Source, first: int, last: int) -> None:
-    """That a new segment goes into the directory. Names sort as the stream does, so the newest one tells."""
+def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Segment | None:
+    """That a new segment goes into the directory, and the newest one there. Names sort as the stream does."""
     newest = _newest(store)
     if newest is None:
-        return
+        return None
     _check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(
             f"{store} has messages up to {newest.last_seq}; a segment of messages {first} to {last} does not follow"
         )
+    return newest

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.held import Held
 
-__all__ = ["StreamState"]
+if TYPE_CHECKING:
+    from pgoutput_fast._core.state_json import Described
+
+__all__ = ["News", "StreamState"]
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class News:
+    """What Relation and Type messages said outside of streams, of some oids.
+
+    Attributes:
+        relations: {oid: [version, seq]}, the version's id as a string, None if it could not be read.
+        types: {oid: [namespace, name, seq]}.
+    """
+
+    relations: dict[str, list[Any]]
+    types: dict[str, list[Any]]
 
 
 class StreamState:
@@ -23,21 +41,25 @@ class StreamState:
     0
     """
 
-    __slots__ = ("_catalog", "_held", "_values")
+    __slots__ = ("_catalog", "_described", "_held", "_values")
 
     def __init__(
         self,
         values: dict[str, Any] | None = None,
         catalog: Catalog | None = None,
         held: Held | None = None,
+        *,
+        described: Described | None = None,
     ) -> None:
+        # What was said outside of streams may be large: it becomes values when it is asked for.
+        self._described = described
         self._values = values
         self._catalog = catalog if catalog is not None else Catalog()
         self._held = held
 
     def with_held(self, held: Held) -> StreamState:
         """The same state, with what the committed view holds back."""
-        return StreamState(self._values, self._catalog, held)
+        return StreamState(self._values, self._catalog, held, described=self._described)
 
     @property
     def held(self) -> Held | None:
@@ -62,7 +84,56 @@ class StreamState:
     @property
     def values(self) -> dict[str, Any] | None:
         """The state as JSON values, None for that of a stream's beginning. Not to be changed."""
+        if self._values is not None and self._described is not None and "relations" not in self._values:
+            said = {"relations": self._described.relations(), "types": self._described.types()}
+            self._values = {**self._values, **said}
         return self._values
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """`values` without `relations` and `types`: what does not grow with the number of tables."""
+        if self._values is None:
+            return None
+        return {name: value for name, value in self._values.items() if name not in ("relations", "types")}
+
+    def news_since(self, before: StreamState) -> News | None:
+        """What was said outside of streams since `before`, at the cost of what is new.
+
+        None if they are not states of one decoder: then nothing but all of it tells.
+        """
+        if self._described is None or before._described is None:
+            return None
+        changed = self._described.changed_since(before._described)
+        return None if changed is None else News(*changed)
+
+    def in_order(self, versions: Iterable[int]) -> list[Relation]:
+        """The relation versions of these ids, those that are known here, as they were described first."""
+        if self._described is not None:
+            return self._described.in_order(versions)
+        wanted = set(versions)
+        return [relation for relation in self._catalog.relations if relation.version in wanted]
+
+    @property
+    def scoped_versions(self) -> set[int]:
+        """Ids of the relation versions that were described inside of transactions which are open or prepared."""
+        values = self._values or {}
+        scopes = [*values.get("streamed", ()), *values.get("prepared", ()), values.get("current") or {}]
+        said = [version for scope in scopes for _, _, version, _ in scope.get("relations", ())]
+        return {int(version) for version in said if version is not None}
+
+    def forgetting(self, keep: Iterable[int] = ()) -> StreamState:
+        """The state without what was said outside of transactions that are open or prepared.
+
+        For a session's beginning: the server says it again before it sends a change.
+
+        Args:
+            keep: ids of relation versions that the catalog has all the same.
+        """
+        if self._values is None:
+            return self
+        kept = self.in_order({*keep, *self.scoped_versions})
+        values = {**(self.position or {}), "relations": {}, "types": {}}
+        return StreamState(values, Catalog(kept, self._catalog.types), self._held)
 
     @property
     def open_txns(self) -> list[int]:
@@ -95,7 +166,7 @@ class StreamState:
     def _document(self, *, save: bool) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "state": self._values,
+            "state": self.values,
             "catalog": self._catalog.to_dict(),
             "held": None if self._held is None else self._held.to_dict(save=save),
         }

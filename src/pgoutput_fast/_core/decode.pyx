@@ -143,11 +143,13 @@ cdef class NativeDecoder:
 
     @property
     def state(self):
-        return StreamState(export_state(self.tagger), self.catalog)
+        values, described = export_state(self.tagger)
+        return StreamState(values, self.catalog, described=described)
 
     @property
     def catalog(self):
-        return Catalog(self.tagger.versions, self.types)
+        versions, count = self.tagger.versions, len(self.tagger.versions)
+        return Catalog.lazily(lambda: {each.version: each for each in versions[:count]}, self.types)
 
     def start_session(self):
         self.tagger.start_session()

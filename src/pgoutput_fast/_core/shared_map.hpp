@@ -55,6 +55,21 @@ public:
         std::sort(found.begin(), found.end());
         return found;
     }
+    // Keys whose values are not those of an earlier copy, in ascending order. Parts that both share are not looked at.
+    std::vector<uint32_t> changed_since(const SharedMap& before) const {
+        std::vector<uint32_t> found;
+        if (!parts_ || parts_ == before.parts_) return found;
+        for (size_t k = 0; k < parts_->size(); ++k) {
+            const auto& part = (*parts_)[k];
+            if (!part || (before.parts_ && (*before.parts_)[k] == part)) continue;
+            for (const auto& entry : *part) {
+                const T* then = before.find(entry.first);
+                if (!then || !(*then == entry.second)) found.push_back(entry.first);
+            }
+        }
+        std::sort(found.begin(), found.end());
+        return found;
+    }
 
 private:
     using Part = std::unordered_map<uint32_t, T>;

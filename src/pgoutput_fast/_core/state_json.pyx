@@ -1,4 +1,9 @@
-"""The stream state as plain values, and back: what StreamState pickles and writes as JSON."""
+"""The stream state as plain values, and back: what StreamState pickles and writes as JSON.
+
+What was said outside of streams, a value per relation and type, is large where there are many tables: `Described` keeps
+it as it is, at no cost, until somebody wants the values.
+"""
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
 
@@ -35,21 +40,46 @@ cdef object _version(list versions, int32_t slot):
     return None if slot < 0 else str(versions[slot].version)
 
 
-cdef dict _export_relations(const SharedMap[Known]& known, list versions):
-    cdef vector[uint32_t] oids = known.keys()
-    return {str(oid): [_version(versions, known.find(oid).slot), known.find(oid).seq] for oid in oids}
+@cython.final
+cdef class Described:
+    """What Relation and Type messages said outside of streams, at a moment: `relations` {oid: [version, seq]} and
+    `types` {oid: [namespace, name, seq]} of all, or of those that are new since an earlier moment."""
+    cdef SharedMap[Known] known
+    cdef SharedMap[TypeName] named
+    cdef list versions                   # of the stream; grows
+    cdef dict slots                      # the same by version id
 
+    cdef object _relations(self, vector[uint32_t] oids):
+        return {str(oid): [_version(self.versions, self.known.find(oid).slot), self.known.find(oid).seq] for oid in oids}
 
-cdef dict _export_types(const SharedMap[TypeName]& known):
-    cdef vector[uint32_t] oids = known.keys()
-    return {
-        str(oid): [
-            known.find(oid).name_space.decode("utf-8"),
-            known.find(oid).name.decode("utf-8"),
-            known.find(oid).seq,
-        ]
-        for oid in oids
-    }
+    cdef object _types(self, vector[uint32_t] oids):
+        return {
+            str(oid): [
+                self.named.find(oid).name_space.decode("utf-8"),
+                self.named.find(oid).name.decode("utf-8"),
+                self.named.find(oid).seq,
+            ]
+            for oid in oids
+        }
+
+    def relations(self):
+        return self._relations(self.known.keys())
+
+    def types(self):
+        return self._types(self.named.keys())
+
+    def changed_since(self, Described before):
+        """(relations, types) that are not as they were then; None if that was another stream."""
+        if before.versions is not self.versions:
+            return None
+        return (
+            self._relations(self.known.changed_since(before.known)),
+            self._types(self.named.changed_since(before.named)),
+        )
+
+    def in_order(self, versions):
+        """The relation versions of these ids, those that the stream has, as they were described first."""
+        return [self.versions[slot] for slot in sorted(self.slots[each] for each in versions if each in self.slots)]
 
 
 cdef dict _export_transaction(const Transaction& t, list versions):
@@ -88,13 +118,18 @@ cdef dict _export_prepared(Tagger tagger, uint32_t xid):
 
 
 def export_state(Tagger tagger):
-    """The state as a dict of JSON values; relation versions by their ids."""
+    """(the state as a dict of JSON values, relation versions by their ids; `Described` for the rest of it)."""
     cdef StreamState* s = &tagger.state
+    cdef Described described = Described.__new__(Described)
+    described.known = s.relations()
+    described.named = s.types()
+    described.versions = tagger.versions
+    described.slots = tagger.slots
     cdef vector[uint32_t] xids = s.streamed.keys()
     streamed = [_export_transaction(s.streamed.find(xid)[0], tagger.versions) for xid in xids]
     xids = s.prepared().keys()
     prepared = [_export_prepared(tagger, xid) for xid in xids]
-    return {
+    values = {
         "next_seq": s.next_seq,
         "context": CONTEXTS[<int> s.context],
         "lost": bool(s.lost),
@@ -105,9 +140,8 @@ def export_state(Tagger tagger):
         "current": _export_transaction(s.current, tagger.versions) if s.context != OUTSIDE else None,
         "streamed": streamed,
         "prepared": prepared,
-        "relations": _export_relations(s.relations(), tagger.versions),
-        "types": _export_types(s.types()),
     }
+    return values, described
 
 
 cdef int32_t _slot(Tagger tagger, version) except? -9:
@@ -151,7 +185,7 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
 
 
 def import_state(Tagger tagger, dict values):
-    """The inverse of `export_state`; the versions it names must have slots. KeyError, TypeError, AttributeError or
+    """The inverse of `export_state`, in one dict; the versions it names must have slots. KeyError, TypeError, AttributeError or
     OverflowError for other dicts."""
     cdef StreamState s
     cdef Known known

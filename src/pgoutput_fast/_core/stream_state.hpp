@@ -23,6 +23,7 @@ constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
 struct Known {
     int32_t slot = 0;
     int64_t seq = 0;
+    bool operator==(const Known& other) const { return slot == other.slot && seq == other.seq; }
 };
 constexpr int32_t SLOT_UNKNOWN = -1;  // never described
 constexpr int32_t SLOT_LOST = -2;     // its description could not be read
@@ -37,6 +38,9 @@ struct TypeName {
     std::string name_space;
     std::string name;
     int64_t seq = 0;
+    bool operator==(const TypeName& other) const {
+        return seq == other.seq && name_space == other.name_space && name == other.name;
+    }
 };
 
 struct ScopedType {

@@ -64,6 +64,7 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         void erase(uint32_t key)
         void clear()
         vector[uint32_t] keys()
+        vector[uint32_t] changed_since(const SharedMap[T]& before)
 
     cdef cppclass StreamState:
         StreamState() except +

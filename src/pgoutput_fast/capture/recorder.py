@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 import pgoutput_fast as pgo
+from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.payloads import as_binary_arrays
 from pgoutput_fast.segments import Source
 from pgoutput_fast.state import StreamState
 
@@ -91,7 +93,7 @@ class Recorder:
     ) -> None:
         self._directory = directory
         self._source = source
-        self._state = _new_session(state)
+        self._stream = _Stream(state, directory.outgrown)
         self._limits = limits
         self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
         self._error: BaseException | None = None
@@ -101,7 +103,7 @@ class Recorder:
         self._inside = False
         self._end_lsn = end_lsn
         self._given = self._given_bytes = self._stored = self._segments = 0
-        self._open = _open_transactions(self._state)
+        self._open = _open_transactions(self._stream.state)
         self._committed_at: int | None = None
         self._lock = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
@@ -236,12 +238,11 @@ class Recorder:
 
     def _take(self, received: Received) -> None:
         if received.starts_session:
-            self._state = _new_session(self._state)
-        tagged, state = _tag_new(received, self._state)
+            self._stream.start_session(self._directory.outgrown, self._tagged)
+        tagged = self._stream.tag(received)
         if tagged is None:
             self._pass(len(received.payloads))
             return
-        self._state = state
         if not self._tagged:
             self._begun = time.monotonic()
         self._tagged.append(tagged)
@@ -270,43 +271,81 @@ class Recorder:
             return
         rows = pa.Table.from_batches(self._tagged)
         end, inside, at = _ended(rows, self._end_lsn, self._inside)
-        self._directory.write(rows, self._state, self._source, end)
+        state = self._stream.state
+        self._directory.write(rows, state, self._source, end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
             self._segments += 1
-            self._open = _open_transactions(self._state)
+            self._open = _open_transactions(state)
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
-        self._directory.follow(rows, self._state)
+        self._directory.follow(rows, state)
 
 
-def _tag_new(received: Received, state: StreamState) -> tuple[pa.RecordBatch | None, StreamState]:
-    """Rows of the messages that did not come before, and the state behind them; None and the same state if all did.
+class _RepeatedError(Exception):
+    """Messages that came before; `new` says which of a batch did not."""
 
-    A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a segment
-    these would lack, as if a segment had been removed.
+    def __init__(self, new: pa.Array) -> None:
+        self.new = new
+
+
+class _Stream:
+    """The state machine that a recorder's messages move: kept, for to make one anew costs as much as all it knows.
+
+    Args:
+        state: behind the newest segment, None where there is none.
+        forget: see `start_session`.
     """
-    tagged, after = pgo.tag(received.payloads, state, lsn=received.lsns)
-    seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
-    if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(received.payloads):
-        return tagged, after
-    if not len(seqs):
-        return None, state
-    new = pa.array(np.unique(seqs) - (after.next_seq - len(received.payloads)))
-    return pgo.tag(received.payloads.take(new), state, lsn=received.lsns.take(new))
 
+    def __init__(self, state: StreamState | None, forget: bool) -> None:
+        self._native = NativeDecoder(pgo.Options(), state)
+        self.start_session(forget, ())
 
-def _new_session(state: StreamState | None) -> StreamState:
-    """The state with a mark: what was open is void, for the server sends it again."""
-    decoder = pgo.Decoder(state=state)
-    decoder.start_session()
-    return decoder.state
+    @property
+    def state(self) -> StreamState:
+        """Behind what was tagged."""
+        return self._native.state
+
+    def start_session(self, forget: bool, waiting: Sequence[pa.RecordBatch]) -> None:
+        """Puts a mark: what was open is void, for the server sends it again.
+
+        Args:
+            forget: let go of what Relation messages said, which a new session says again before it sends a change: else
+                there would be more and more of it.
+            waiting: rows that are in no segment yet; what they are stays known.
+        """
+        if forget:
+            found = [batch.column("version").unique().drop_null().to_pylist() for batch in waiting]
+            state = self._native.state.forgetting(version for versions in found for version in versions)
+            self._native = NativeDecoder(pgo.Options(), state)
+        self._native.start_session()
+
+    def tag(self, received: Received) -> pa.RecordBatch | None:
+        """Rows of the messages that did not come before; None, and the state as it was, if all did.
+
+        A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a
+        segment these would lack, as if a segment had been removed.
+        """
+        payloads, lsns = received.payloads, received.lsns
+        try:
+            with self._native.tentative():
+                tagged = self._tag(payloads, lsns)
+                seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
+                if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
+                    return tagged
+                raise _RepeatedError(pa.array(np.unique(seqs) - (self._native.next_seq - len(payloads))))
+        except _RepeatedError as repeated:
+            new = repeated.new
+        return self._tag(payloads.take(new), lsns.take(new)) if len(new) else None
+
+    def _tag(self, payloads: pa.Array, lsns: pa.Array) -> pa.RecordBatch:
+        return self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
 
 
 def _open_transactions(state: StreamState) -> int:
-    values = state.values
+    values = state.position
     if values is None:
         return 0
     streamed = {each["txn"] for each in values["streamed"]}

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from pgoutput_fast.capture.typed_progress import read_progress, typed_files
+from pgoutput_fast.segment_known import sweep_unused
 from pgoutput_fast.segment_names import Named, named_segments
 from pgoutput_fast.segment_stores import Store, open_store
 from pgoutput_fast.segments import open_segment
@@ -160,6 +161,9 @@ def retain(
     if not dry_run:
         for each in going:
             store.remove(each.name)
+        if going:
+            oldest = segments[len(going)]
+            sweep_unused(store, open_segment(store.at(oldest.name)).known, oldest.last_seq)
     return [store.at(each.name) for each in going]
 
 
@@ -200,7 +204,7 @@ def _ending_before(segments: list[Named], seq: int) -> int:
 def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
     """How many segments, at most `most`, can go so that no transaction loses only a part of its rows."""
     while most > 0:
-        begun = open_segment(store.at(segments[most - 1].name)).state.open_txns
+        begun = open_segment(store.at(segments[most - 1].name)).open_txns
         if not begun:
             return most
         # The segment in which the oldest begins stays.

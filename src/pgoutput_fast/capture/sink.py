@@ -19,6 +19,7 @@ from pgoutput_fast.capture.typed import TypedFiles
 from pgoutput_fast.capture.typed_progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.errors import SpillError
 from pgoutput_fast.options import Options
+from pgoutput_fast.segment_known import ROOM, KnownLog, sweep_orphans
 from pgoutput_fast.segment_names import named_segments, ordinals_of
 from pgoutput_fast.segment_paths import shown
 from pgoutput_fast.segment_stores import open_store
@@ -63,6 +64,8 @@ class Sink:
             if typed.spill_directory is None and self._store.local:
                 typed = replace(typed, spill_directory=self._store.at(_SPILL))
             self._typed = TypedFiles(self._store, typed)
+        self._known = KnownLog(self._store)
+        self._outgrown = False
         self._owner: Owner | None = None
         self._acknowledged: Acknowledged | None = None
         self._last_seq: int | None = None
@@ -76,6 +79,11 @@ class Sink:
     def local(self) -> bool:
         """Whether it is a directory of this machine, and no store."""
         return self._store.local
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether more is known of relations than a footer has room for: a new session may let go of it."""
+        return self._outgrown
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -120,6 +128,7 @@ class Sink:
         newest = newest_segment(self._directory)
         self._acknowledged = None  # another capture may have gone on in a store meanwhile
         self._last_seq = None if newest is None else newest.last_seq
+        self._outgrown = newest is not None and bool(newest.known.parts)
         return newest
 
     def reached(self) -> int:
@@ -154,8 +163,15 @@ class Sink:
             self._owner.check()
             self._expect_newest()
         path = write_segment(
-            self._directory, rows, state, source=source, end_lsn=end_lsn, file_mode=self._file_mode
+            self._directory,
+            rows,
+            state,
+            source=source,
+            end_lsn=end_lsn,
+            log=self._known,
+            file_mode=self._file_mode,
         )
+        self._outgrown = self._known.outgrown
         if not self._store.local:
             self._owner.check()
         self._name = shown(path).rpartition("/")[2]
@@ -204,12 +220,18 @@ class Sink:
 
     def _sweep(self) -> None:
         """What a killed process never finished; nobody else writes there."""
-        found = [*self._store.entries(), *self._store.entries(TYPED, recursive=True)]
+        found = [
+            *self._store.entries(),
+            *self._store.entries(ROOM),
+            *self._store.entries(TYPED, recursive=True),
+        ]
         unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
         spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
         for entry in [*unfinished, *spilt]:
             with suppress(OSError):
                 self._store.remove(entry.name)
+        names = named_segments(self._store)
+        sweep_orphans(self._store, names[-1].last_seq if names else -1)
 
     def _expect_newest(self) -> None:
         names = named_segments(self._store)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.typed_output import TypedOutput
 from pgoutput_fast.capture.typed_progress import Progress, read_progress, write_progress
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.fates import Fates, by_transaction, committed_rows, values_of, without_rolled_back
 from pgoutput_fast.held import Due, Held
@@ -49,6 +49,8 @@ class TypedFiles:
         self._options = dataclasses.replace(options, transactions="as_sent")
         self._spiller = Spiller(None if options.spill_directory is None else str(options.spill_directory))
         self._held = Held()
+        # Of what waits and of the segment at hand: a stream may know many more.
+        self._versions: dict[int, Relation] = {}
         self._last_seq: int | None = None
 
     def catch_up(self) -> None:
@@ -102,13 +104,20 @@ class TypedFiles:
     def _resume(self, done: list[Named]) -> None:
         """What the segments that have typed files already hold of transactions that are open behind them."""
         self._held = Held()
+        self._versions = {}
         self._last_seq = done[-1].last_seq if done else None
-        running = self._state(done[-1]).open_txns if done else []
+        running = open_segment(self._store.at(done[-1].name)).open_txns if done else []
         if running:
             for each in done:
                 if each.last_seq >= running[0]:
                     rows = read_segment(self._store.at(each.name))
+                    self._learn(rows, self._state(each))
                     self._keep(_changes(rows), _fates(rows), running)
+
+    def _learn(self, rows: pa.Table, state: StreamState) -> None:
+        """What the rows of a segment are."""
+        found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
+        self._versions |= {relation.version: relation for relation in found}
 
     def _keep(self, changes: pa.Table, fates: Fates, wanted: list[int]) -> None:
         """Changes of some transactions, and what was rolled back of them."""
@@ -126,13 +135,17 @@ class TypedFiles:
     def _make(self, name: str, rows: pa.Table, state: StreamState) -> None:
         self._last_seq = None  # until it is done: what waits may be half gone
         changes, fates, running = _changes(rows), _fates(rows), state.open_txns
+        self._learn(rows, state)
+        catalog = Catalog(self._versions.values(), state.catalog.types)
         with TypedOutput(self._store, name) as output:
             for piece in self._committed(changes, fates):
                 for batch in piece.combine_chunks().to_batches():
-                    output.add(decode_tagged(batch, state.catalog, self._options))
+                    output.add(decode_tagged(batch, catalog, self._options))
         self._keep(changes, fates, running)
         for txn in self._held.waiting.keys() - set(running):
             self._held.drop(txn)  # aborted, or void
+        if not self._held.waiting:
+            self._versions = {}
         last_seq = int(values_of(rows, "seq").max())
         write_progress(self._store, Progress(last_seq, state.next_seq))
         self._last_seq = last_seq

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -171,8 +170,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             raise ValueError(
                 f"the segments are those of slot {other}, not of {wanted}: take another directory"
             )
-        catalogs = [segment.catalog for segment in segments]
-        found = reduce(Catalog.merged, catalogs)
+        found = Catalog.of_all(segment.catalog for segment in segments)
         new = new_versions(self._settled, found)
         if not new:
             return None

@@ -51,9 +51,9 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
         psycopg2.Error: if the server cannot be asked.
     """
     settings = settings_of(given)
+    # The newest segment may have forgotten what only older ones have rows of.
     stream = SegmentStream(settings.directory)
-    listed = stream.listed()
-    known = stream.footer(listed[-1]).catalog if listed else Catalog()
+    known = Catalog.of_all(stream.footer(each).catalog for each in stream.listed())
     return describe_missing(settings.dsn, settings.publications, tables, known)
 
 
