@@ -47,7 +47,7 @@ _PREFIX = "pgoutput_fast."
 # A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
-_MOST_BYTES = (1 << 31) - 1
+MOST_BYTES = (1 << 31) - 1
 _NO_ROWS = TAGGED_SCHEMA.empty_table()
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
@@ -367,7 +367,7 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         raise ValueError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
     if not tagged.num_rows:
         raise ValueError("a segment has at least one row")
-    if tagged.nbytes > _MOST_BYTES:
+    if tagged.nbytes > MOST_BYTES:
         raise ValueError("more than 2 GiB in one segment: write several")
     if isinstance(tagged, pa.Table):
         (tagged,) = tagged.combine_chunks().to_batches()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError"]
+__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError", "UnstorableError"]
 
 
 class CaptureError(RuntimeError):
@@ -15,6 +15,10 @@ class CaptureBusyError(CaptureError):
 
 class BehindError(CaptureError):
     """A standby has not replayed yet what segments have; it may do so soon."""
+
+
+class UnstorableError(CaptureError):
+    """A message that no segment has room for."""
 
 
 class MovedOnError(CaptureError):

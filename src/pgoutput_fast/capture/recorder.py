@@ -12,14 +12,15 @@ from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.capture.errors import CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.segments import Source
+from pgoutput_fast.segments import MOST_BYTES, Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Limits", "Progress", "Recorder"]
@@ -96,7 +97,7 @@ class Recorder:
         self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
         self._error: BaseException | None = None
         self._tagged: list[pa.RecordBatch] = []
-        self._rows = self._nbytes = self._messages = 0
+        self._rows = self._tagged_bytes = self._nbytes = self._messages = 0
         self._begun = 0.0
         self._inside = False
         self._end_lsn = end_lsn
@@ -219,7 +220,7 @@ class Recorder:
                     self._take(received)
                 else:
                     self._cut()
-        except DecodeError as problem:
+        except (DecodeError, UnstorableError) as problem:
             self._error = problem
             # Up to there it was well.
             with contextlib.suppress(OSError, CaptureError):
@@ -237,17 +238,51 @@ class Recorder:
     def _take(self, received: Received) -> None:
         if received.starts_session:
             self._state = _new_session(self._state)
-        tagged, state = _tag_new(received, self._state)
+        self._take_parts(received.payloads, received.lsns)
+
+    def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
+        """Takes messages in as few parts as there is room for their rows.
+
+        Raises:
+            UnstorableError: for one whose rows no segment has room for.
+        """
+        try:
+            tagged, state = _tag_new(payloads, lsns, self._state)
+            if tagged is not None and tagged.nbytes > MOST_BYTES:
+                raise ValueError(f"its {tagged.num_rows:,} tagged rows have {tagged.nbytes:,} bytes")
+        except DecodeError:
+            raise
+        except (ValueError, MemoryError, OverflowError, pa.ArrowException) as problem:
+            if len(payloads) > 1:
+                half = len(payloads) // 2
+                self._take_parts(payloads[:half], lsns[:half])
+                self._take_parts(payloads[half:], lsns[half:])
+                return
+            what = DecodeError(
+                f"a message of {len(payloads[0].as_buffer()):,} bytes does not go into a segment ({problem})",
+                seq=self._state.next_seq,
+                lsn=lsns[0].as_py() or None,
+            )
+            raise UnstorableError(
+                f"{what}. What came before it is in segments, and trying again will not help: make a new slot behind it, "
+                "load the tables again, and capture into another directory"
+            ) from problem
         if tagged is None:
-            self._pass(len(received.payloads))
+            self._pass(len(payloads))
             return
+        if self._tagged and self._tagged_bytes + tagged.nbytes > MOST_BYTES:
+            self._cut()
+        self._add(tagged, state, payloads)
+
+    def _add(self, tagged: pa.RecordBatch, state: StreamState, payloads: pa.Array) -> None:
         self._state = state
         if not self._tagged:
             self._begun = time.monotonic()
         self._tagged.append(tagged)
         self._rows += tagged.num_rows
-        self._nbytes += received.nbytes
-        self._messages += len(received.payloads)
+        self._tagged_bytes += tagged.nbytes
+        self._nbytes += pc.sum(pc.binary_length(payloads)).as_py()
+        self._messages += len(payloads)
         if (
             self._rows >= self._limits.rows
             or self._nbytes >= self._limits.nbytes
@@ -278,24 +313,26 @@ class Recorder:
             self._open = _open_transactions(self._state)
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
-        self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
+        self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
         self._directory.follow(rows, self._state)
 
 
-def _tag_new(received: Received, state: StreamState) -> tuple[pa.RecordBatch | None, StreamState]:
+def _tag_new(
+    payloads: pa.Array, lsns: pa.Array, state: StreamState
+) -> tuple[pa.RecordBatch | None, StreamState]:
     """Rows of the messages that did not come before, and the state behind them; None and the same state if all did.
 
     A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a segment
     these would lack, as if a segment had been removed.
     """
-    tagged, after = pgo.tag(received.payloads, state, lsn=received.lsns)
+    tagged, after = pgo.tag(payloads, state, lsn=lsns)
     seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
-    if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(received.payloads):
+    if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
         return tagged, after
     if not len(seqs):
         return None, state
-    new = pa.array(np.unique(seqs) - (after.next_seq - len(received.payloads)))
-    return pgo.tag(received.payloads.take(new), state, lsn=received.lsns.take(new))
+    new = pa.array(np.unique(seqs) - (after.next_seq - len(payloads)))
+    return pgo.tag(payloads.take(new), state, lsn=lsns.take(new))
 
 
 def _new_session(state: StreamState | None) -> StreamState:
