@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reference_nested import Types, convert, resolve
@@ -107,8 +107,9 @@ class Decoder:
         self.lost = False  # since a bad boundary, until the next good one
         self.forgot_relations_at = -1  # what was said before this seq no longer counts
         self.bad_type = False  # the next R builds on a Y that could not be read
-        self.met_messages: set[int] = set()  # LSNs of non-transactional messages
-        self.earlier_messages: set[int] = set()  # those that came before a session began
+        self.last_message = 0  # highest LSN of a non-transactional message
+        # Between these LSNs others may have come, among what was set aside; the last may have no end yet.
+        self.missed_messages: list[list[int | None]] = []
 
     # --- the frame around one message -----------------------------------------------------------------------
 
@@ -116,11 +117,13 @@ class Decoder:
         tag = frame.payload[:1].decode("latin-1")
         if self.lost and tag in tuple("RYIUDTMO"):
             self.reject(frame, MalformedError("follows a bad boundary message"))
+            self.may_miss_a_message()
             return
         try:
             self.handle(frame, tag)
         except MalformedError as problem:
             self.reject(frame, problem)
+            self.may_miss_a_message()
             self.lost_track_after(frame, tag, problem)
         else:
             if tag in BOUNDARIES:
@@ -137,6 +140,10 @@ class Decoder:
                 "reason": problem.reason, "raw": frame.payload,
             }
         )  # fmt: skip
+
+    def may_miss_a_message(self) -> None:
+        if [self.last_message, None] not in self.missed_messages:
+            self.missed_messages.append([self.last_message, None])
 
     def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
         if tag in ("K", "r"):
@@ -160,12 +167,18 @@ class Decoder:
                 self.remember(Said("R", reader.u32(), frame.seq, subxid, None, "its Relation message is bad"))
             except MalformedError:  # then it may have been about any relation
                 self.forgot_relations_at = frame.seq
+                if self.block:
+                    self.block.unread.add(
+                        int.from_bytes(frame.payload[1:5], "big") if len(frame.payload) >= 5 else 0
+                    )
         else:  # a bad boundary, or who knows what
             if self.plain:
                 self.set_aside(self.plain)
             self.plain = self.block = None
             self.lost = True
             self.forgot_relations_at = frame.seq
+            for txn in self.streams.values():  # a stretch is lost that may have been of any of them
+                txn.unread.add(0)
 
     def doubt_others_after(self, tag: str, problem: MalformedError) -> None:
         """A stream ends, and loses subtransactions, between other transactions and blocks: a message set aside there
@@ -210,7 +223,6 @@ class Decoder:
         self.streams.clear()
         self.plain = self.block = None
         self.lost = self.bad_type = False
-        self.earlier_messages = set(self.met_messages)
 
     def handle(self, frame: Frame, tag: str) -> None:
         handlers: dict[str, Callable[[Frame, Reader], None]] = {
@@ -378,6 +390,7 @@ class Decoder:
             self.outcome(txn, "aborted", frame.seq)
         elif txn:
             txn.said = [said for said in txn.said if said.subxid != subxid]
+            txn.unread.discard(subxid)
             txn.held = [held for held in txn.held if held.subxid != subxid]
             self.outcome(txn, "aborted", frame.seq, subxid=subxid)
 
@@ -414,7 +427,6 @@ class Decoder:
         """A transaction that starts under an xid shows that a stream that is open under it is void."""
         if xid in self.streams:
             self.is_void(self.streams.pop(xid), frame.seq)
-            self.earlier_messages = set(self.met_messages)
 
     def void_prepared(self, xid: int, frame: Frame) -> None:
         """Only what is whole can take the place of a prepared transaction: it may be streamed again, and not prepared."""
@@ -495,11 +507,17 @@ class Decoder:
         content = reader.take(reader.i32())
         reader.end()
         if not transactional and lsn:
-            # Messages come in the order of their LSNs: what is not beyond those of an earlier session was sent by it.
-            # And two do not share one.
-            if lsn <= max(self.earlier_messages, default=0) or lsn == max(self.met_messages, default=0):
-                return
-            self.met_messages.add(lsn)
+            # In a session they come in the order of their LSNs, no two of which are the same, and the next session may
+            # send some again. So one that is not beyond all others came before, unless it was set aside then.
+            if lsn > self.last_message:
+                if [self.last_message, None] in self.missed_messages:
+                    self.missed_messages[-1][1] = lsn
+                self.last_message = lsn
+            else:
+                here = [gap for gap in self.missed_messages if gap[1] and gap[0] < lsn < gap[1]]  # type: ignore[operator]
+                if not here:
+                    return
+                here[0][0] = lsn
         txn = self.transaction() if transactional else None
         row = {
             "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,
@@ -571,6 +589,8 @@ class Decoder:
     def known_relation(self, oid: int, offset: int) -> Relation:
         said = self.look_up("R", oid)
         name = self.name_of(oid)
+        if self.block and self.block.unread and said not in self.block.said:
+            raise MalformedError("a Relation message of its stream is lost", offset, name)
         if said is None:
             raise MalformedError("of a relation never described", offset, name)
         if said.doubt:
@@ -588,7 +608,7 @@ class Decoder:
         count, flags = reader.i32(), reader.u8()
         if count <= 0 or flags > 3:
             raise MalformedError("relation count or flags of a truncate", reader.position - 5)
-        relations = []
+        relations, rejected = [], False
         first = reader.position
         oids = [reader.u32() for _ in range(count)]
         reader.end()
@@ -598,7 +618,16 @@ class Decoder:
             except MalformedError as problem:  # the others are emptied all the same
                 if not self.quarantine:
                     raise
-                self.reject(frame, problem)
+                # The first has the message as it came, others one of their relation alone.
+                alone = (
+                    frame.payload[: first - 5]
+                    + (1).to_bytes(4, "big")
+                    + bytes([flags])
+                    + oid.to_bytes(4, "big")
+                )
+                self.reject(frame if not rejected else replace(frame, payload=alone), problem)
+                self.may_miss_a_message()
+                rejected = True
         if not relations:
             return
 

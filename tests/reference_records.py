@@ -82,4 +82,6 @@ class Transaction:
     origin: str | None = None
     origin_lsn: int | None = None
     said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
+    # Subtransactions whose R, of who knows which relation, is lost; 0 stands for all of it.
+    unread: set[int] = field(default_factory=set)
     held: list[Held] = field(default_factory=list)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.schema import TAGGED_SCHEMA
@@ -353,12 +354,19 @@ def _batches(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
 
 
 def _split(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    if table.num_rows > 1 and (table.num_rows > _BATCH_ROWS or table.nbytes > _BATCH_BYTES):
-        half = table.num_rows // 2
+    half = _middle(table) if table.num_rows > _BATCH_ROWS or table.nbytes > _BATCH_BYTES else 0
+    if 0 < half < table.num_rows:
         yield from _split(table.slice(0, half))
         yield from _split(table.slice(half))
     else:
         yield from table.combine_chunks().to_batches()
+
+
+def _middle(table: pa.Table) -> int:
+    """Where to cut rows in stream order, near the middle, so that those of a Truncate stay together."""
+    seqs = table.column("seq").to_numpy()
+    half = len(seqs) // 2
+    return int(np.searchsorted(seqs, seqs[half])) or int(np.searchsorted(seqs, seqs[half], "right"))
 
 
 def _runs(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

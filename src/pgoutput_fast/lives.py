@@ -36,14 +36,16 @@ class Block:
         self.said: dict[tuple[int, int, int], Message] = {}
         self.firsts: dict[tuple[int, int, int], dict[bytes, Message]] = {}
         self.forgotten: dict[int, Message] = {}
+        self._keys_of: dict[int, set[tuple[int, int, int]]] = {}  # of `said`, by subtransaction
 
     def learn(self, kind: int, oid: int, subxid: int, message: Message) -> None:
         self.said[kind, oid, subxid] = message
+        self._keys_of.setdefault(subxid, set()).add((kind, oid, subxid))
         if kind == ord("Y"):
             hear_first(self.firsts, (kind, oid, subxid), message)
 
     def forget(self, subxid: int) -> None:
-        for key in [key for key in self.said if key[2] == subxid]:
+        for key in self._keys_of.pop(subxid, ()):
             del self.said[key]
             self.firsts.pop(key, None)
 

@@ -56,7 +56,7 @@ _PREFIX = "pgoutput_fast."
 # A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
-_MOST_BYTES = (1 << 31) - 1
+MOST_BYTES = (1 << 31) - 1
 # What is known of directories that this process wrote into last, by the path of their newest segments.
 _MOST_RECENT = 4
 _recent: OrderedDict[str, KnownLog] = OrderedDict()
@@ -417,7 +417,7 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         raise ValueError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
     if not tagged.num_rows:
         raise ValueError("a segment has at least one row")
-    if tagged.nbytes > _MOST_BYTES:
+    if tagged.nbytes > MOST_BYTES:
         raise ValueError("more than 2 GiB in one segment: write several")
     if isinstance(tagged, pa.Table):
         (tagged,) = tagged.combine_chunks().to_batches()

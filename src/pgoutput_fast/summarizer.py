@@ -15,7 +15,7 @@ from pgoutput_fast.catalog import fields_of
 from pgoutput_fast.encode_messages import encode_stream_start
 from pgoutput_fast.lives import Block, Life, all_of, hear_first, place
 from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void, void_stream
-from pgoutput_fast.xids import XidSet, lowest
+from pgoutput_fast.xids import XidSet
 
 __all__ = ["Summarizer", "compose", "summarize"]
 
@@ -40,9 +40,7 @@ class Summarizer:
         self._said: dict[tuple[int, int], Message] = {}
         self._firsts: dict[tuple[int, int], dict[bytes, Message]] = {}
         self._begun = XidSet()
-        self._began: list[tuple[int, int, int]] = []  # the same, with `_lsn` where they did
-        # Xids that began as streams, with `_lsn` where they first did: what was prepared under them may still be.
-        self._streamed: dict[int, int] = {}
+        self._streamed: set[int] = set()  # that began as streams: what was prepared under them may still be
         # By xid: streams that began here and are open, what was prepared here, and all that came under xids that may
         # have been open or prepared before, without the streams that began under them here.
         self._streams: dict[int, Life] = {}
@@ -60,10 +58,6 @@ class Summarizer:
         self._block: Block | None = None  # in S
         self._lsn_before = (0, 0)
         self._lsn = 0
-        self._repeated = -1
-        self._voided: dict[int, int] = {}
-        # Whether messages that come in are another summary's, which says itself what makes logical messages come again.
-        self._replaying = False
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
@@ -79,43 +73,32 @@ class Summarizer:
             self._take(Message(base, 0, SESSION_STARTS))
         if self._failed:
             return
-        found = control_messages(payloads, self._context, self._settled, self._lsn)
+        found = control_messages(payloads, self._context, self._settled)
         self._hear_before(found["lsn_before"])
-        message_at, message_lsn = found["message_at"].to_numpy(), found["message_lsn"].to_numpy()
-
-        def lsn_at(places: Any) -> Any:
-            """The highest LSN of logical messages before each of these."""
-            return np.append(self_lsn, message_lsn)[np.searchsorted(message_at, places)]
-
-        self_lsn = self._lsn
         kept, begun, xids = found["messages"], found["begun"].to_numpy(), found["xids"].to_numpy()
-        heard = lsn_at(kept).tolist()
-        events = [
-            (
-                k,
-                at,
-                Message(base + k, 0 if lsn is None else lsn[k].as_py(), _bounded(payloads[k].as_buffer())),
-            )
-            for k, at in zip(kept, heard, strict=True)
+        events: list[tuple[int, Message | int]] = [
+            (k, Message(base + k, 0 if lsn is None else lsn[k].as_py(), _bounded(payloads[k].as_buffer())))
+            for k in kept
         ]
-        if not self._named(events).intersection(xids.tolist()):
-            for _, self._lsn, message in events:
-                self._take(message)
-            until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
-            self._add_begun(xids[:until], lsn_at(begun[:until]))
-        else:
-            plain = zip(begun.tolist(), lsn_at(begun).tolist(), xids.tolist(), strict=True)
-            for _, self._lsn, each in sorted([*events, *plain], key=lambda event: event[0]):
-                if isinstance(each, Message):
-                    self._take(each)
-                elif not self._failed:
-                    self._begin(each)
-        self._lsn = int(message_lsn[-1]) if len(message_lsn) else self_lsn
+        if self._named(events).intersection(xids.tolist()):
+            events = sorted(
+                [*events, *zip(begun.tolist(), xids.tolist(), strict=True)], key=lambda event: event[0]
+            )
+            begun = begun[:0]
+        for _, each in events:
+            if isinstance(each, Message):
+                self._take(each)
+            elif not self._failed:
+                self._begin(each)
+        # Of others that began nothing else is known.
+        until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
+        self._begun.add(xids[:until])
+        self._lsn = max(self._lsn, found["lsn"])
 
-    def _named(self, events: list[tuple[int, int, Message]]) -> set[int]:
+    def _named(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
         """Xids whose beginnings must keep their place among the other messages."""
         named = {*self._xids(), *self._past}
-        for _, _, message in events:
+        for message in (each for _, each in events if isinstance(each, Message)):
             if message.payload[:1] and message.payload[0] in _BOUNDARIES:
                 fields = boundary_of(message.payload)
                 named.update(() if fields is None else (fields[0],))
@@ -124,14 +107,6 @@ class Summarizer:
     def _xids(self) -> set[int]:
         """Of which something is known that an xid's beginning may change."""
         return {*self._streams, *self._prepared, *self._found, *self._streamed, *self._ended}
-
-    def _add_begun(self, xids: Any, lsns: Any) -> None:
-        """Xids that began, of which nothing else is known."""
-        self._begun.add(xids)
-        for lsn in np.unique(lsns).tolist():
-            some = XidSet()
-            some.add(xids[lsns == lsn])
-            self._began += [(begin, end, 0 if self._session else lsn) for begin, end in some.ranges()]
 
     def _hear_before(self, lsns: tuple[int, int]) -> None:
         """Highest LSNs of logical messages, read as outside of a stream block and as inside of one."""
@@ -152,29 +127,15 @@ class Summarizer:
         for message in other.first:
             self._take(message._replace(seq=base + message.seq))
         if other.settled and not self._failed:
-            self._replaying = True
             for xid in self._xids():
-                at = other.begun_at(xid)
-                if at is not None:
-                    self._send_again(xid, max(self._lsn, at))
+                if other.has_begun(xid):
                     self._begin(xid)
-            for xid, at in other.streamed:
-                if xid in self._streams or xid in self._found:
-                    self._send_again(xid, max(self._lsn, at))
-                self._stream(xid, max(self._lsn, at))
+            for xid in other.streamed:
+                self._stream(xid)
                 del self._streams[xid]
-            for xid, at in other.voided:
-                self._send_again(xid, max(self._lsn, at))
-            ranges = _without(other.begun, list(self._past))
-            self._begun.update(XidSet((begin, end) for begin, end, _ in ranges))
-            self._began += [
-                (begin, end, 0 if self._session else max(self._lsn, at)) for begin, end, at in ranges
-            ]
+            self._begun.update(XidSet(_without(other.begun, list(self._past))))
             for message in [*other.said, *other.body]:
                 self._take(message._replace(seq=base + message.seq))
-            self._replaying = False
-            if other.repeated >= 0:
-                self._repeated = max(self._repeated, self._lsn, other.repeated)
         self._lsn = max(self._lsn, other.lsn)
         self._failed = self._failed or other.failed
 
@@ -249,18 +210,8 @@ class Summarizer:
             self._settled = True
         elif not self._session:
             self._mark = mark
-        if not self._replaying:
-            self._repeated = max(self._repeated, self._lsn)
         self._session = True
         self._open(_OUTSIDE, None)
-
-    def _send_again(self, xid: int, lsn: int) -> None:
-        """If a stream is open under an xid that begins again, logical messages up to `lsn` come again."""
-        found = self._found.get(xid)
-        if xid in self._streams:
-            self._repeated = max(self._repeated, lsn)
-        elif not self._session and not (found.left if found is not None else self._has_begun(xid)):
-            self._voided.setdefault(xid, lsn)
 
     def _has_begun(self, xid: int) -> bool:
         """Whether no stream of before the stretch is open under an xid of which nothing is kept."""
@@ -268,13 +219,9 @@ class Summarizer:
 
     def _begin(self, xid: int) -> None:
         """An xid begins again: what was open or prepared under it is void."""
-        if not self._replaying and (xid in self._streams or xid in self._found):
-            self._send_again(xid, self._lsn)
         self._streams.pop(xid, None)
         if not self._settle(xid) and xid not in self._past:
             self._begun.add([xid])
-            if self._session or not self._replaying:
-                self._began.append((xid, xid + 1, 0 if self._session else self._lsn))
 
     def _settle(self, xid: int) -> bool:
         """What was prepared under an xid is void, with all that was found. Whether that had to be noted."""
@@ -287,19 +234,19 @@ class Summarizer:
             self._past[xid] = [*units, void(xid, place(last))]
             return True
         if xid in self._streamed and xid not in self._past:
+            self._streamed.remove(xid)
             self._begun.add([xid])
-            self._began.append((xid, xid + 1, self._streamed.pop(xid)))
             return True
         return False
 
-    def _stream(self, xid: int, lsn: int) -> Life:
+    def _stream(self, xid: int) -> Life:
         """A stream begins under an xid: what was streamed under it is void, what was prepared stays."""
         found = self._found.get(xid)
         if found is not None and not found.left:
             found.keep(void_stream(xid, place(found.units[-1])))
             found.left = True
         elif found is None and not self._has_begun(xid) and xid not in self._ended:
-            self._streamed[xid] = 0 if self._session else lsn
+            self._streamed.add(xid)
         life = self._streams[xid] = Life()
         return life
 
@@ -329,9 +276,7 @@ class Summarizer:
             self._fields = (xid, subxid, lsn, end_lsn, gid)
             return True
         if kind == "S" and first:
-            if not self._replaying and (xid in self._streams or xid in self._found):
-                self._send_again(xid, self._lsn)
-            life = self._stream(xid, self._lsn)
+            life = self._stream(xid)
             self._open(_STREAMING, message)
             self._block = life.open(message)
         elif kind in "Kr":
@@ -428,13 +373,11 @@ class Summarizer:
             self._settled,
             tuple(self._first) + (self._errors() if not self._settled else ()),
             tuple(message for _, message in all_of(self._said, self._firsts)),
-            tuple(lowest((begin, end, at if at > self._repeated else 0) for begin, end, at in self._began)),
+            tuple(self._begun.ranges()),
             tuple(self._body()) + (self._errors() if self._settled else ()),
             self._lsn_before,
             self._lsn,
-            self._repeated,
-            tuple(sorted((xid, at) for xid, at in self._voided.items() if at > self._repeated)),
-            tuple(sorted((xid, at if at > self._repeated else 0) for xid, at in self._streamed.items())),
+            tuple(sorted(self._streamed)),
         )
 
     def _errors(self) -> tuple[Message, ...]:
@@ -473,16 +416,14 @@ def _bounded(payload: pa.Buffer) -> bytes:
     return bytes(payload)
 
 
-def _without(ranges: Iterable[tuple[int, int, int]], xids: Iterable[int]) -> list[tuple[int, int, int]]:
+def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tuple[int, int]]:
     """Ranges that are apart and in order, without some xids."""
     left = list(ranges)
     for xid in xids:
-        at = bisect_right(left, (xid, 1 << 33, 0)) - 1
+        at = bisect_right(left, (xid, 1 << 33)) - 1
         if at >= 0 and left[at][0] <= xid < left[at][1]:
-            begin, end, lsn = left[at]
-            left[at : at + 1] = [
-                each for each in [(begin, xid, lsn), (xid + 1, end, lsn)] if each[0] < each[1]
-            ]
+            begin, end = left[at]
+            left[at : at + 1] = [each for each in [(begin, xid), (xid + 1, end)] if each[0] < each[1]]
     return left
 
 

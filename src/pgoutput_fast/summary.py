@@ -15,10 +15,7 @@ the stretch runs over it: there is no second set of rules. Three parts follow on
 3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
    the last word of each subtransaction.
 
-Beside it stand LSNs of non-transactional logical messages, of which a state knows two: the highest so far, and that
-up to which they come again. The first is a maximum. The second becomes the first where a session begins, or where an
-xid begins again under which a stream was open; whether one was, only the state before can tell: so each xid that began
-has the highest LSN before it.
+Beside it stands the highest LSN of non-transactional logical messages.
 
 The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions; a
 streamed one that was rolled back, or prepared and ended, leaves its xid.
@@ -39,7 +36,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pgoutput_fast._core.controls import boundary_of
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.encode_messages import (
     encode_begin,
@@ -74,14 +70,11 @@ class Summary:
         count: how many messages it has.
         failed: whether its last message is an error after any state.
         settled: whether part 1 has ended.
-        first, said, begun, body: part 1; part 2's Relations and Types, and its xids as (from, until, LSN of messages);
-            part 3.
+        first, said, begun, body: part 1; part 2's Relations and Types, and its xids as (from, until); part 3.
         lsn_before: the highest LSN of messages before the first boundary, if that is outside of a stream block, and if
             it is inside of one.
         lsn: the highest LSN of messages behind it.
-        repeated: `lsn` where last something began that makes messages come again, whatever was before; -1: nowhere.
-        voided: xids that began again after the stretch found something open under them, and `lsn` there.
-        streamed: xids that began as streams, and what was prepared under them before may still be; and `lsn` there.
+        streamed: xids that began as streams, and what was prepared under them before may still be.
 
     The identity is `Summary()`.
     """
@@ -91,13 +84,11 @@ class Summary:
     settled: bool = False
     first: tuple[Message, ...] = ()
     said: tuple[Message, ...] = ()
-    begun: tuple[tuple[int, int, int], ...] = ()
+    begun: tuple[tuple[int, int], ...] = ()
     body: tuple[Message, ...] = ()
     lsn_before: tuple[int, int] = (0, 0)
     lsn: int = 0
-    repeated: int = -1
-    voided: tuple[tuple[int, int], ...] = ()
-    streamed: tuple[tuple[int, int], ...] = ()
+    streamed: tuple[int, ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
         """The state after the stretch, from that before it.
@@ -108,7 +99,8 @@ class Summary:
             DecodeError: as tagging the stretch would, if a boundary, Relation, Type or Origin message is an error.
                 A change, Truncate or logical message before it may be one, too. Of equal Relation messages it names
                 the last, where tagging names the first.
-            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type.
+            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type; or that perhaps lacks
+                logical messages, if the stretch has some that may be these.
         """
         if self.count == 0:
             return state
@@ -119,55 +111,43 @@ class Summary:
             before = _values(native)
         if before["lost"] or before["bad_type"]:
             raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
-        lsn = max(before["message_lsn"], self.lsn_before[before["context"] == "streaming"])
-        # Where messages come again from: they are already where it is 0, and `lsn` is not lower than any.
-        repeated = [before["repeated_lsn"]]
-        if self._opened() in {each["xid"] for each in before["streamed"]}:
-            repeated.append(lsn)
-        if self.repeated >= 0:
-            repeated.append(max(lsn, self.repeated))
+        lsn = max(self.lsn, self.lsn_before[before["context"] == "streaming"])
+        missed = [after for after, _ in before["message_gaps"]]
+        missed += [before["message_lsn"]] if before["message_missed"] else []
+        if missed and lsn > min(missed):
+            raise ValueError(
+                "a message of the stream could not be read, and it may be among these: tag the next ones in one piece"
+            )
         _replay(native, self.first, base)
         if self.settled:
             since = _values(native)
             open_xids = sorted({each["xid"] for each in chain(since["streamed"], since["prepared"])})
             _replay(
                 native,
-                chain.from_iterable(void(xid, 0) for xid in open_xids if self.begun_at(xid) is not None),
+                chain.from_iterable(void(xid, 0) for xid in open_xids if self.has_begun(xid)),
                 base,
             )
-            voided, streamed = dict(self.voided), dict(self.streamed)
+            streamed = set(self.streamed)
             for xid in (each["xid"] for each in since["streamed"]):
                 if xid in streamed:
                     _replay(native, void_stream(xid, 0), base)
-                found = self.begun_at(xid), voided.get(xid), streamed.get(xid)
-                repeated += [max(lsn, at) for at in found if at is not None]
             _replay(native, self.said, base)
             _replay(native, self.body, base)
-        lsns = {"message_lsn": max(lsn, self.lsn), "repeated_lsn": max(repeated)}
-        return StreamState(_values(native) | lsns | {"next_seq": base + self.count}, native.state.catalog)
+        behind = {"message_lsn": max(before["message_lsn"], lsn), "next_seq": base + self.count}
+        return StreamState(_values(native) | behind, native.state.catalog)
 
-    def begun_at(self, xid: int) -> int | None:
-        """The highest LSN of messages before an xid began; None if it did not."""
-        at = bisect_right(self.begun, (xid, 1 << 33, 0)) - 1
-        return self.begun[at][2] if at >= 0 and xid < self.begun[at][1] else None
-
-    def _opened(self) -> int | None:
-        """The xid that begins in part 1."""
-        for message in self.first:
-            if message.payload[:1] in (b"B", b"b", b"S"):
-                fields = boundary_of(message.payload)
-                return (
-                    fields[0] if fields is not None and (message.payload[:1] != b"S" or fields[5]) else None
-                )
-        return None
+    def has_begun(self, xid: int) -> bool:
+        """Whether an xid is among those of `begun`."""
+        at = bisect_right(self.begun, (xid, 1 << 33)) - 1
+        return at >= 0 and xid < self.begun[at][1]
 
     def to_bytes(self) -> bytes:
         """A compact form."""
         begun, at = [], 0
-        for begin, end, lsn in self.begun:
-            begun += [begin - at, end - begin, lsn]
+        for begin, end in self.begun:
+            begun += [begin - at, end - begin]
             at = end
-        streamed = [[xid - before, lsn] for (before, _), (xid, lsn) in pairwise([(0, 0), *self.streamed])]
+        streamed = [xid - before for before, xid in pairwise([0, *self.streamed])]
         document = vars(self) | {"begun": begun, "streamed": streamed}
         for part in ("first", "said", "body"):
             document[part] = [
@@ -185,16 +165,12 @@ class Summary:
             )
         begun, at = [], 0
         steps = iter(document["begun"])
-        for gap, length, lsn in zip(steps, steps, steps, strict=True):
-            begun.append((at + gap, at + gap + length, lsn))
+        for gap, length in zip(steps, steps, strict=True):
+            begun.append((at + gap, at + gap + length))
             at += gap + length
         document["begun"] = tuple(begun)
         document["lsn_before"] = tuple(document["lsn_before"])
-        document["voided"] = tuple((xid, lsn) for xid, lsn in document["voided"])
-        xids = accumulate(gap for gap, _ in document["streamed"])
-        document["streamed"] = tuple(
-            (xid, lsn) for xid, (_, lsn) in zip(xids, document["streamed"], strict=True)
-        )
+        document["streamed"] = tuple(accumulate(document["streamed"]))
         return cls(**document)
 
 

@@ -375,9 +375,12 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
-    """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here."""
-    _, first = np.unique(values_of(rows, "seq"), return_index=True)
-    rows = rows.take(pa.array(first))
+    """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here,
+    with the message as it came."""
+    seqs, lengths = values_of(rows, "seq"), pc.binary_length(rows.column("payload")).to_numpy()
+    longest_first = np.lexsort((-lengths, seqs))
+    _, first = np.unique(seqs[longest_first], return_index=True)
+    rows = rows.take(pa.array(longest_first[first]))
     columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
     names = {relation.version: relation.qualified_name for relation in catalog.relations}
     changed = zip(values_of(rows, "kind").tolist(), rows.column("version").to_pylist(), strict=True)

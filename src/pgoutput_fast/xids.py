@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["XidSet", "lowest"]
+__all__ = ["XidSet"]
 
 _Array = npt.NDArray[np.int64]
 
@@ -60,33 +60,3 @@ class XidSet:
         """Half-open ranges in order."""
         self._settle()
         return list(zip(self._begins.tolist(), self._ends.tolist(), strict=True))
-
-
-def lowest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """(begin, end, value), half-open and overlapping -> the same, apart and in order, with the lowest value of each id.
-
-    >>> lowest([(1, 5, 7), (4, 6, 2), (9, 10, 7), (6, 9, 7)])
-    [(1, 4, 7), (4, 6, 2), (6, 10, 7)]
-    """
-    every = sorted(set(ranges), key=lambda each: each[2], reverse=True)
-    if not every:
-        return []
-    begins, ends, values = np.array(every, np.int64).T
-    edges = np.unique(np.concatenate([begins, ends]))
-    held = np.full(len(edges), -1, np.int64)  # from each edge to the next; -1: nothing
-    for begin, end, value in zip(
-        np.searchsorted(edges, begins).tolist(),
-        np.searchsorted(edges, ends).tolist(),
-        values.tolist(),
-        strict=True,
-    ):
-        held[begin:end] = value
-    changes = np.flatnonzero(np.diff(held, prepend=-1) != 0)
-    stops = np.append(changes[1:], len(edges) - 1)
-    return [
-        (begin, end, value)
-        for begin, end, value in zip(
-            edges[changes].tolist(), edges[stops].tolist(), held[changes].tolist(), strict=True
-        )
-        if value >= 0
-    ]

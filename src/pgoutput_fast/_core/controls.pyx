@@ -51,14 +51,15 @@ cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexce
 
 cdef class _Selection:
     """What was found in a batch."""
-    cdef vector[int64_t] kept, begun, message_at, message_lsn
+    cdef vector[int64_t] kept, begun
     cdef vector[uint32_t] begun_xids
     cdef int64_t lsn_before[2]
+    cdef int64_t lsn
 
-    cdef int64_t select(self, Payloads payloads, int context, bint settled, int64_t highest) noexcept nogil:
+    cdef int64_t select(self, Payloads payloads, int context, bint settled) noexcept nogil:
         """Returns how many messages were looked at, or -1 for offsets that run back."""
         cdef int64_t count = payloads.count
-        cdef int64_t i, end, begin = 0, lsn = 0, message_lsn
+        cdef int64_t i, end, begin = 0, lsn = 0
         cdef int64_t at = _offset(payloads, 0)
         cdef uint32_t xid = 0
         cdef size_t first = 0, k, left
@@ -86,11 +87,7 @@ cdef class _Selection:
                     self.lsn_before[0] = max(self.lsn_before[0], _message_lsn(p, end - at, False))
                     self.lsn_before[1] = max(self.lsn_before[1], _message_lsn(p, end - at, True))
                 else:
-                    message_lsn = _message_lsn(p, end - at, context == STREAMING)
-                    if message_lsn > highest:
-                        highest = message_lsn
-                        self.message_at.push_back(i)
-                        self.message_lsn.push_back(highest)
+                    self.lsn = max(self.lsn, _message_lsn(p, end - at, context == STREAMING))
                 at = end
                 continue
             self.kept.push_back(i)
@@ -132,7 +129,7 @@ cdef class _Selection:
         return count
 
 
-def control_messages(array, int context, bint settled, int64_t highest):
+def control_messages(array, int context, bint settled):
     """What of a batch of payloads moves the state.
 
     Args:
@@ -140,32 +137,30 @@ def control_messages(array, int context, bint settled, int64_t highest):
         context: what is open before the first: -1 where that is not known, 0 nothing, 1 a plain transaction, 2 one that
             is being prepared, 3 a stream block.
         settled: whether a transaction was closed already: only then may what lies before the first be left out.
-        highest: LSN that messages of interest are above.
 
     Returns:
         A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
         of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
         transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
-        (uint32 array) the xids. `message_at` and `message_lsn` (int64 arrays) are ordinals and LSNs of those
-        non-transactional messages whose LSN is higher than that of all before it; `lsn_before` the highest LSNs of
-        those for which the context is not known, read as outside of a stream block and as inside of one.
+        (uint32 array) the xids. `lsn` is the highest LSN of non-transactional messages, 0 if there is none; `lsn_before`
+        the highest LSNs of those for which the context is not known, read as outside of a stream block and as inside of
+        one.
     """
     cdef Payloads payloads = Payloads(array)
     cdef _Selection found = _Selection()
     cdef int64_t looked_at = 0
     cdef size_t k
-    found.lsn_before[0] = found.lsn_before[1] = 0
+    found.lsn = found.lsn_before[0] = found.lsn_before[1] = 0
     if payloads.count:
         with nogil:
-            looked_at = found.select(payloads, context, settled, highest)
+            looked_at = found.select(payloads, context, settled)
     if looked_at < 0:
         raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
     return {
         "messages": [found.kept[k] for k in range(found.kept.size())],
         "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),
         "xids": pa.array([found.begun_xids[k] for k in range(found.begun_xids.size())], pa.uint32()),
-        "message_at": pa.array([found.message_at[k] for k in range(found.message_at.size())], pa.int64()),
-        "message_lsn": pa.array([found.message_lsn[k] for k in range(found.message_lsn.size())], pa.int64()),
+        "lsn": found.lsn,
         "lsn_before": (found.lsn_before[0], found.lsn_before[1]),
     }
 

@@ -440,10 +440,12 @@ cdef class _Call:
         cdef list tagged = []
         cdef bint whole = len(self.arrays) == 1
         while self._tag_next(frame):
-            head, messages = tagged_columns(self.decoder.tagger, frame.window, changes_only)
+            head, messages, more = tagged_columns(self.decoder.tagger, frame.window, changes_only)
             stretch = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
             whole = whole and messages is None
             if messages is not None:
+                if more is not None:
+                    stretch = pa.concat_arrays([stretch.cast(pa.large_binary()), more])
                 stretch = stretch.take(messages)
                 stretch = stretch.fill_null(b"") if messages.null_count else stretch
             tagged.append((head, stretch))

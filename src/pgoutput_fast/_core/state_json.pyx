@@ -26,6 +26,9 @@ from pgoutput_fast._core.tag cimport Tagger
 
 CONTEXTS = ("outside", "plain", "preparing", "streaming")
 
+# Stands for a whole transaction among its subtransactions: no xid is 0.
+_WHOLE = 0
+
 
 cdef object _nullable(int64_t value):
     return None if value == NONE64 else value
@@ -48,9 +51,17 @@ cdef class Described:
     cdef SharedMap[TypeName] named
     cdef list versions                   # of the stream; grows
     cdef dict slots                      # the same by version id
+    cdef int64_t lost_at                 # what was described before that message is not known any more
 
     cdef object _relations(self, vector[uint32_t] oids):
-        return {str(oid): [_version(self.versions, self.known.find(oid).slot), self.known.find(oid).seq] for oid in oids}
+        cdef const Known* known
+        found = {}
+        for oid in oids:
+            known = self.known.find(oid)
+            found[str(oid)] = [
+                _version(self.versions, known.slot if known.seq >= self.lost_at else <int32_t> SLOT_LOST), known.seq
+            ]
+        return found
 
     cdef object _types(self, vector[uint32_t] oids):
         return {
@@ -69,8 +80,9 @@ cdef class Described:
         return self._types(self.named.keys())
 
     def changed_since(self, Described before):
-        """(relations, types) that are not as they were then; None if that was another stream."""
-        if before.versions is not self.versions:
+        """(relations, types) that are not as they were then; None if that was another stream, or if all that was
+        described until then is lost."""
+        if before.versions is not self.versions or before.lost_at != self.lost_at:
             return None
         return (
             self._relations(self.known.changed_since(before.known)),
@@ -82,9 +94,10 @@ cdef class Described:
         return [self.versions[slot] for slot in sorted(self.slots[each] for each in versions if each in self.slots)]
 
 
-cdef dict _export_transaction(const Transaction& t, list versions):
+cdef dict _export_transaction(const StreamState& s, const Transaction& t, list versions):
     cdef vector[ScopedRelation] relations = t.all_relations()
     cdef vector[ScopedType] types = t.all_types()
+    cdef vector[uint32_t] unread = t.unread()
     values = {
         "txn": _nullable(t.txn),
         "xid": t.xid,
@@ -97,7 +110,8 @@ cdef dict _export_transaction(const Transaction& t, list versions):
         "origin": t.origin.decode("utf-8") if t.has_origin else None,
         "origin_lsn": _nullable(t.origin_lsn),
         "relations": [
-            [relations[i].oid, relations[i].subxid, _version(versions, relations[i].known.slot), relations[i].known.seq]
+            [relations[i].oid, relations[i].subxid, _version(versions, s.slot_of(relations[i].known)),
+             relations[i].known.seq]
             for i in range(<int> relations.size())
         ],
         "types": [
@@ -106,12 +120,23 @@ cdef dict _export_transaction(const Transaction& t, list versions):
             for i in range(<int> types.size())
         ],
     }
+    if unread.size():
+        values["relations_missed"] = list(unread)  # by these subtransactions
+    return values
+
+
+cdef dict _export_stream(Tagger tagger, uint32_t xid):
+    cdef const Transaction* t = tagger.state.streamed.find(xid)
+    values = _export_transaction(tagger.state, t[0], tagger.versions)
+    values["doubtful"] = bool(tagger.state.is_doubtful(t[0]))
+    if tagger.state.missed_stretch(t[0]):
+        values["relations_missed"] = sorted({_WHOLE, *values.get("relations_missed", ())})
     return values
 
 
 cdef dict _export_prepared(Tagger tagger, uint32_t xid):
     cdef const Transaction* t = tagger.state.prepared().find(xid)
-    values = _export_transaction(t[0], tagger.versions)
+    values = _export_transaction(tagger.state, t[0], tagger.versions)
     if tagger.state.perhaps_ended(t[0]):
         values["perhaps_ended"] = True
     return values
@@ -125,8 +150,9 @@ def export_state(Tagger tagger):
     described.named = s.types()
     described.versions = tagger.versions
     described.slots = tagger.slots
+    described.lost_at = s.relations_lost_at()
     cdef vector[uint32_t] xids = s.streamed.keys()
-    streamed = [_export_transaction(s.streamed.find(xid)[0], tagger.versions) for xid in xids]
+    streamed = [_export_stream(tagger, xid) for xid in xids]
     xids = s.prepared().keys()
     prepared = [_export_prepared(tagger, xid) for xid in xids]
     values = {
@@ -136,8 +162,9 @@ def export_state(Tagger tagger):
         "bad_type": bool(s.bad_type),
         "session_starts": bool(s.session_starts),
         "message_lsn": s.message_lsn,
-        "repeated_lsn": s.repeated_lsn,
-        "current": _export_transaction(s.current, tagger.versions) if s.context != OUTSIDE else None,
+        "message_missed": bool(s.message_missed),
+        "message_gaps": [[gap.first, gap.second] for gap in s.message_gaps()],
+        "current": _export_transaction(s[0], s.current, tagger.versions) if s.context != OUTSIDE else None,
         "streamed": streamed,
         "prepared": prepared,
     }
@@ -181,6 +208,8 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
         scoped.type.name = name.encode()
         scoped.type.seq = seq
         t.learn(scoped)
+    for subxid in values.get("relations_missed", ()):
+        t.miss_relation(subxid)
     return 0
 
 
@@ -199,7 +228,9 @@ def import_state(Tagger tagger, dict values):
     s.bad_type = values["bad_type"]
     s.session_starts = values["session_starts"]
     s.message_lsn = values["message_lsn"]
-    s.repeated_lsn = values["repeated_lsn"]
+    s.message_missed = values.get("message_missed", False)
+    for after, before in values.get("message_gaps", ()):
+        s.miss_messages(after, before)
     if values["current"] is not None:
         _import_transaction(tagger, values["current"], &s.current)
     for each in values["streamed"]:

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "buffer.hpp"
@@ -53,50 +56,61 @@ struct ScopedType {
 // in the order in which they said it. Beside it what each subtransaction spoke of, for it may be rolled back.
 template <class S>
 struct Said {
-    std::unordered_map<uint32_t, std::vector<S>> by_oid;
+    struct OfOid {
+        std::map<int64_t, S> in_order;
+        std::unordered_map<uint32_t, int64_t> place_of;  // by subtransaction: its key in `in_order`
+    };
+    std::unordered_map<uint32_t, OfOid> by_oid;
     std::unordered_map<uint32_t, std::vector<uint32_t>> oids_of;
+    int64_t places = 0;
 
     const S* last(uint32_t oid) const {
         auto found = by_oid.find(oid);
-        return found == by_oid.end() ? nullptr : &found->second.back();
+        return found == by_oid.end() ? nullptr : &found->second.in_order.rbegin()->second;
     }
     void file(const S& said) {
-        if (!drop(said.oid, said.subxid)) oids_of[said.subxid].push_back(said.oid);
-        by_oid[said.oid].push_back(said);
+        OfOid& known = by_oid[said.oid];
+        if (!drop(known, said.subxid)) oids_of[said.subxid].push_back(said.oid);
+        known.in_order.emplace_hint(known.in_order.end(), ++places, said);
+        known.place_of[said.subxid] = places;
     }
     void forget(uint32_t subxid) {
         auto spoke = oids_of.find(subxid);
         if (spoke == oids_of.end()) return;
         for (uint32_t oid : spoke->second) {
-            drop(oid, subxid);
-            if (by_oid[oid].empty()) by_oid.erase(oid);
+            auto known = by_oid.find(oid);
+            drop(known->second, subxid);
+            if (known->second.in_order.empty()) by_oid.erase(known);
         }
         oids_of.erase(spoke);
     }
     std::vector<S> lasts() const {
         std::vector<S> found;
-        for (const auto& entry : by_oid) found.push_back(entry.second.back());
+        for (const auto& entry : by_oid) found.push_back(entry.second.in_order.rbegin()->second);
         return found;
     }
     std::vector<S> all() const {
         std::vector<S> found;
-        for (const auto& entry : by_oid) found.insert(found.end(), entry.second.begin(), entry.second.end());
+        for (const auto& entry : by_oid)
+            for (const auto& said : entry.second.in_order) found.push_back(said.second);
         return found;
     }
 
 private:
     // Whether there was any.
-    bool drop(uint32_t oid, uint32_t subxid) {
-        std::vector<S>& known = by_oid[oid];
-        const size_t before = known.size();
-        known.erase(std::remove_if(known.begin(), known.end(), [&](const S& s) { return s.subxid == subxid; }), known.end());
-        return known.size() != before;
+    static bool drop(OfOid& known, uint32_t subxid) {
+        auto place = known.place_of.find(subxid);
+        if (place == known.place_of.end()) return false;
+        known.in_order.erase(place->second);
+        known.place_of.erase(place);
+        return true;
     }
 };
 
 struct Scope {
     Said<ScopedRelation> relations;
     Said<ScopedType> types;
+    std::set<uint32_t> unread;  // subtransactions of which a Relation could not be read, not even its oid
 };
 
 // A transaction whose end has not come: streamed in blocks, being sent, or prepared.
@@ -137,15 +151,17 @@ struct Transaction {
     void learn(const ScopedType& said) { own(scope_).types.file(said); }
     // DDL that is rolled back was never there.
     void forget(uint32_t subxid) {
-        if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid))) return;
+        if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid) ||
+                         scope_->unread.count(subxid))) return;
         own(scope_).relations.forget(subxid);
         own(scope_).types.forget(subxid);
+        own(scope_).unread.erase(subxid);
     }
-    bool has_relations() const { return scope_ && !scope_->relations.by_oid.empty(); }
-    void lose_relations() {
-        if (!has_relations()) return;
-        for (auto& entry : own(scope_).relations.by_oid)
-            for (ScopedRelation& said : entry.second) said.known.slot = SLOT_LOST;
+    // A Relation that may have been about any: whatever it does not describe again is lost to it.
+    void miss_relation(uint32_t subxid) { own(scope_).unread.insert(subxid); }
+    bool misses_relations() const { return scope_ && !scope_->unread.empty(); }
+    std::vector<uint32_t> unread() const {
+        return scope_ ? std::vector<uint32_t>(scope_->unread.begin(), scope_->unread.end()) : std::vector<uint32_t>();
     }
     // What holds at its end, a value per oid; or all of it, in the order in which it was said.
     std::vector<ScopedRelation> last_relations() const { return scope_ ? scope_->relations.lasts() : std::vector<ScopedRelation>(); }
@@ -173,8 +189,10 @@ struct StreamState {
     bool lost = false;             // after a bad boundary, until the next one
     bool bad_type = false;         // the next Relation rests on a Type that could not be read
     bool session_starts = false;   // a new session begins with the next message
-    // LSN of the last non-transactional message, and up to which such messages came in earlier sessions: they come again.
-    int64_t message_lsn = 0, repeated_lsn = 0;
+    // A server sends non-transactional messages in the order of their LSNs, and a new session sends some of them again:
+    // one that is not above the highest LSN came before, unless it lies where a message was lost.
+    int64_t message_lsn = 0;
+    bool message_missed = false;   // one behind the highest LSN may have been lost
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
     SharedMap<Transaction> streamed;  // by xid
 
@@ -185,28 +203,31 @@ struct StreamState {
         Transaction& kept = prepared_[transaction.xid];
         kept = transaction;
         kept.prepared = doubted ? 0 : ++prepares_;
-        named_[hash_of(transaction.gid)].push_back(transaction.xid);
-        if (transaction.has_relations()) own(describing_).push_back(transaction.xid);
+        named_[hash_of(transaction.gid)].emplace(kept.prepared, transaction.xid);
     }
     void end_prepared(uint32_t xid) {
         const Transaction* transaction = prepared_.find(xid);
         if (!transaction) return;
         const uint32_t hash = hash_of(transaction->gid);
-        std::vector<uint32_t>& xids = named_[hash];
-        xids.erase(std::remove(xids.begin(), xids.end(), xid), xids.end());
-        if (xids.empty()) named_.erase(hash);
+        Numbered& numbered = named_[hash];
+        numbered.erase({transaction->prepared, xid});
+        if (numbered.empty()) named_.erase(hash);
         prepared_.erase(xid);
     }
-    // Any that is prepared now may have ended: a message that could not be read may have said so.
-    void doubt_prepared() { doubted_ = prepares_; }
+    // Of no stream that is open before this message is it known any more what became of it, or of its subtransactions;
+    // and any that is prepared may have ended: a message that could not be read may have said so.
+    void doubt(int64_t seq) {
+        streams_doubted_at_ = seq;
+        doubted_ = prepares_;
+    }
+    bool is_doubtful(const Transaction& stream) const { return stream.doubtful || stream.txn < streams_doubted_at_; }
     bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
     // Of those that perhaps ended the ones of that name.
     std::vector<uint32_t> doubted_namesakes(const std::string& gid) const {
         std::vector<uint32_t> found;
-        if (const std::vector<uint32_t>* xids = named_.find(hash_of(gid)))
-            for (uint32_t xid : *xids)
-                if (const Transaction* t = prepared_.find(xid))
-                    if (t->gid == gid && perhaps_ended(*t)) found.push_back(xid);
+        if (const Numbered* numbered = named_.find(hash_of(gid)))
+            for (auto each = numbered->begin(); each != numbered->end() && each->first <= doubted_; ++each)
+                if (prepared_.find(each->second)->gid == gid) found.push_back(each->second);
         return found;
     }
 
@@ -214,15 +235,40 @@ struct StreamState {
     const SharedMap<TypeName>& types() const { return types_; }
     void describe(uint32_t oid, Known known) { relations_[oid] = known; }
     void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
-    // Nothing that a Relation said, anywhere, is trusted until it is said again.
-    void lose_relations() {
-        for (uint32_t oid : relations_.keys()) relations_[oid].slot = SLOT_LOST;
-        for (uint32_t xid : streamed.keys())
-            if (streamed.find(xid)->has_relations()) streamed[xid].lose_relations();
-        if (!describing_) return;
-        for (uint32_t xid : *describing_)
-            if (prepared_.count(xid)) prepared_[xid].lose_relations();
-        describing_.reset();
+    // Nothing that a Relation said before this message, anywhere, is trusted until it is said again.
+    void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
+    int64_t relations_lost_at() const { return relations_lost_at_; }
+    int32_t slot_of(const Known& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
+    // The same where messages are lost: they may have been Relations of any stream that is open.
+    void lose_stretch(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
+    bool missed_stretch(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
+    bool misses_relations(const Transaction& stream) const { return missed_stretch(stream) || stream.misses_relations(); }
+
+    // Whether a non-transactional message came before; if not, it has come now.
+    bool repeats_message(int64_t lsn) {
+        if (lsn > message_lsn) {
+            if (message_missed) miss_messages(message_lsn, lsn);
+            message_missed = false;
+            message_lsn = lsn;
+            return false;
+        }
+        if (!gaps_) return true;
+        auto gap = gaps_->upper_bound(lsn);
+        if (gap == gaps_->end() || gap->second >= lsn) return true;
+        const int64_t end = gap->first;
+        own(gaps_).erase(end);
+        miss_messages(lsn, end);
+        return false;
+    }
+    // Messages between two LSNs may have been lost; they lie apart from other such stretches.
+    void miss_messages(int64_t after, int64_t before) {
+        if (before - after > 1) own(gaps_)[before] = after;
+    }
+    std::vector<std::pair<int64_t, int64_t>> message_gaps() const {
+        std::vector<std::pair<int64_t, int64_t>> found;
+        if (gaps_)
+            for (const auto& gap : *gaps_) found.emplace_back(gap.second, gap.first);
+        return found;
     }
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
@@ -242,10 +288,13 @@ private:
     static uint32_t hash_of(const std::string& gid) { return static_cast<uint32_t>(std::hash<std::string>()(gid)); }
 
     SharedMap<Transaction> prepared_;
-    SharedMap<std::vector<uint32_t>> named_;  // their xids by a hash of their names
-    std::shared_ptr<std::vector<uint32_t>> describing_;  // those that were prepared with Relations since these were lost
+    using Numbered = std::set<std::pair<int64_t, uint32_t>>;
+    SharedMap<Numbered> named_;               // their numbers and xids by a hash of their names
     int64_t prepares_ = 0;                    // how many there were
     int64_t doubted_ = 0;                     // those up to this number perhaps ended
+    // What was known, or open, before these messages: so that a bad message costs the same however much that is.
+    int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
+    std::shared_ptr<std::map<int64_t, int64_t>> gaps_;  // where messages were lost: from which LSN, by up to which
     SharedMap<Known> relations_;
     SharedMap<TypeName> types_;
 };

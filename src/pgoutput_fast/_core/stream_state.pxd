@@ -1,6 +1,7 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 
@@ -47,6 +48,8 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         void learn(const ScopedRelation& said)
         void learn(const ScopedType& said)
         void forget(uint32_t subxid)
+        void miss_relation(uint32_t subxid)
+        vector[uint32_t] unread()
         vector[ScopedRelation] all_relations()
         vector[ScopedType] all_types()
 
@@ -75,21 +78,30 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         cbool bad_type
         cbool session_starts
         int64_t message_lsn
-        int64_t repeated_lsn
+        cbool message_missed
         Transaction current
         SharedMap[Transaction] streamed
         const SharedMap[Transaction]& prepared()
         void prepare(const Transaction& transaction)
         void prepare(const Transaction& transaction, cbool doubted)
         void end_prepared(uint32_t xid)
-        void doubt_prepared()
+        void doubt(int64_t seq)
+        cbool is_doubtful(const Transaction& stream)
         cbool perhaps_ended(const Transaction& transaction)
         vector[uint32_t] doubted_namesakes(const string& gid)
         const SharedMap[Known]& relations()
         const SharedMap[TypeName]& types()
         void describe(uint32_t oid, Known known)
         void name_type(uint32_t oid, const TypeName& type)
-        void lose_relations()
+        void lose_relations(int64_t seq)
+        int64_t relations_lost_at()
+        int32_t slot_of(const Known& known)
+        void lose_stretch(int64_t seq)
+        cbool missed_stretch(const Transaction& stream)
+        cbool misses_relations(const Transaction& stream)
+        cbool repeats_message(int64_t lsn)
+        void miss_messages(int64_t after, int64_t before)
+        vector[pair[int64_t, int64_t]] message_gaps()
         const Known* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
         void promote(const Transaction& transaction)

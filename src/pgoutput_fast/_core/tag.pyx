@@ -229,11 +229,10 @@ cdef class Tagger(Transactions):
             self.run = around
             self.run_is_new = True
         if not m.transactional and m.lsn > 0:
-            # One LSN is one message, also where nobody said that a session began.
-            if m.lsn <= self.state.repeated_lsn or m.lsn == self.state.message_lsn:
+            # One LSN is one message, whether or not somebody said that a session began.
+            if self.state.repeats_message(m.lsn):
                 self.taken[i] = 0
                 return OK
-            self.state.message_lsn = max(self.state.message_lsn, m.lsn)
         m.seq = self.seq_of(i)
         m.prefix = self.records.keep(prefix, <size_t> prefix_length)
         m.content = self.records.keep(content, <size_t> content_length)

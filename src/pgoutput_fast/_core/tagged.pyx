@@ -29,7 +29,7 @@ from pgoutput_fast._core.stream_state cimport (
     TruncateRecord,
 )
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport load32
+from pgoutput_fast._core.wire cimport TRUNCATE_OF_ONE, load32, write_truncate_of
 
 import pyarrow as pa
 
@@ -65,11 +65,13 @@ cdef inline bint _waits(uint8_t kind) noexcept nogil:
 
 
 cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
-    """(all columns of TAGGED_SCHEMA but the payload, the rows' messages).
+    """(all columns of TAGGED_SCHEMA but the payload, the rows' messages, more messages).
 
     A row per message of the window, one per relation of a Truncate, one where a session starts (kind 0, under the next
     message's ordinal); messages that went to the rejects are left out. The messages are an int64 array of ordinals in
-    the window, null at a session's start; None where there is just a row for each message in turn.
+    the window, null at a session's start; None where there is just a row for each message in turn. Ordinals that count
+    on from the window's end are those of `more messages`, a large binary array: of a Truncate of several relations the
+    first row has the message as it came, and each further one a Truncate of its own relation alone.
 
     With `changes_only` there are rows of changes, truncates and messages only, and always the ordinals.
     """
@@ -83,6 +85,9 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     cdef vector[uint8_t] bits
     cdef uint8_t* kind
     cdef const Run* run
+    cdef vector[int64_t] further             # rows of a Truncate behind its first
+    cdef vector[uint8_t] alone               # their payloads
+    cdef vector[int64_t] ends
     for relation in tagger.versions:
         versions.push_back(<int64_t> relation.version)
         oids.push_back(<int64_t> relation.oid)
@@ -97,7 +102,11 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
                 slot.push_back(SESSION_MARK)
                 mark += 1
             if item < tagger.items and tagger.item_message[item] == i:
+                message.push_back(i)
+                slot.push_back(tagger.item_slot[item])
+                item += 1
                 while item < tagger.items and tagger.item_message[item] == i:
+                    further.push_back(<int64_t> message.size())
                     message.push_back(i)
                     slot.push_back(tagger.item_slot[item])
                     item += 1
@@ -137,12 +146,25 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
                 t.columns[k].append_validity(NULL, n)
             else:
                 settle_nulls(t.columns[k][0], out[k], n, NONE64)
-    if not changes_only and mark == 0 and <int64_t> n == w.count and _in_turn(message):
-        return t.finish(), None
+        ends.push_back(0)
+        alone.resize(further.size() * TRUNCATE_OF_ONE)
+        for k in range(further.size()):
+            i = message[further[k]]
+            ends.push_back(ends.back() + write_truncate_of(w.base + w.start[i], (w.flags[i] & IN_STREAM) != 0,
+                                                           <uint32_t> oids[slot[further[k]]], &alone[ends.back()]))
+            message[further[k]] = w.count + <int64_t> k
+    if not changes_only and mark == 0 and <int64_t> n == w.count and further.empty() and _in_turn(message):
+        return t.finish(), None, None
+    more = None
+    if not further.empty():
+        more = pa.Array.from_buffers(pa.large_binary(), further.size(), [
+            None, pa.py_buffer((<const char*> ends.data())[:ends.size() * sizeof(int64_t)]),
+            pa.py_buffer((<const char*> alone.data())[:ends.back()]),
+        ])
     if mark == 0:
         buffer = pa.py_buffer((<const char*> message.data())[:n * sizeof(int64_t)])
-        return t.finish(), pa.Array.from_buffers(pa.int64(), n, [None, buffer])
-    return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64())
+        return t.finish(), pa.Array.from_buffers(pa.int64(), n, [None, buffer]), more
+    return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64()), more
 
 
 cdef bint _in_turn(const vector[int64_t]& message) noexcept nogil:
@@ -223,7 +245,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     cdef bint stream
     cdef int header
     cdef vector[uint32_t] oids
-    cdef set truncates = set()
+    cdef dict truncates = {}
     cdef dict origins = {}
     cdef Run run
     cdef int32_t slot = -1
@@ -275,42 +297,73 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 continue
             if w.kind[i] == c'U':
                 w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
+            elif w.kind[i] == c'T' and not _load_truncate(tagger, w, i, truncates):
+                continue
             tagger.item_message[tagger.items] = <uint32_t> i
             tagger.item_slot[tagger.items] = slot
             tagger.items += 1
-            if w.kind[i] == c'T':
-                _load_truncate(tagger, w, i, &run, truncates)
         elif cls & BOUNDARY:
             _load_boundary(tagger, w, i, &run)
         elif w.kind[i] == c'M':
             _load_message(tagger, w, i, &run)
         elif w.kind[i] == c'O':
             _load_origin(tagger, w, i, run.txn, origins)
+    _record_truncates(tagger, w, truncates)
     return _complete_boundaries(tagger, origins)
 
 
-cdef int _load_truncate(Tagger tagger, Window w, int64_t i, Run* run, set seen) except -1:
-    """The record of a Truncate, once: its rows, one per relation, carry the same message."""
-    cdef TruncateRecord t
-    cdef const uint8_t* p = w.base + w.start[i] + (5 if w.flags[i] & IN_STREAM else 1)
-    cdef int64_t count = <int32_t> load32(p)
-    cdef int64_t k
-    if w.length[i] != (10 if w.flags[i] & IN_STREAM else 6) + 4 * count:
+cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
+    return w.base + w.start[i] + (5 if w.flags[i] & IN_STREAM else 1)
+
+
+cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) except -1:
+    """Notes in `truncates`, by seq, the row that says the most of a Truncate, and other oids of rows that name but one.
+
+    One row has the message as it came (those of earlier versions of this package all have). In a subset it may be
+    missing. False if the message is malformed, and rejected.
+    """
+    cdef int64_t count = <int32_t> load32(_body(w, i))
+    cdef int64_t before
+    if count <= 0 or w.length[i] != (10 if w.flags[i] & IN_STREAM else 6) + 4 * count:
         if tagger.fail(w, i, TRUNCATED, w.length[i]):
             raise Malformed(TRUNCATED, w.length[i])
-        return 0
-    t.seq = tagger.seq_of(i)
-    if t.seq in seen:
-        return 0
-    seen.add(t.seq)
-    t.txn = run.txn
-    t.first = <int64_t> tagger.records.oids.size()
-    t.count = count
-    t.cascade = (p[4] & 1) != 0
-    t.restart_identity = (p[4] & 2) != 0
-    for k in range(count):
-        tagger.records.oids.push_back(load32(p + 5 + 4 * k))
-    tagger.records.truncates.push_back(t)
+        return False
+    seq = tagger.seq_of(i)
+    known = truncates.get(seq)
+    if known is None:
+        truncates[seq] = [i, None]
+        return True
+    before = known[0]
+    if count > <int64_t> load32(_body(w, before)):
+        known[0] = i
+    elif count == 1:
+        if known[1] is None:
+            known[1] = {}
+        known[1][load32(_body(w, i) + 5)] = None
+    return True
+
+
+cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
+    """A record for each Truncate: of all its relations if one row names them, else of those whose rows are there."""
+    cdef TruncateRecord t
+    cdef const uint8_t* p
+    cdef int64_t i, k
+    for i, others in truncates.values():
+        p = _body(w, i)
+        t.seq = tagger.seq_of(i)
+        t.txn = tagger.runs[tagger.run_of[i]].txn
+        t.first = <int64_t> tagger.records.oids.size()
+        t.count = <int32_t> load32(p)
+        t.cascade = (p[4] & 1) != 0
+        t.restart_identity = (p[4] & 2) != 0
+        for k in range(t.count):
+            tagger.records.oids.push_back(load32(p + 5 + 4 * k))
+        if t.count == 1 and others is not None:
+            others.pop(load32(p + 5), None)
+            for oid in others:
+                tagger.records.oids.push_back(<int64_t> oid)
+            t.count += <int64_t> len(others)
+        tagger.records.truncates.push_back(t)
     return 0
 
 

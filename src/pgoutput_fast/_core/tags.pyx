@@ -2,8 +2,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport swap
 
-from pgoutput_fast._core.scan cimport Window
+from pgoutput_fast._core.scan cimport IN_STREAM, Window
 from pgoutput_fast._core.stream_state cimport Records, RejectRecord
+from pgoutput_fast._core.wire cimport load32, write_truncate_of
 
 
 cdef class Tags:
@@ -23,8 +24,15 @@ cdef class Tags:
 
     cdef void reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                           int32_t column, int32_t described, int32_t sent) noexcept nogil:
-        """A whole message goes to the rejects."""
+        """A whole message goes to the rejects.
+
+        A Truncate does so for each relation that is to blame: whole for the first, for others as one of that relation
+        alone, or it would take as many times its length.
+        """
         cdef RejectRecord r
+        cdef const uint8_t* p = w.base + w.start[i]
+        cdef uint8_t alone[14]
+        cdef int64_t length = w.length[i]
         r.seq = self.seq_of(i)
         r.lsn = self.lsn_of(i)
         r.byte_offset = offset
@@ -33,5 +41,9 @@ cdef class Tags:
         r.reason = reason
         r.described = described
         r.sent = sent
-        r.raw = records.keep(w.base + w.start[i], w.length[i])
+        if (w.kind[i] == c'T' and offset >= (10 if w.flags[i] & IN_STREAM else 6) and offset + 4 <= length
+                and records.rejects.size() and records.rejects.back().seq == r.seq):
+            length = write_truncate_of(p, (w.flags[i] & IN_STREAM) != 0, load32(p + offset), alone)
+            p = alone
+        r.raw = records.keep(p, <size_t> length)
         records.rejects.push_back(r)

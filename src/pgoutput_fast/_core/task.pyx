@@ -23,7 +23,7 @@ cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count
 
     The first message of a batch always fits.
     """
-    cdef int64_t k, more
+    cdef int64_t k, more, size
     cdef uint32_t message
     cdef int64_t all_rows = rows[0] + count
     cdef int64_t all_bytes = bytes[0]
@@ -38,10 +38,12 @@ cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count
         message = messages[k]
         # An update with an old tuple has two rows.
         more = 2 if w.flags[message] & OLD_TUPLE else 1
-        if rows[0] and (rows[0] + more > most_rows or bytes[0] + w.length[message] > most_bytes):
+        # A Truncate may name a relation many times.
+        size = w.length[message] if k == 0 or message != messages[k - 1] else 0
+        if rows[0] and (rows[0] + more > most_rows or bytes[0] + size > most_bytes):
             return k
         rows[0] += more
-        bytes[0] += w.length[message]
+        bytes[0] += size
     return count
 
 

@@ -70,9 +70,7 @@ cdef class Transactions(Tags):
     cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil
     cdef void learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil
     cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil
-    cdef void _lose_relations(self) noexcept nogil
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
-    cdef void _doubt_others(self) noexcept nogil
     cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil
     cdef void begin_session(self, int64_t seq) noexcept nogil
     cdef int boundary(self, Window w, int64_t i) noexcept nogil
@@ -80,11 +78,9 @@ cdef class Transactions(Tags):
     cdef uint8_t _out_of_order(self, const BoundaryRecord& b, const uint8_t* gid, int64_t gid_length,
                                int64_t* offset) noexcept nogil
     cdef uint8_t _expected(self, uint8_t outside) noexcept nogil
-    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil
-    cdef void _expect_repeated_messages(self) noexcept nogil
+    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) noexcept nogil
     cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil
-    cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil
     cdef void _void_namesake(self, const string& gid) noexcept nogil
     cdef void _leave(self) noexcept nogil
     cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil

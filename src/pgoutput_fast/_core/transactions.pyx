@@ -60,11 +60,19 @@ cdef class Transactions:
     cdef int32_t look_up_anew(self, uint32_t oid) noexcept nogil:
         cdef int k = oid & 63
         cdef const Known* known = NULL
+        cdef const Transaction* stream = NULL
+        cdef int32_t slot = SLOT_UNKNOWN
         if self.state.context == STREAMING:
-            known = self.state.streamed.find(self.state.current.xid).relation(oid)
-        if known == NULL:
-            known = self.state.relation(oid)
-        cdef int32_t slot = SLOT_UNKNOWN if known == NULL else known.slot
+            stream = self.state.streamed.find(self.state.current.xid)
+            known = stream.relation(oid)
+        if known == NULL and stream != NULL and self.state.misses_relations(stream[0]):
+            # What it lost may have been about this relation: what was said outside of it does not count in it.
+            slot = SLOT_LOST
+        else:
+            if known == NULL:
+                known = self.state.relation(oid)
+            if known != NULL:
+                slot = self.state.slot_of(known[0])
         self.cached_oid[k] = oid
         self.cached_slot[k] = slot
         return slot
@@ -86,11 +94,6 @@ cdef class Transactions:
     cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
                      int32_t described, int32_t sent) noexcept nogil:
         self.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
-
-    cdef void _lose_relations(self) noexcept nogil:
-        """Nothing that any Relation said is trusted until it is said again."""
-        self.state.lose_relations()
-        self.forget_lookups()
 
     cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil:
         cdef Known known
@@ -123,25 +126,31 @@ cdef class Transactions:
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef const uint8_t* p = w.base + w.start[i]
         self.taken[i] = 0
+        # It may have been a non-transactional logical message, whatever it looks like.
+        self.state.message_missed = True
         self.reject(w, i, reason, offset, slot, column, -1, -1)
         if reason == STATE_LOST:
             return False
         if kind == c'K' or kind == c'r':
             self._lose_prepared(w, i)
         if self._may_have_ended_others(kind, reason):
-            self._doubt_others()
+            self.state.doubt(self.seq_of(i))
         if cls & BOUNDARY or cls == 0:
             # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
                 self.records.forgotten.push_back(self.state.current.txn)
             self.state.lost = True
             self._leave()
-            self._lose_relations()
+            self.state.lose_stretch(self.seq_of(i))
+            self.forget_lookups()
         elif kind == c'R':
             if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> 0x3fffffff:
                 self.lose_relation(load32(p + header), w.subxid[i], self.seq_of(i))
             else:
-                self._lose_relations()
+                self.state.lose_relations(self.seq_of(i))
+                if self.state.context == STREAMING:
+                    self.state.streamed[self.state.current.xid].miss_relation(w.subxid[i])
+                self.forget_lookups()
             self.state.bad_type = False
         elif kind == c'Y':
             self.state.bad_type = True
@@ -163,18 +172,6 @@ cdef class Transactions:
         return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
                                            c'P' if self.state.context == PREPARING else c'E')
 
-    cdef void _doubt_others(self) noexcept nogil:
-        """Of no open stream is it known any more what became of it, or of its subtransactions.
-
-        A prepared transaction is whole: only whether it has ended is not known until its end comes, or another with its
-        xid or name.
-        """
-        cdef size_t k
-        cdef vector[uint32_t] open_streams = self.state.streamed.keys()
-        for k in range(open_streams.size()):
-            self.state.streamed[open_streams[k]].doubtful = True
-        self.state.doubt_prepared()
-
     cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
         """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
         cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
@@ -190,7 +187,7 @@ cdef class Transactions:
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
-    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq) noexcept nogil:
+    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) noexcept nogil:
         """A transaction that will not go on: the server sends it again, or it is no more.
 
         A doubtful one may have ended in another way.
@@ -198,7 +195,7 @@ cdef class Transactions:
         cdef OutcomeRecord o
         if t.txn == NONE64:
             return
-        if t.doubtful:
+        if doubtful:
             self.records.forgotten.push_back(t.txn)
             return
         o.txn = t.txn
@@ -208,35 +205,33 @@ cdef class Transactions:
 
     cdef void begin_session(self, int64_t seq) noexcept nogil:
         """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
-        cdef cmap[int64_t, Transaction] voided
-        cdef cmap[int64_t, Transaction].iterator each
+        cdef cmap[int64_t, const Transaction*] voided
+        cdef cmap[int64_t, const Transaction*].iterator each
         cdef vector[uint32_t] open_streams = self.state.streamed.keys()
+        cdef const Transaction* t
         cdef size_t k
         for k in range(open_streams.size()):
-            voided[self.state.streamed[open_streams[k]].txn] = self.state.streamed[open_streams[k]]
+            t = self.state.streamed.find(open_streams[k])
+            voided[t.txn] = t
         if self.state.context == PLAIN or self.state.context == PREPARING:
-            voided[self.state.current.txn] = self.state.current
+            voided[self.state.current.txn] = &self.state.current
         each = voided.begin()
         while each != voided.end():
-            self._void_transaction(dereference(each).second, seq)
+            t = dereference(each).second
+            self._void_transaction(t[0], seq, t != &self.state.current and self.state.is_doubtful(t[0]))
             preincrement(each)
         self.state.streamed.clear()
         self.state.lost = False
         self.state.bad_type = False
         self.state.session_starts = False
-        self._expect_repeated_messages()
         self._leave()
         self.forget_lookups()
-
-    cdef void _expect_repeated_messages(self) noexcept nogil:
-        """Non-transactional messages are sent again by a new session, each with the LSN that it had."""
-        self.state.repeated_lsn = max(self.state.repeated_lsn, self.state.message_lsn)
 
     cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil:
         """An xid that begins again, or whose transaction has ended otherwise: what was streamed under it is void."""
         cdef const Transaction* t = self.state.streamed.find(xid)
         if t != NULL:
-            self._void_transaction(t[0], seq)
+            self._void_transaction(t[0], seq, self.state.is_doubtful(t[0]))
             self.state.streamed.erase(xid)
 
     cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
@@ -247,14 +242,8 @@ cdef class Transactions:
         if self.state.perhaps_ended(t[0]):
             self.records.forgotten.push_back(t.txn)
         else:
-            self._void_transaction(t[0], seq)
+            self._void_transaction(t[0], seq, t.doubtful)
         self.state.end_prepared(xid)
-
-    cdef void _begin_again(self, uint32_t xid, int64_t seq) noexcept nogil:
-        """A stream that is open under an xid that begins again is sent again, and so are messages outside of it."""
-        if not self.state.streamed.empty() and self.state.streamed.count(xid):
-            self._void_stream(xid, seq)
-            self._expect_repeated_messages()
 
     cdef void _void_namesake(self, const string& gid) noexcept nogil:
         """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
@@ -322,7 +311,7 @@ cdef class Transactions:
             return self.fail(w, i, reason, offset)
         self.state.lost = False
         if kind == c'B' or kind == c'b':
-            self._begin_again(<uint32_t> b.xid, b.seq)
+            self._void_stream(<uint32_t> b.xid, b.seq)
             self._void_prepared(<uint32_t> b.xid, b.seq)
             b.txn = b.seq
             t = &self.state.current
@@ -343,7 +332,7 @@ cdef class Transactions:
             if b.first_segment == 1:
                 # What is prepared under the xid stays: a new session may stream it again, and say no more than how
                 # it ended, for its prepare was acknowledged.
-                self._begin_again(<uint32_t> b.xid, b.seq)
+                self._void_stream(<uint32_t> b.xid, b.seq)
                 self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)
             b.txn = self.state.streamed.find(<uint32_t> b.xid).txn
             self.state.context = STREAMING
@@ -401,6 +390,7 @@ cdef class Transactions:
                 t = <Transaction*> prepared
         elif self.state.streamed.count(xid):
             t = &self.state.streamed[xid]
+            t.doubtful = self.state.is_doubtful(t[0])
         if t != NULL:
             b.txn = t.txn
             o.txn = t.txn

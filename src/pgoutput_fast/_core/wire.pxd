@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "wire.hpp" namespace "pgo" nogil:
@@ -12,6 +12,11 @@ cdef extern from "wire.hpp" namespace "pgo" nogil:
 
     const int32_t CELL_NULL
     const int32_t CELL_UNCHANGED
+
+
+cdef extern from "truncate.hpp" namespace "pgo" nogil:
+    const int64_t TRUNCATE_OF_ONE
+    int64_t write_truncate_of(const uint8_t* message, bint in_stream, uint32_t oid, uint8_t* to) noexcept
 
 
 cdef extern from *:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import psycopg2
 
-__all__ = ["BehindError", "CaptureBusyError", "CaptureError", "MovedOnError", "SilentError"]
+__all__ = [
+    "BehindError",
+    "CaptureBusyError",
+    "CaptureError",
+    "MovedOnError",
+    "SilentError",
+    "UnstorableError",
+]
 
 
 class CaptureError(RuntimeError):
@@ -17,6 +24,10 @@ class CaptureBusyError(CaptureError):
 
 class BehindError(CaptureError):
     """A standby has not replayed yet what segments have; it may do so soon."""
+
+
+class UnstorableError(CaptureError):
+    """A message that no segment has room for."""
 
 
 class MovedOnError(CaptureError):

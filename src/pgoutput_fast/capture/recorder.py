@@ -12,16 +12,17 @@ from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
 from pgoutput_fast._core.decode import NativeDecoder
-from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.capture.errors import CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.payloads import as_binary_arrays
-from pgoutput_fast.segments import Source
+from pgoutput_fast.segments import MOST_BYTES, Source
 from pgoutput_fast.state import StreamState
 
 __all__ = ["Limits", "Progress", "Recorder"]
@@ -98,7 +99,7 @@ class Recorder:
         self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
         self._error: BaseException | None = None
         self._tagged: list[pa.RecordBatch] = []
-        self._rows = self._nbytes = self._messages = 0
+        self._rows = self._tagged_bytes = self._nbytes = self._messages = 0
         self._begun = 0.0
         self._inside = False
         self._end_lsn = end_lsn
@@ -221,7 +222,7 @@ class Recorder:
                     self._take(received)
                 else:
                     self._cut()
-        except DecodeError as problem:
+        except (DecodeError, UnstorableError) as problem:
             self._error = problem
             # Up to there it was well.
             with contextlib.suppress(OSError, CaptureError):
@@ -239,16 +240,47 @@ class Recorder:
     def _take(self, received: Received) -> None:
         if received.starts_session:
             self._stream.start_session(self._directory.outgrown, self._tagged)
-        tagged = self._stream.tag(received)
+        self._take_parts(received.payloads, received.lsns)
+
+    def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
+        """Takes messages in as few parts as there is room for their rows.
+
+        Raises:
+            UnstorableError: for one whose rows no segment has room for.
+        """
+        try:
+            tagged = self._stream.tag(payloads, lsns)
+        except DecodeError:
+            raise
+        except (ValueError, MemoryError, OverflowError, pa.ArrowException) as problem:
+            if len(payloads) > 1:
+                half = len(payloads) // 2
+                self._take_parts(payloads[:half], lsns[:half])
+                self._take_parts(payloads[half:], lsns[half:])
+                return
+            if isinstance(problem, MemoryError):
+                raise  # on a machine with more memory it goes on
+            what = DecodeError(
+                f"a message of {len(payloads[0].as_buffer()):,} bytes does not go into a segment ({problem})",
+                seq=self._stream.next_seq,
+                lsn=lsns[0].as_py() or None,
+            )
+            raise UnstorableError(
+                f"{what}. What came before it is in segments. Trying again does not help: make a new slot behind it, load "
+                "the tables again, and capture into another directory"
+            ) from problem
         if tagged is None:
-            self._pass(len(received.payloads))
+            self._pass(len(payloads))
             return
+        if self._tagged and self._tagged_bytes + tagged.nbytes > MOST_BYTES:
+            self._cut()
         if not self._tagged:
             self._begun = time.monotonic()
         self._tagged.append(tagged)
         self._rows += tagged.num_rows
-        self._nbytes += received.nbytes
-        self._messages += len(received.payloads)
+        self._tagged_bytes += tagged.nbytes
+        self._nbytes += pc.sum(pc.binary_length(payloads)).as_py()
+        self._messages += len(payloads)
         if (
             self._rows >= self._limits.rows
             or self._nbytes >= self._limits.nbytes
@@ -280,7 +312,7 @@ class Recorder:
             self._open = _open_transactions(state)
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
-        self._tagged, self._rows, self._nbytes, self._messages = [], 0, 0, 0
+        self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
         self._directory.follow(rows, state)
 
 
@@ -322,13 +354,21 @@ class _Stream:
             self._native = NativeDecoder(pgo.Options(), state)
         self._native.start_session()
 
-    def tag(self, received: Received) -> pa.RecordBatch | None:
+    @property
+    def next_seq(self) -> int:
+        """The ordinal of the next message."""
+        return self._native.next_seq
+
+    def tag(self, payloads: pa.Array, lsns: pa.Array) -> pa.RecordBatch | None:
         """Rows of the messages that did not come before; None, and the state as it was, if all did.
 
         A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a
         segment these would lack, as if a segment had been removed.
+
+        Raises:
+            DecodeError: if one is malformed.
+            ValueError: if no segment has room for their rows.
         """
-        payloads, lsns = received.payloads, received.lsns
         try:
             with self._native.tentative():
                 tagged = self._tag(payloads, lsns)
@@ -338,10 +378,16 @@ class _Stream:
                 raise _RepeatedError(pa.array(np.unique(seqs) - (self._native.next_seq - len(payloads))))
         except _RepeatedError as repeated:
             new = repeated.new
-        return self._tag(payloads.take(new), lsns.take(new)) if len(new) else None
+        if not len(new):
+            return None
+        with self._native.tentative():
+            return self._tag(payloads.take(new), lsns.take(new))
 
     def _tag(self, payloads: pa.Array, lsns: pa.Array) -> pa.RecordBatch:
-        return self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
+        tagged = self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
+        if tagged.nbytes > MOST_BYTES:
+            raise ValueError(f"its {tagged.num_rows:,} tagged rows have {tagged.nbytes:,} bytes")
+        return tagged
 
 
 def _open_transactions(state: StreamState) -> int:
