@@ -75,15 +75,16 @@ bench-spark: $(VENV)/.dev  ## the same for Spark, in some minutes
 bench-guard: $(VENV)/.dev  ## instructions that decoding takes, beside those it took (needs valgrind)
 	$(BIN)/python -m benchmarks.guard
 
-fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on
+fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on; damaged Arrow data
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python fuzz/foreign.py --seconds $$(($(TIME) / 5)) $(if $(SEED),--seed $(SEED))
 
 # The ground floor is compiled again, into a directory of its own. Not run are Spark and the demo (a JVM and its Python
 # workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_memory.py test_peers.py \
+    test_memory.py test_peers.py test_foreign.py \
     test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py \
     test_capture_process.py test_snapshot_holder.py \
     test_snapshot_killed.py

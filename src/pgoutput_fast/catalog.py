@@ -111,8 +111,12 @@ class Relation:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Relation:
-        """The inverse of `to_dict`."""
-        return cls(
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if the values are not a relation version.
+        """
+        one = cls(
             values["oid"],
             int(values["version"]),
             values["namespace"],
@@ -120,6 +124,34 @@ class Relation:
             values["replica_identity"],
             tuple(Column(*column) for column in values["columns"]),
         )
+        texts = one.namespace, one.name, one.replica_identity
+        if (
+            type(one.oid) is not int
+            or not 0 <= one.oid <= _LAST_OID
+            or not -(1 << 63) <= one.version < 1 << 63
+            or not all(type(text) is str for text in texts)
+            or not all(map(_is_column, one.columns))
+        ):
+            raise ValueError("not a relation: an oid, a version or a name is none")
+        if len({column.name for column in one.columns}) != len(one.columns):
+            raise ValueError(f"not a relation: {one.qualified_name} has two columns of one name")
+        return one
+
+
+_LAST_OID = (1 << 32) - 1
+
+
+def _is_column(column: Column) -> bool:
+    return (
+        type(column.name) is str
+        and type(column.type_oid) is int
+        and 0 <= column.type_oid <= _LAST_OID
+        and type(column.typmod) is int
+        and -(1 << 31) <= column.typmod < 1 << 31
+        and column.key in (0, 1)
+        and (column.type_namespace is None or type(column.type_namespace) is str)
+        and (column.type_name is None or type(column.type_name) is str)
+    )
 
 
 def version_of(body: bytes) -> int:
@@ -301,7 +333,7 @@ class Catalog:
             )
         except KeyError as problem:
             raise ValueError(f"not a catalog: {problem} is missing") from None
-        except TypeError as problem:
+        except (TypeError, AttributeError, OverflowError) as problem:
             raise ValueError(f"not a catalog: {problem}") from None
 
     def to_json(self) -> str:
@@ -310,8 +342,20 @@ class Catalog:
 
     @classmethod
     def from_json(cls, text: str) -> Catalog:
-        """The inverse of `to_json`."""
-        return cls.from_dict(json.loads(text))
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: if the text is not a catalog of a known format.
+        """
+        return cls.from_dict(parsed_json(text, "catalog"))
+
+
+def parsed_json(text: str, what: str) -> Any:
+    """What a JSON document says. ValueError if it is none, or one that lies deeper than any `what` does."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"not a {what}: it is nested too deeply") from None
 
 
 def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:

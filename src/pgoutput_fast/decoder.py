@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
+from pgoutput_fast.foreign import cast, checked_table
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64, as_lsns
@@ -109,7 +110,7 @@ class Decoder:
             DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
                 the committed view a change is looked into when it is given: what is rolled back may be anything.
             SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
-            TypeError, ValueError: for arguments of the wrong type or length.
+            TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
         """
         arrays = as_binary_arrays(payloads)
         with self._lock:
@@ -260,7 +261,7 @@ def decode_tagged(
     Raises:
         DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
         TypeError: for tables with other columns.
-        ValueError: in committed mode without outcomes.
+        ValueError: in committed mode without outcomes, and for Arrow data that is damaged.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -279,9 +280,11 @@ def decode_tagged(
     if options.transactions == "committed":
         if outcomes is None:
             raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
-        # Arrow's own functions believe an array's offsets.
-        batch.validate(full=True)
-        batch = _committed_view().released(batch, _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA))
+        # Arrow's own functions choose the rows.
+        batch = _as_schema("tagged payloads", batch, TAGGED_SCHEMA, ("seq", "kind", "in_stream", "payload"))
+        outcomes = _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA)
+        outcomes = _as_schema("outcomes", outcomes, OUTCOMES_SCHEMA, ("txn", "outcome", "at_seq"))
+        batch = _committed_view().released(batch, outcomes)
     changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
 
@@ -306,10 +309,24 @@ def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -
         raise TypeError(f"{what} must have the columns {', '.join(schema.names)}")
     if isinstance(table, pa.RecordBatch):
         return table
-    batches = table.combine_chunks().to_batches()
+    batches = checked_table(table, what).combine_chunks().to_batches()
     if len(batches) > 1:
         raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _as_schema(
+    what: str, batch: pa.RecordBatch, schema: pa.Schema, filled: tuple[str, ...]
+) -> pa.RecordBatch:
+    """A sound batch with a schema's types, which has no nulls in the columns that must be `filled`."""
+    checked_table(batch, what)
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        place = f"column {field.name} of {what}"
+        if field.name in filled and column.null_count:
+            raise ValueError(f"{place} cannot be null")
+        columns.append(cast(column, place, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tuple[Any, Any]:

@@ -6,11 +6,13 @@ import base64
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast.foreign import checked_table
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spill import Spiller, SpillFile
 
@@ -283,15 +285,22 @@ class Held:
             for entry in each["files"]:
                 described = dict(entry)
                 batch = described.pop("from_batch")
-                if {name: type(value) for name, value in described.items()} != _ENTRY or not isinstance(
-                    batch, int
+                if (
+                    {name: type(value) for name, value in described.items()} != _ENTRY
+                    or type(batch) is not int
+                    or any(isinstance(value, int) and value < 0 for value in described.values())
                 ):
                     raise ValueError("not a stream state: it describes a spill file in another way")
                 if not 0 <= batch < described["batches"]:
                     raise ValueError("not a stream state: it goes on behind a spill file's end")
                 files.append(_OnDisk(described, batch))
-            aborts = tuple((int(subxid), int(at_seq)) for subxid, at_seq in each["rolled_back"])
-            held.waiting[int(each["txn"])] = Waiting(tuple(files), aborts)
+            aborts = tuple(
+                (_integer(subxid, _LAST_XID), _integer(at_seq)) for subxid, at_seq in each["rolled_back"]
+            )
+            txn = _integer(each["txn"])
+            if txn in held.waiting:
+                raise ValueError(f"not a stream state: transaction {txn} waits twice")
+            held.waiting[txn] = Waiting(tuple(files), aborts)
         if len(names := held.names()) > len(set(names)):
             raise ValueError("not a stream state: it names a spill file twice")
         if document["rows"] is not None:
@@ -299,16 +308,36 @@ class Held:
             for txn, part in _runs(rows):
                 held.keep(txn, part)
         held.due = tuple(
-            Due(int(txn), int(at_seq), int(lsn), int(timestamp), bool(lost))
+            Due(
+                _integer(txn),
+                _integer(at_seq),
+                _integer(lsn),
+                _integer(timestamp, least=-_LAST_INT64),
+                bool(lost),
+            )
             for txn, at_seq, lsn, timestamp, lost in document["due"]
         )
         return held
 
 
+# Columns of rows that wait in which there is a value in each.
+_FILLED = ("seq", "kind", "txn", "in_stream", "payload")
+
 _ENTRY = {
     "name": str, "txn": int, "rows": int, "batches": int, "nbytes": int, "size": int, "checksum": int,
     "token": str,
 }  # fmt: skip
+
+
+_LAST_INT64 = (1 << 63) - 1
+_LAST_XID = (1 << 32) - 1
+
+
+def _integer(value: Any, most: int = _LAST_INT64, least: int = 0) -> int:
+    """A number of a state, if it is one and within its bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("not a stream state: a number of what it holds back is none, or out of bounds")
+    return value
 
 
 def _in_memory(rows: pa.Table) -> _InMemory:
@@ -371,14 +400,11 @@ def _middle(table: pa.Table) -> int:
 
 def _runs(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """(txn, rows) of rows that are sorted by transaction."""
-    if rows.schema != TAGGED_SCHEMA or rows.column("txn").null_count:
-        raise ValueError("not a stream state: what it holds back is something else")
     txns = rows.column("txn").to_numpy()
-    start = 0
-    while start < len(txns):
-        end = start + int((txns[start:] == txns[start]).sum())
-        yield int(txns[start]), _copied(rows.slice(start, end - start))
-        start = end
+    starts = [0, *((txns[1:] != txns[:-1]).nonzero()[0] + 1).tolist(), len(txns)]
+    for start, end in pairwise(starts):
+        if start < end:
+            yield int(txns[start]), _copied(rows.slice(start, end - start))
 
 
 def _copied(table: pa.Table) -> pa.Table:
@@ -394,4 +420,13 @@ def _to_text(table: pa.Table) -> str:
 
 
 def _from_text(text: str) -> pa.Table:
-    return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+    """The inverse of `_to_text`: rows that are sound, whoever wrote the text."""
+    try:
+        rows = checked_table(pa.ipc.open_stream(base64.b64decode(text)).read_all(), "rows")
+    except (OSError, ValueError, pa.ArrowException) as problem:
+        raise ValueError(f"not a stream state: what it holds back is damaged ({problem})") from None
+    if rows.schema != TAGGED_SCHEMA or any(rows.column(name).null_count for name in _FILLED):
+        raise ValueError("not a stream state: what it holds back is something else")
+    if rows.num_rows and min(rows.column("txn").to_numpy()) < 0:
+        raise ValueError("not a stream state: what it holds back is of no transaction")
+    return rows

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.foreign import cast, checked
 from pgoutput_fast.lsn import parse_lsn
 
 __all__ = ["as_binary_arrays", "as_int64", "as_lsns"]
@@ -29,13 +30,14 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
 
     Raises:
         TypeError: for nulls and for anything that is not bytes; the message says what to pass.
+        ValueError: for an array whose buffers do not hold what it says. Offsets are checked where payloads are read.
     """
     if isinstance(payloads, pa.ChunkedArray):
         if not payloads.num_chunks:
-            return [_checked(pa.array([], payloads.type), what)]
-        return [_checked(chunk, what) for chunk in payloads.chunks]
+            return [_binary(pa.array([], payloads.type), what)]
+        return [_binary(chunk, what) for chunk in payloads.chunks]
     if isinstance(payloads, pa.Array):
-        return [_checked(payloads, what)]
+        return [_binary(payloads, what)]
     if isinstance(payloads, str):
         raise TypeError(f"{what} {_EXPECTED}; not str. {_TEXT}")
     if isinstance(
@@ -75,13 +77,15 @@ def _of_rows(what: str, items: list[Any], kind: type) -> str:
     return f". Of such rows pass {what}=[bytes(row[{data[0]!r}]) for row in rows]{more}"
 
 
-def _checked(array: pa.Array, what: str) -> pa.Array:
+def _binary(array: pa.Array, what: str) -> pa.Array:
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         raise TypeError(f"{what} {_EXPECTED}; not {array.type}. {_TEXT}")
-    if getattr(pa.types, "is_binary_view", lambda _: False)(array.type):
-        array = array.cast(pa.large_binary())
-    if not pa.types.is_binary(array.type) and not pa.types.is_large_binary(array.type):
+    views = getattr(pa.types, "is_binary_view", lambda _: False)(array.type)
+    if not views and not pa.types.is_binary(array.type) and not pa.types.is_large_binary(array.type):
         raise TypeError(f"{what} {_EXPECTED}; not {array.type}")
+    array = checked(array, what)
+    if views:
+        array = cast(array, what, pa.large_binary())
     if array.null_count:
         raise TypeError(f"{what} {_EXPECTED}; {array.null_count} of {len(array)} are null")
     return array
@@ -92,13 +96,12 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
 
     Raises:
         TypeError: for values that are no integers.
-        ValueError: for another number of them than there are payloads, one beyond int64, or a null that is not allowed.
+        ValueError: for another number of them than there are payloads, one beyond int64, a null that is not allowed,
+            and for a damaged array.
     """
     if values is None:
         return None
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    if not isinstance(values, pa.Array):
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
         # The type is inferred: asked for int64, pyarrow would cut fractions off.
         try:
             values = pa.array(values)
@@ -108,9 +111,12 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
             raise ValueError(f"{what} must fit int64") from None
     if not pa.types.is_integer(values.type) and not pa.types.is_null(values.type):
         raise TypeError(f"{what} must be integers, not {values.type}")
-    values = values.cast(pa.int64())
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+        chunks = [checked(chunk, what) for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type).combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # of older pyarrow, where there is no chunk
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    values = cast(checked(values, what), what, pa.int64())
     if len(values) != count:
         raise ValueError(f"{what} must have a value per payload: {count} payloads, {len(values)} values")
     if values.null_count:

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from pgoutput_fast.durable import fsync, make_directory
 from pgoutput_fast.errors import SpillError
+from pgoutput_fast.foreign import checked_table
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 __all__ = ["SpillFile", "Spiller", "is_spill_name"]
@@ -188,8 +189,9 @@ class SpillFile:
 
     def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
         try:
-            return reader.get_batch(k)
-        except (OSError, pa.ArrowInvalid) as problem:
+            # Its checksum tells a file that was damaged by chance, not one that was made so.
+            return checked_table(reader.get_batch(k), f"batch {k}")
+        except (OSError, ValueError, pa.ArrowException) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast.catalog import Catalog, Relation, parsed_json
 from pgoutput_fast.held import Held
 
 if TYPE_CHECKING:
@@ -178,19 +178,24 @@ class StreamState:
         Raises:
             ValueError: if the text is not a state of a known format. What only a decoder can tell, `Decoder` does.
         """
-        document = json.loads(text)
+        document = parsed_json(text, "stream state")
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(
                 f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it"
             )
         try:
-            held = document["held"]
-            return cls(
-                document["state"],
+            held, values = document["held"], document["state"]
+            if values is not None and type(values["next_seq"]) is not int:
+                raise TypeError("its next ordinal is none")
+            state = cls(
+                values,
                 Catalog.from_dict(document["catalog"]),
                 None if held is None else Held.from_dict(held),
             )
+            if not all(type(txn) is int for txn in state.open_txns):
+                raise TypeError("a transaction's key is none")
+            return state
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
-        except (TypeError, AttributeError) as problem:
+        except (TypeError, AttributeError, OverflowError) as problem:
             raise ValueError(f"not a stream state: {problem}") from None

@@ -54,3 +54,5 @@ cdef class Window:
 
 cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages, int64_t most_bytes, bint* in_stream,
                          Window window) except -1
+
+cdef object damaged_offsets(int64_t i)

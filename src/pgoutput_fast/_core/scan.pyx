@@ -107,7 +107,10 @@ cdef inline int64_t _offset(const int32_t* offsets32, const int64_t* offsets64, 
 
 cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offsets32, const int64_t* offsets64,
                    int64_t count, int64_t most_bytes, bint* in_stream, Window w) noexcept nogil:
-    """Scans messages until `most_bytes` are in the window. Returns how many, or -1 for offsets that run back."""
+    """Scans messages until `most_bytes` are in the window.
+
+    Returns how many, or -1 - i where the offsets of message i run backwards or out of the data.
+    """
     cdef int64_t begin = _offset(offsets32, offsets64, 0)
     cdef int64_t window_begin = begin
     cdef int64_t end, i, length
@@ -121,7 +124,7 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
         end = _offset(offsets32, offsets64, i + 1)
         length = end - begin
         if length < 0 or begin < 0 or end > data_size:
-            return -1
+            return -1 - i
         if i > 0 and end - window_begin > most_bytes:
             in_stream[0] = streaming != 0
             return i
@@ -182,9 +185,14 @@ cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages
     with nogil:
         taken = _scan(payloads.data, payloads.data_size, offsets32, offsets64, count, most_bytes, in_stream, window)
     if taken < 0:
-        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+        raise damaged_offsets(first - 1 - taken)
     window.count = taken
     return taken
+
+
+cdef object damaged_offsets(int64_t i):
+    """What to raise where an Arrow array's i-th value lies nowhere."""
+    return ValueError(f"payload {i}: the Arrow array's offsets are damaged: they run backwards or out of its data")
 
 
 def scan(array, bint in_stream=False):

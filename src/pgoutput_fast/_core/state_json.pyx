@@ -38,6 +38,17 @@ cdef int64_t _or_none64(value) except? -2:
     return NONE64 if value is None else <int64_t> value
 
 
+# Ordinals are counted on from what a state says.
+cdef int64_t LAST_ORDINAL = <int64_t> 1 << 62
+
+
+cdef int64_t _ordinal(value) except? -2:
+    cdef int64_t ordinal = value
+    if not 0 <= ordinal <= LAST_ORDINAL:
+        raise ValueError("not a stream state: an ordinal is none")
+    return ordinal
+
+
 cdef object _version(list versions, int32_t slot):
     """Version ids use all of int64, more than JSON numbers promise to keep: they are written as strings."""
     return None if slot < 0 else str(versions[slot].version)
@@ -184,7 +195,7 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     cdef ScopedRelation relation
     cdef ScopedType scoped
     t[0] = Transaction()
-    t.txn = _or_none64(values["txn"])
+    t.txn = NONE64 if values["txn"] is None else _ordinal(values["txn"])
     t.xid = values["xid"]
     t.commit_lsn = _or_none64(values["commit_lsn"])
     t.commit_timestamp = _or_none64(values["commit_timestamp"])
@@ -214,13 +225,15 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
 
 
 def import_state(Tagger tagger, dict values):
-    """The inverse of `export_state`, in one dict; the versions it names must have slots. KeyError, TypeError, AttributeError or
-    OverflowError for other dicts."""
+    """The inverse of `export_state`, in one dict; the versions it names must have slots.
+
+    KeyError, TypeError, AttributeError, OverflowError or ValueError for other dicts.
+    """
     cdef StreamState s
     cdef Known known
     cdef TypeName named
     cdef Transaction t
-    s.next_seq = values["next_seq"]
+    s.next_seq = _ordinal(values["next_seq"])
     if values["context"] not in CONTEXTS:
         raise TypeError("its context is none")
     s.context = (OUTSIDE, PLAIN, PREPARING, STREAMING)[CONTEXTS.index(values["context"])]
@@ -231,6 +244,8 @@ def import_state(Tagger tagger, dict values):
     s.message_missed = values.get("message_missed", False)
     for after, before in values.get("message_gaps", ()):
         s.miss_messages(after, before)
+    if (values["current"] is None) != (s.context == OUTSIDE):
+        raise ValueError("not a stream state: what is open and what it is do not agree")
     if values["current"] is not None:
         _import_transaction(tagger, values["current"], &s.current)
     for each in values["streamed"]:

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.fields cimport EPOCH_SHIFT, LAST_TIMESTAMP
-from pgoutput_fast._core.scan cimport BOUNDARY, Payloads, message_class
+from pgoutput_fast._core.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.wire cimport load64, prefetch
 
 # Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
@@ -48,7 +48,8 @@ cdef inline bint _commits(const uint8_t* p, int64_t size, int64_t lsn, int64_t t
 
 cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
                      vector[int64_t]& found) noexcept nogil:
-    """Appends begin and end of each stretch to `found`. Returns -1 for offsets that run back.
+    """Appends begin and end of each stretch to `found`. Returns -1 - i where message i's offsets are
+    damaged.
 
     `lsn` and `timestamp` are what the Begin said, where it begins inside of a transaction.
     """
@@ -61,7 +62,7 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
     for i in range(count):
         end = _offset(payloads, i + 1)
         if end < at or at < 0 or end > payloads.data_size:
-            return -1
+            return -1 - i
         if i + AHEAD < count:
             prefetch(payloads.data + _offset(payloads, i + AHEAD))
         p = payloads.data + at
@@ -117,5 +118,5 @@ def plain_stretches(array, bint between, int64_t least, announced=None):
         with nogil:
             failed = _search(payloads, place, lsn, timestamp, min(least, payloads.count), found)
     if failed:
-        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+        raise damaged_offsets(-1 - failed)
     return [(found[2 * k], found[2 * k + 1]) for k in range(found.size() // 2)]

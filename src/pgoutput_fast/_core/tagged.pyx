@@ -34,6 +34,7 @@ from pgoutput_fast._core.wire cimport TRUNCATE_OF_ONE, load32, write_truncate_of
 import pyarrow as pa
 
 from pgoutput_fast._core.describe import Malformed
+from pgoutput_fast.foreign import cast, checked
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 # Positions of TAGGED_SCHEMA's columns.
@@ -212,11 +213,14 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     columns = {}
     for k, field in enumerate(TAGGED_SCHEMA):
         column = batch.column(k)
-        if not column.type.equals(field.type):
-            column = column.cast(field.type)
+        what = f"column {field.name} of tagged payloads"
+        if len(column) != count:
+            raise ValueError(f"{what} has {len(column)} values for {count} rows")
+        # What is to be cast is read by Arrow. All else is read here, and of the payloads each offset is checked then.
+        column = cast(checked(column, what, full=not column.type.equals(field.type)), what, field.type)
         if field.name in ("seq", "kind", "in_stream", "payload"):
             if column.null_count:
-                raise ValueError(f"column {field.name} of tagged payloads cannot be null")
+                raise ValueError(f"{what} cannot be null")
         columns[field.name] = column
     cdef Payloads payloads = Payloads(columns["payload"])
     tagger.items = 0

@@ -19,7 +19,7 @@ from pgoutput_fast._core.reasons cimport (
     TEXT_PAYLOAD,
     UNKNOWN_FRAME,
 )
-from pgoutput_fast._core.scan cimport Payloads, is_hex_text
+from pgoutput_fast._core.scan cimport Payloads, damaged_offsets, is_hex_text
 from pgoutput_fast._core.wire cimport load32
 
 import pyarrow as pa
@@ -93,7 +93,7 @@ cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1
             else:
                 keepalives += 1
     if damaged:
-        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+        raise damaged_offsets(i)
     if reason != OK:
         problem = Malformed(reason, at)
         problem.frame = before + i

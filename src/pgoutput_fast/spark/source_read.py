@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pgoutput_fast.foreign import checked_table
 from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.segment_paths import open_file
 from pgoutput_fast.segments import RowGroup, Segment
@@ -122,7 +123,7 @@ def _packed(batch: pa.RecordBatch) -> bytes:
 
 def _unpacked(packed: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(packed) as reader:
-        return reader.read_next_batch()
+        return checked_table(reader.read_next_batch(), "rows of another process")
 
 
 def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:

@@ -1,0 +1,106 @@
+"""Memory behind whose end nothing can be read, and Arrow arrays that lie in it and say whatever they are told to.
+
+A read beyond a buffer's end kills the process then: what does so runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def guarded(data: bytes) -> pa.Buffer:
+    """The bytes, at the very end of memory that can be read."""
+    page = mmap.PAGESIZE
+    room = mmap.mmap(-1, (len(data) + page - 1) // page * page + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    end = address + len(room) - page
+    if _LIBC.mprotect(end, page, 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    room[len(room) - page - len(data) : len(room) - page] = data
+    return pa.foreign_buffer(end - len(data), len(data), base=room)
+
+
+def array_of(
+    kind: pa.DataType, length: int, buffers: Sequence[bytes | None], *, nulls: int = -1, offset: int = 0
+) -> pa.Array:
+    """An array that says of itself what it is told to.
+
+    It comes back as from a pickle, which Arrow believes, as it believes files: from_buffers looks at the lengths.
+    """
+    places = [None if each is None else guarded(each) for each in buffers]
+    restore, _ = pa.array([], kind).__reduce__()
+    return restore((kind, length, nulls, offset, places, [], None))
+
+
+def batch_of(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """A record batch of columns that nobody looks at: from_arrays does."""
+    restore, _ = pa.array([], pa.int8()).__reduce__()
+    children = [column.__reduce__()[1][0] for column in columns]
+    count = len(columns[0])
+    return pa.RecordBatch.from_struct_array(
+        restore((pa.struct(list(schema)), count, 0, 0, [None], children, None))
+    )
+
+
+def parts_of(array: pa.Array) -> list[bytes | None]:
+    """The bytes of an array's buffers, no longer than it needs them where that is easily said."""
+    parts = [None if each is None else each.to_pybytes() for each in array.buffers()]
+    end = array.offset + len(array)
+    kind = array.type
+    if parts[0] is not None:
+        parts[0] = parts[0][: (end + 7) // 8]
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        width = 8 if pa.types.is_large_binary(kind) else 4
+        parts[1] = None if parts[1] is None else parts[1][: (end + 1) * width]
+    elif pa.types.is_boolean(kind) and parts[1] is not None:
+        parts[1] = parts[1][: (end + 7) // 8]
+    elif pa.types.is_primitive(kind) and parts[1] is not None:
+        parts[1] = parts[1][: end * kind.bit_width // 8]
+    return parts
+
+
+def damaged(rng: random.Random, array: pa.Array, *, lengths: bool = True) -> pa.Array:
+    """The array with one to three damages, or none, in guarded memory; with `lengths` perhaps of another length."""
+    parts, length, offset, nulls = parts_of(array), len(array), array.offset, array.null_count
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        way = rng.randrange(8)
+        at = rng.randrange(len(parts))
+        part = parts[at]
+        if way == 0:
+            parts[at] = None
+        elif way == 1 and part:
+            parts[at] = part[: rng.choice([0, len(part) - 1, len(part) // 2, rng.randrange(len(part))])]
+        elif way in (2, 3) and part and len(part) >= 8:
+            place = rng.randrange(len(part) // 8) * 8
+            edge = rng.choice([-1, 1 << 20, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, 1 << 40, 0, 5])
+            word = (edge & ((1 << 64) - 1)).to_bytes(8, "little")
+            parts[at] = part[:place] + word + part[place + 8 :]
+        elif way == 4 and part and len(part) >= 4:
+            place = rng.randrange(len(part) // 4) * 4
+            edge = rng.choice([-1, 1 << 20, (1 << 31) - 1, -(1 << 31), 0, 5, rng.randrange(1 << 8)])
+            parts[at] = part[:place] + (edge & 0xFFFFFFFF).to_bytes(4, "little") + part[place + 4 :]
+        elif way == 5 and lengths:
+            length = rng.choice([0, len(array) + 1, 2 * len(array), 1 << 31, (1 << 63) - 1, -1])
+        elif way == 6:
+            offset = rng.choice([0, 1, 2, -1, 1 << 31, (1 << 63) - 1, -(1 << 63)])
+        elif way == 7:
+            nulls = rng.choice([0, 1, -1, len(array), -7, 1 << 62])
+    return array_of(array.type, length, parts, nulls=nulls, offset=offset)
+
+
+def damaged_batch(rng: random.Random, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with one or two damaged columns."""
+    columns: list[Any] = list(batch.columns)
+    for _ in range(rng.choice([1, 1, 2])):
+        at = rng.randrange(len(columns))
+        columns[at] = damaged(rng, columns[at], lengths=False)
+    return batch_of(columns, batch.schema)
