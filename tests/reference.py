@@ -168,7 +168,9 @@ class Decoder:
             except MalformedError:  # then it may have been about any relation
                 self.forgot_relations_at = frame.seq
                 if self.block:
-                    self.block.unread.add(int.from_bytes(frame.payload[1:5], "big") if len(frame.payload) >= 5 else 0)
+                    self.block.unread.add(
+                        int.from_bytes(frame.payload[1:5], "big") if len(frame.payload) >= 5 else 0
+                    )
         else:  # a bad boundary, or who knows what
             if self.plain:
                 self.set_aside(self.plain)
@@ -617,7 +619,12 @@ class Decoder:
                 if not self.quarantine:
                     raise
                 # The first has the message as it came, others one of their relation alone.
-                alone = frame.payload[: first - 5] + (1).to_bytes(4, "big") + bytes([flags]) + oid.to_bytes(4, "big")
+                alone = (
+                    frame.payload[: first - 5]
+                    + (1).to_bytes(4, "big")
+                    + bytes([flags])
+                    + oid.to_bytes(4, "big")
+                )
                 self.reject(frame if not rejected else replace(frame, payload=alone), problem)
                 self.may_miss_a_message()
                 rejected = True

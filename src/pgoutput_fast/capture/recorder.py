@@ -264,8 +264,8 @@ class Recorder:
                 lsn=lsns[0].as_py() or None,
             )
             raise UnstorableError(
-                f"{what}. What came before it is in segments, and trying again will not help: make a new slot behind it, "
-                "load the tables again, and capture into another directory"
+                f"{what}. What came before it is in segments, and trying again will not help: make a new slot behind "
+                "it, load the tables again, and capture into another directory"
             ) from problem
         if tagged is None:
             self._pass(len(payloads))
