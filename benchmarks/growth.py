@@ -120,6 +120,21 @@ CURVES: dict[str, Curve] = {
     "prepared transactions open, calls of 10 messages": Curve(
         lambda n: shapes.open_prepared(n, 500, 8), "message", (1, 10, 100, 1_000), (10_000,)
     ),
+    "prepared transactions of one name": Curve(
+        shapes.namesakes, "message", (10, 100, 1_000, 10_000), (100_000,)
+    ),
+    "Relations in subtransactions, rolled back": Curve(
+        shapes.subtransactions_with_relations, "message", (10, 100, 1_000, 10_000), (100_000,)
+    ),
+    "bad boundaries, with as many relations and streams": Curve(
+        shapes.damaged, "message", (10, 100, 1_000, 10_000)
+    ),
+    "relations of a Truncate, tagged": Curve(
+        lambda n: shapes.tagged_truncate(n, max(1, 10_000 // n)),
+        "row",
+        (1, 10, 100, 1_000, 10_000),
+        (100_000,),
+    ),
 }
 
 

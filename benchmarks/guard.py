@@ -62,6 +62,18 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
         lambda: shapes.subtransactions(8_000, True),
         1.1,
     ),
+    "prepared of one name": (lambda: shapes.namesakes(200), lambda: shapes.namesakes(4_000), 1.25),
+    "Relations in subtransactions": (
+        lambda: shapes.subtransactions_with_relations(200),
+        lambda: shapes.subtransactions_with_relations(4_000),
+        1.25,
+    ),
+    "bad boundaries": (lambda: shapes.damaged(200), lambda: shapes.damaged(2_000), 1.25),
+    "rows of a Truncate": (
+        lambda: shapes.tagged_truncate(100, 20),
+        lambda: shapes.tagged_truncate(2_000, 1),
+        1.25,
+    ),
     "Relations again": (lambda: shapes.resent(10, 2_000), lambda: shapes.resent(100, 20_000), 1.1),
 }
 

@@ -19,20 +19,24 @@ from pgoutput_fast.encode_messages import (
     encode_begin,
     encode_begin_prepare,
     encode_commit,
+    encode_commit_prepared,
     encode_insert,
     encode_prepare,
     encode_relation,
     encode_stream_abort,
     encode_stream_start,
     encode_stream_stop,
+    encode_truncate,
 )
 
 __all__ = [
     "Shape",
     "arrays",
     "columns",
+    "damaged",
     "first_seen",
     "long_cell",
+    "namesakes",
     "nulls",
     "one_of_many",
     "open_prepared",
@@ -41,6 +45,8 @@ __all__ = [
     "relations",
     "resent",
     "subtransactions",
+    "subtransactions_with_relations",
+    "tagged_truncate",
     "transactions",
     "versions",
 ]
@@ -59,16 +65,23 @@ class Shape:
         calls: the payloads of each call.
         units: how many messages, cells, bytes or calls that is: what the cost is divided by.
         table: what is asked for of what each call gives.
+        options: of the decoder, if none are given.
+        tags: whether the calls are tagged, and not decoded.
     """
 
     known: list[bytes]
     calls: list[pa.Array]
     units: int
     table: str | None = None
+    options: pgo.Options | None = None
+    tags: bool = False
 
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
         """Decodes all calls, on a decoder that knows what it must."""
-        decoder = pgo.Decoder(options)
+        if self.tags:
+            _, state = pgo.tag(self.known)
+            return lambda: [pgo.tag(call, state) for call in self.calls].clear()
+        decoder = pgo.Decoder(options or self.options)
         decoder.decode(self.known)
 
         def run() -> None:
@@ -201,6 +214,43 @@ def subtransactions(count: int, aborted: bool) -> Shape:
     ends = [encode_stream_abort(1000, 1001 + k) for k in range(count)] if aborted else []
     messages = [*start, *rows, *stop, *ends, encode_stream_abort(1000, 1000)]
     return Shape([BEGIN, _relation(0), COMMIT], [_array(messages)], len(messages))
+
+
+def subtransactions_with_relations(count: int) -> Shape:
+    """A streamed transaction with a Relation in each of `count` subtransactions, all aborted. Units: messages."""
+    body = _relation(0)[1:]
+    said = [b"R" + (1001 + k).to_bytes(4, "big") + body for k in range(count)]
+    ends = [encode_stream_abort(1000, 1001 + k) for k in reversed(range(count))]
+    messages = [encode_stream_start(1000, True), *said, encode_stream_stop(), *ends]
+    messages.append(encode_stream_abort(1000, 1000))
+    return Shape([BEGIN, _relation(0), COMMIT], [_array(messages)], len(messages))
+
+
+def namesakes(count: int) -> Shape:
+    """As many transactions are prepared under one name, and then committed. Units: messages."""
+    messages = []
+    for k in range(count):
+        messages += [
+            each(100, 148, 0, 1_000_000 + k, "gid") for each in (encode_begin_prepare, encode_prepare)
+        ]
+    messages += [encode_commit_prepared(200, 248, 0, 1_000_000 + k, "gid") for k in range(count)]
+    return Shape([], [_array(messages)], len(messages))
+
+
+def damaged(count: int) -> Shape:
+    """`count` bad boundaries while as many relations are described and streams open, in quarantine. Units: messages."""
+    known = [BEGIN, *map(_relation, range(count)), COMMIT]
+    for k in range(count):
+        known += [encode_stream_start(1000 + k, True), encode_stream_stop()]
+    messages = [b"C", BEGIN, COMMIT] * count
+    return Shape(known, [_array(messages)], len(messages), pgo.Options(on_error="quarantine"))
+
+
+def tagged_truncate(relations: int, truncates: int) -> Shape:
+    """Truncates of as many relations each, which are tagged. Units: rows."""
+    known = [BEGIN, *map(_relation, range(relations))]
+    message = encode_truncate(range(FIRST_OID, FIRST_OID + relations))
+    return Shape(known, [_array([message] * truncates)], relations * truncates, tags=True)
 
 
 def resent(relations: int, messages: int) -> Shape:

@@ -118,18 +118,37 @@ def test_the_guard_says_when_it_does_not_run(
     assert capsys.readouterr().out.startswith("bench-guard: NOT RUN, as valgrind is not installed")
 
 
+# Streams of boundaries and Relations only.
+_NO_CHANGES = {"transactions", "prepared of one name", "Relations in subtransactions", "bad boundaries"}
+
+
 @pytest.mark.parametrize("name", guard.FLAT)
 def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
     for make in guard.FLAT[name][:2]:
         shape = make()
-        decoder = pgo.Decoder()
+        decoder = pgo.Decoder(shape.options)
         decoder.decode(shape.known)
         changes, messages = 0, 0
         for call in shape.calls:
             changes += sum(each.batch.num_rows for each in decoder.decode(call).changes)
             messages += len(call)
         assert decoder.state.next_seq == len(shape.known) + messages
-        assert changes > 0 or name == "transactions"
+        assert changes > 0 or name in _NO_CHANGES
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prepared transactions of one name",
+        "Relations in subtransactions, rolled back",
+        "bad boundaries, with as many relations and streams",
+        "relations of a Truncate, tagged",
+    ],
+)
+def test_nothing_grows_with_what_is_open(name: str) -> None:
+    """Sixteen times as much of it, and a message takes as long: quadratic, it would take up to sixteen times as long."""
+    curve = growth.CURVES[name]
+    assert growth.measure(curve, 8_000) < 4 * growth.measure(curve, 500)
 
 
 def test_growth_over_short_streams() -> None:

@@ -214,8 +214,9 @@ def tag(
         state: where the tagging before stopped.
 
     Returns:
-        A record batch with TAGGED_SCHEMA, a row per message (a Truncate has one per relation), and the state to go on
-        with, whose `catalog` describes the relation versions.
+        A record batch with TAGGED_SCHEMA, a row per message, and the state to go on with, whose `catalog` describes the
+        relation versions. A Truncate has a row per relation: the first has the message as it came, each further one a
+        Truncate of its own relation alone.
 
     Raises:
         DecodeError: for a message that no state machine can take.

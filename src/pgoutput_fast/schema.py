@@ -43,6 +43,8 @@ METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("unrepresentable", pa.list_(pa.string())),
 )
 
+# A row per message; of a Truncate one per relation: the first has the message as it came, each further one a Truncate
+# of its own relation alone. So a row stands for itself, and the whole takes no more than some bytes per relation.
 TAGGED_SCHEMA = pa.schema(
     [
         ("seq", pa.int64()),

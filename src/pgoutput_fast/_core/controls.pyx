@@ -142,9 +142,9 @@ def control_messages(array, int context, bint settled):
         A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
         of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
         transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
-        (uint32 array) the xids. `lsn` is the highest LSN of non-transactional messages, 0 if there is none; `lsn_before`
-        the highest LSNs of those for which the context is not known, read as outside of a stream block and as inside of
-        one.
+        (uint32 array) the xids. `lsn` is the highest LSN of non-transactional messages, 0 if there is none;
+        `lsn_before` the highest LSNs of those for which the context is not known, read as outside of a stream block and
+        as inside of one.
     """
     cdef Payloads payloads = Payloads(array)
     cdef _Selection found = _Selection()
