@@ -116,7 +116,8 @@ def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database,
     assert hold_snapshot(base.dsn, slot, 60, os.getpid()) == held
     held.release()
     _wait_for(lambda: not is_alive(held.pid))
-    with subprocess.Popen(["sleep", "60"]) as other:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
         # As if the system had given the holder's pid to it.
         with _registered(base.dsn, slot, os.getpid()) as file:
             known = json.loads(file.read()) | {"pid": other.pid}
@@ -128,4 +129,6 @@ def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database,
         HeldSnapshot(**known).release()
         time.sleep(0.2)
         assert other.poll() is None
+    finally:
         other.kill()
+        other.wait()
