@@ -19,7 +19,8 @@ import pytest
 
 import pg
 from capturing import now, slot, streaming_dsn
-from pgoutput_fast.capture import Capture, Limits, Metrics, find_slot
+from pgoutput_fast.capture import Capture, Limits, Metrics, find_slot, metrics
+from pgoutput_fast.capture.metrics import Meter, reporting
 from pgoutput_fast.segments import list_segments
 
 __all__ = ["slot"]  # a fixture
@@ -173,3 +174,71 @@ def test_a_server_that_is_away_and_addresses_that_are_none(tmp_path: Path) -> No
         Capture(dsn, "gone", ["p"], tmp_path, metrics_address="here").run()
     with pytest.raises(psycopg2.OperationalError):
         Capture(dsn, "gone", ["p"], tmp_path, metrics_file=tmp_path / "no" / "where").run()
+
+
+@contextmanager
+def _page(meter: Meter) -> Iterator[tuple[str, int]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with reporting(meter, log_seconds=None, file=None, address=f"127.0.0.1:{port}"):
+        yield "127.0.0.1", port
+
+
+def _scraped(place: tuple[str, int]) -> str:
+    with urllib.request.urlopen(f"http://{place[0]}:{place[1]}/metrics", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def test_clients_that_say_nothing_do_not_hold_the_page() -> None:
+    meter = Meter("host=127.0.0.1 port=9 dbname=x user=x", "idle")
+    with _page(meter) as place:
+        before = threading.active_count()
+        idle = [socket.create_connection(place) for _ in range(300)]
+        try:
+            idle[-1].sendall(b"GET /metrics HT")
+            assert 'running{slot="idle"} 0' in _scraped(place)
+            assert threading.active_count() - before <= 17
+            # The first ones made room.
+            idle[0].settimeout(10)
+            assert idle[0].recv(1) == b""
+        finally:
+            for each in idle:
+                each.close()
+        assert 'running{slot="idle"} 0' in _scraped(place)
+
+
+def test_a_client_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert metrics._Page.timeout <= 10
+    monkeypatch.setattr(metrics._Page, "timeout", 0.3)
+    meter = Meter("host=127.0.0.1 port=9 dbname=x user=x", "idle")
+    with _page(meter) as place, socket.create_connection(place) as idle:
+        idle.settimeout(10)
+        assert idle.recv(1) == b""
+
+
+def test_pages_share_a_look_at_the_server(database: pg.Database, slot: str) -> None:
+    meter = Meter(database.dsn, slot)
+    looks = []
+    ask = meter._ask
+    meter._ask = lambda: looks.append(1) or ask()  # type: ignore[method-assign,func-returns-value]
+    with _page(meter) as place:
+        started = time.monotonic()
+        threads = [threading.Thread(target=_scraped, args=(place,)) for _ in range(10)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        for _ in range(10):
+            assert "server_lsn" in _scraped(place)
+        passed = time.monotonic() - started
+        assert len(looks) <= passed + 1
+        # They go on, and are of now again after a second.
+        time.sleep(1.1)
+        _scraped(place)
+        assert len(looks) >= 2
+    # Whoever asks the capture itself is told what is now.
+    at_least = len(looks) + 2
+    meter.read()
+    meter.read()
+    assert len(looks) == at_least

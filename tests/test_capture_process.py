@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 import pg
-from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
+from capturing import committed
+from pgoutput_fast.capture import Capture, CaptureError, Limits, Snapshot, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.segments import list_segments
 
@@ -128,6 +129,44 @@ def test_the_command_captures_through_sql_and_tells_metrics(
     )
     assert done.returncode == 1
     assert re.search("File too large.* has no room for another segment. Nothing is lost", done.stderr)
+
+
+def test_a_publication_whose_name_has_a_comma(base: pg.Database, slot: str, tmp_path: Path) -> None:
+    """By the command it is given alone; in the options of a stream it stands in quotes."""
+    pytest.importorskip("pyspark")
+    from pgoutput_fast.spark.snapshot_source import plan_snapshot
+    from pgoutput_fast.spark.stream_capture import known_with_server, settings_of
+
+    base.execute(
+        "CREATE TABLE apart (id int PRIMARY KEY)",
+        'CREATE PUBLICATION "Some, other" FOR TABLE apart',
+        "INSERT INTO apart VALUES (1)",
+    )
+    try:
+        given = {"dsn": base.dsn, "slot": slot, "path": str(tmp_path), "publication": 'p,"Some, other"'}
+        assert settings_of(given).publications == ("p", "Some, other")
+        assert known_with_server(given, ["public.apart"]).named("public.apart")
+        with pytest.raises(ValueError, match=r'option publication: .* such as shop,"b,c"'):
+            settings_of(given | {"publication": 'p,"Some, other'})
+        options = {
+            "mode": "snapshot",
+            "dsn": base.dsn,
+            "table": "public.apart",
+            "publication": '"Some, other"',
+        }
+        with Snapshot(base.dsn, ["Some, other"]) as snapshot:
+            held = {"snapshot": snapshot.name, "consistent_lsn": str(snapshot.consistent_lsn)}
+            assert plan_snapshot(options | held).table.name == "public.apart"
+        arguments = ["--dsn", base.dsn, "--slot", slot, "--path", str(tmp_path), "--until", "now"]
+        more = ["--publication", "p", "--publication", "Some, other"]
+        done = subprocess.run([*COMMAND, *arguments, *more], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        base.execute("INSERT INTO apart VALUES (2)")
+        done = subprocess.run([*COMMAND, *arguments, *more], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert committed(tmp_path).table("public.apart").column("id").to_pylist() == [1, 2]
+    finally:
+        base.execute('DROP PUBLICATION "Some, other"', "DROP TABLE apart")
 
 
 def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:

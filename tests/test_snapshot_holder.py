@@ -15,7 +15,7 @@ import pytest
 import pg
 from capturing import drop_when_free
 from pgoutput_fast.capture import SnapshotError, find_slot
-from pgoutput_fast.capture.snapshot_holder import hold_snapshot, is_alive
+from pgoutput_fast.capture.snapshot_holder import HeldSnapshot, _registered, hold_snapshot, is_alive
 
 ASK = """
 import os, sys
@@ -108,3 +108,26 @@ def test_nobody_takes_the_answer(base: pg.Database, slot: str) -> None:
         assert is_alive(held["pid"])
     _wait_for(lambda: not is_alive(held["pid"]))
     assert not _is_there(base, slot)
+
+
+def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database, slot: str) -> None:
+    held = hold_snapshot(base.dsn, slot, 60, os.getpid())
+    assert hold_snapshot(base.dsn, slot, 60, os.getpid()) == held
+    held.release()
+    _wait_for(lambda: not is_alive(held.pid))
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        # As if the system had given the holder's pid to it.
+        with _registered(base.dsn, slot, os.getpid()) as file:
+            known = json.loads(file.read()) | {"pid": other.pid}
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(known))
+        with pytest.raises(SnapshotError, match="exists"):
+            hold_snapshot(base.dsn, slot, 60, os.getpid())
+        HeldSnapshot(**known).release()
+        time.sleep(0.2)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import string
 
-__all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name"]
+__all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name", "split_names"]
+
+_LISTED = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s](?:[^,]*[^,\s])?)?)\s*(?=,|$)')
 
 # quote_ident quotes a name with $ in it, although SQL could read it bare.
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
@@ -193,6 +195,33 @@ def quote_identifier(name: str) -> str:
     if _PLAIN.fullmatch(name) and name not in _KEYWORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
+
+
+def split_names(text: str) -> list[str]:
+    """Names with commas between. One in double quotes may have commas itself, and a quote that is written twice; any
+    other is taken as it stands, blanks around it left out.
+
+    Raises:
+        ValueError: for quotes that do not end, or end within a name.
+
+    >>> split_names('shop, "b,c","so ""called"" one"')
+    ['shop', 'b,c', 'so "called" one']
+    """
+    names, at = [], 0
+    while at <= len(text):
+        match = _LISTED.match(text, at)
+        if match is None:
+            raise ValueError(
+                "names with commas between were expected; one that has a comma itself stands in double quotes, such as "
+                'shop,"b,c"'
+            )
+        quoted, plain = match.groups()
+        if quoted is not None:
+            names.append(quoted.replace('""', '"'))
+        elif plain:
+            names.append(plain)
+        at = match.end() + 1
+    return names
 
 
 def quote_qualified_name(namespace: str, name: str) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.published import of_publications, of_table, read_tables
-from pgoutput_fast.capture.session import Server, read_server, session
+from pgoutput_fast.capture.session import Server, read_server, session, with_identifier
 from pgoutput_fast.capture.slots import Slot, read_slots
 from pgoutput_fast.lists import expect_list
 
@@ -66,6 +67,10 @@ def check(
     with session(dsn) as cursor:
         server = read_server(cursor)
         found = list(_of_server(cursor, server))
+        try:
+            server = with_identifier(server, dsn)
+        except CaptureError as problem:
+            found.append(Finding("error", "pg_control_system()", *str(problem).split(". ", 1)))
         slots = read_slots(cursor)
         known = next((each for each in slots if each.name == slot), None)
         if slot is not None:

@@ -7,13 +7,15 @@ import http.server
 import logging
 import os
 import secrets
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 
@@ -32,6 +34,10 @@ _RATE_SECONDS = 10.0
 _MOST_LOOKS = 1000
 # A server that does not answer must not keep a report waiting for ever.
 _ASK_SECONDS = 5
+# Pages that are asked for within this time share one look at the server.
+_SHARED_SECONDS = 1.0
+# So many clients of the page have a thread; so long one may say nothing.
+_MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,8 @@ class Meter:
         # (monotonic seconds, messages, bytes) and (monotonic seconds, the server's position)
         self._samples: deque[tuple[float, int, int]] = deque()
         self._looks: deque[tuple[float, int]] = deque(maxlen=_MOST_LOOKS)
+        self._asking = threading.Lock()
+        self._answer: _Answer | None = None
 
     @contextmanager
     def session(self, progress: Callable[[], Progress]) -> Iterator[None]:
@@ -174,10 +182,15 @@ class Meter:
             here.committed_at or before.committed_at,
         )
 
-    def read(self) -> Metrics:
-        """How it stands now; asks the server, through a session of its own."""
-        asked = self._ask()
+    def read(self, within_seconds: float = 0.0) -> Metrics:
+        """How it stands now; asks the server, through a session of its own.
+
+        Args:
+            within_seconds: what another call heard of the server so short a time ago will do.
+        """
+        answer = self._answered(within_seconds)
         now = time.monotonic()
+        asked = answer.said
         with self._lock:
             total, running = self._total(), self._progress is not None
             self._samples.append((now, total.messages, total.nbytes))
@@ -189,18 +202,31 @@ class Meter:
             acknowledged = server = kept = lag = seconds = None
             if asked is not None:
                 acknowledged, server, kept, server_time = asked
-                self._looks.append((now, server))
+                if answer.is_new:
+                    self._looks.append((answer.at, server))
                 lag = max(server - acknowledged, 0) if acknowledged is not None else None
                 durable = max(total.durable_lsn, acknowledged or 0)
                 bounds = [now - at for at, position in self._looks if position <= durable]
                 if total.committed_at is not None:
-                    bounds.append((server_time - total.committed_at) / 1e6)
+                    bounds.append((server_time - total.committed_at) / 1e6 + now - answer.at)
                 seconds = max(min(bounds), 0.0) if bounds else None
             return Metrics(
                 self._slot, running, self._sessions, total.messages, total.nbytes, *rates, total.segments,
                 max(total.messages - total.stored, 0), total.durable_lsn, acknowledged, server, lag, seconds, kept,
                 total.open_transactions,
             )  # fmt: skip
+
+    def _answered(self, within_seconds: float) -> _Answer:
+        """What the server says; those who may share an answer wait for one that is being asked for."""
+        if within_seconds <= 0:
+            return _Answer(time.monotonic(), self._ask(), True)
+        with self._asking:
+            last = self._answer
+            if last is not None and time.monotonic() - last.at < within_seconds:
+                return replace(last, is_new=False)
+            said = self._ask()
+            self._answer = _Answer(time.monotonic(), said, True)
+            return self._answer
 
     def _ask(self) -> tuple[int | None, int, int | None, int] | None:
         """(acknowledged, the server's end, bytes kept, the server's clock)"""
@@ -213,6 +239,21 @@ class Meter:
         except psycopg2.Error:
             return None
         return (found.confirmed_flush_lsn, position, found.kept_bytes, clock) if found else None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the server said.
+
+    Attributes:
+        at: monotonic seconds.
+        said: as `_ask` gives it.
+        is_new: whether it was not told before.
+    """
+
+    at: float
+    said: tuple[int | None, int, int | None, int] | None
+    is_new: bool
 
 
 _SERVER = """
@@ -294,12 +335,13 @@ def _put(meter: Meter, file: Path) -> None:
 
 class _Page(http.server.BaseHTTPRequestHandler):
     meter: Meter
+    timeout = _CLIENT_SECONDS  # of each read and write
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] not in ("/", "/metrics"):
             self.send_error(404)
             return
-        body = self.meter.read().to_prometheus().encode()
+        body = self.meter.read(_SHARED_SECONDS).to_prometheus().encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -310,13 +352,56 @@ class _Page(http.server.BaseHTTPRequestHandler):
         """Not a word: a page is asked for every few seconds."""
 
 
+class _PageServer(http.server.ThreadingHTTPServer):
+    """Serves a bounded number of clients. One more takes the place of the one that has been there longest: who asks
+    for the page and reads it is gone in a moment, who only connects makes room."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any) -> None:
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._clients: dict[Any, None] = {}  # in the order in which they came
+        self._changing = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        while not self._room.acquire(timeout=0.01 if self._clients else _CLIENT_SECONDS):
+            with self._changing:
+                longest = next(iter(self._clients), None)
+                self._clients.pop(longest, None)
+                if longest is not None:
+                    with contextlib.suppress(OSError):
+                        longest.shutdown(socket.SHUT_RDWR)
+        with self._changing:
+            self._clients[request] = None
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread to be had
+            self._left(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._left(request)
+
+    def _left(self, request: Any) -> None:
+        with self._changing:
+            self._clients.pop(request, None)
+        self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Not a word: a client that has gone is no news."""
+
+
 @contextmanager
 def _server(meter: Meter, address: str) -> Iterator[http.server.ThreadingHTTPServer]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"the address of metrics must be host:port, not {address!r}")
-    server = http.server.ThreadingHTTPServer((host, int(port)), type("Page", (_Page,), {"meter": meter}))
-    server.daemon_threads = True
+    server = _PageServer((host, int(port)), type("Page", (_Page,), {"meter": meter}))
     try:
         yield server
     finally:

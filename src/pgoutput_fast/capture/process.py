@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import psycopg2
@@ -20,6 +20,7 @@ from pgoutput_fast.capture.run import Capture, CaptureError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import find_slot
 from pgoutput_fast.lsn import Lsn, parse_lsn
+from pgoutput_fast.segment_paths import shown
 
 __all__ = ["CaptureProcess", "Settings"]
 
@@ -29,7 +30,7 @@ _STOP_SECONDS = 30.0
 _AHEAD_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Settings:
     """What a capture is told, as it goes to another process.
 
@@ -39,6 +40,8 @@ class Settings:
         more: other keyword arguments of `Capture`; `retention` as `Retention` has it, by name.
         until_lsn, retry_seconds: as `Capture.run` has them.
 
+    >>> Settings("password=secret", "s", ("p",), "d", until_lsn=7)
+    Settings(dsn=..., slot='s', publications=('p',), directory='d', limits={}, more={}, until_lsn=7, retry_seconds=None)
     >>> Settings.from_dict(Settings("", "s", ("p",), "d", {"rows": 7}).to_dict()).limits
     {'rows': 7}
     """
@@ -55,6 +58,15 @@ class Settings:
     def __post_init__(self) -> None:
         if self.until_lsn is not None:
             object.__setattr__(self, "until_lsn", parse_lsn(self.until_lsn))
+
+    def __repr__(self) -> str:
+        # Neither the dsn nor the directory's URI may say a password where it is printed.
+        given = {
+            each.name: shown(self.directory) if each.name == "directory" else getattr(self, each.name)
+            for each in fields(self)
+            if each.name != "dsn"
+        }
+        return f"Settings(dsn=..., {', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""

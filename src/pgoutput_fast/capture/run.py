@@ -38,7 +38,7 @@ from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.pull import Pull, pull_into
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.retention import Retention
-from pgoutput_fast.capture.session import position_of, read_position, read_server, session
+from pgoutput_fast.capture.session import position_of, read_position, read_server, session, with_identifier
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
@@ -397,7 +397,7 @@ class Capture:
         """What is captured; the slot is created if this is the beginning."""
         has_begun = newest is not None or noted.lsn is not None
         with session(self._dsn) as cursor:
-            server = read_server(cursor)
+            server = with_identifier(read_server(cursor), self._dsn)
             position = read_position(cursor)
             found = next(iter(read_slots(cursor, self._slot)), None)
         if not has_begun:

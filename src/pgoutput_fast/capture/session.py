@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
+from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.lsn import Lsn, parse_lsn
 
 __all__ = [
     "PINS",
+    "DsnError",
     "Server",
     "connect",
     "current_lsn",
@@ -22,6 +24,7 @@ __all__ = [
     "read_position",
     "read_server",
     "session",
+    "with_identifier",
 ]
 
 # Text cells follow the session that decodes. These are the settings under which text means one thing.
@@ -60,7 +63,8 @@ class Server:
 
     Attributes:
         version: such as 180001 for 18.1, and 100023 for 10.23.
-        system_identifier: of the cluster; a copy has the same.
+        system_identifier: of the cluster; a copy has the same. Empty if the user may not read it: see
+            `with_identifier`.
         database: its name.
         in_recovery: whether it is a standby.
         settings: those that matter for decoding, as `SHOW` prints them.
@@ -78,6 +82,65 @@ class Server:
         return self.version // 10000
 
 
+class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
+    """A connection string that libpq cannot read, or would not read as it is meant. It is not repeated, and no piece of
+    it: that may be a password."""
+
+
+# What libpq says, without the pieces that it repeats.
+_WRONG = (
+    ('missing "="', 'a word has no "=" behind it; a value with blanks stands in single quotes'),
+    ("unterminated quoted string", "a quote does not end"),
+    ("forbidden value", "%00 is in it"),
+    ("percent-encoded", "a % is not followed by two hexadecimal digits; a % itself is written %25"),
+    ("separator", "the options behind ? are not of the form name=value, with & between"),
+    ("matching", 'the address of a host has no "]" at its end'),
+    ("unexpected character", "behind the address of a host there is neither a port nor a path"),
+    ("URI query parameter", "libpq knows no option of a name behind ?"),
+    (
+        "connection option",
+        "libpq knows no option of a name in it; a value with blanks stands in single quotes",
+    ),
+)
+
+
+def _parsed(dsn: str) -> dict[str, str]:
+    """What a connection string says.
+
+    Raises:
+        DsnError: if it cannot be read.
+    """
+    wrong: str | None
+    try:
+        given: dict[str, str] = psycopg2.extensions.parse_dsn(dsn)
+    except psycopg2.ProgrammingError as problem:
+        said = str(problem)
+        wrong = next(
+            (what for sign, what in _WRONG if sign in said), "libpq does not say more without its text"
+        )
+    else:
+        wrong = _misread(given, is_uri="://" in dsn)
+    if wrong is not None:
+        raise DsnError(f"the connection string (dsn) cannot be read: {wrong}")
+    return given
+
+
+def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
+    """What says that a password was taken for something else, which errors of libpq would repeat; None if nothing."""
+    hosts = given.get("host", "").split(",")
+    ports = given.get("port", "").split(",")
+    in_host = any("@" in host[1:] and not host.startswith("/") for host in hosts)
+    in_database = is_uri and "@" in given.get("dbname", "") and "user" not in given
+    if in_host or in_database or not all(not port or port.isdecimal() for port in ports):
+        return (
+            "its host or port is none. In a URI the characters @ / : ? # and % of a user or password are written "
+            "%40 %2F %3A %3F %23 and %25"
+            if is_uri
+            else "its host or port is none"
+        )
+    return None
+
+
 def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     """A pinned psycopg2 connection; autocommitting, or a logical walsender's.
 
@@ -89,8 +152,9 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
+        DsnError: for a string that cannot be read.
     """
-    given = psycopg2.extensions.parse_dsn(dsn)
+    given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
     # Behind the user's own, so that the pins hold.
     options = f"{given.pop('options', '')} {pins}".strip()
@@ -156,6 +220,38 @@ def read_server(cursor: Any) -> Server:
         cursor.execute("SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()")
         identifier = cursor.fetchone()[0]
     return Server(version, identifier, database, in_recovery, settings)
+
+
+def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server:
+    """The same server, its identifier asked of a walsender if the user may not call `pg_control_system()`.
+
+    Args:
+        server: as `read_server` gives it.
+        dsn: of the database.
+        replication: a connection that speaks the replication protocol, if there is one; else one is made.
+
+    Raises:
+        CaptureError: if there is no way: two servers could not be told apart. The message says what to grant.
+    """
+    if server.system_identifier:
+        return server
+    connection = replication
+    try:
+        if connection is None:
+            connection = connect(dsn, replication=True)
+        with connection.cursor() as cursor:
+            cursor.execute("IDENTIFY_SYSTEM")
+            identifier = str(cursor.fetchone()[0])
+    except psycopg2.Error as problem:
+        raise CaptureError(
+            "the server does not say which one it is, so that another one could be taken for it. Let the user read "
+            "it, as a superuser in this database: GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO ...; or "
+            f"give it the attribute REPLICATION and a walsender, which says so, too (it said: {str(problem).strip()})"
+        ) from None
+    finally:
+        if connection is not None and replication is None:
+            connection.close()
+    return replace(server, system_identifier=identifier)
 
 
 def current_lsn(dsn: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 import psycopg2.errors
 
-from pgoutput_fast.capture.session import Server, connect, read_server, session
+from pgoutput_fast.capture.session import Server, connect, read_server, session, with_identifier
 from pgoutput_fast.capture.slots import check_name, check_slot, drop_slot
 from pgoutput_fast.lsn import parse_lsn
 
@@ -105,6 +105,7 @@ def export_snapshot(
     check_slot(server.major, two_phase=two_phase, failover=failover)
     connection = connect(dsn, replication=True)
     try:
+        server = with_identifier(server, dsn, connection)
         with connection.cursor() as cursor, _cancelled_unless(wanted, connection, name):
             cursor.execute(_command(name, server.major, slot is None, two_phase, failover))
             created, point, snapshot, _ = cursor.fetchone()

@@ -41,15 +41,24 @@ class HeldSnapshot:
         consistent_lsn: it shows what committed before.
         slot: the slot that begins there.
         pid: the process.
+        started: when it began, as `started_at` has it: a process that has the pid later is another one.
     """
 
     name: str
     consistent_lsn: int
     slot: str
     pid: int
+    started: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the process is still there, and is that one."""
+        return is_alive(self.pid) and self.started != "" and started_at(self.pid) == self.started
 
     def release(self) -> None:
         """Ends the process, and with it the snapshot."""
+        if not self.is_held:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGTERM)
 
@@ -73,7 +82,7 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
         known = file.read()
         if known:
             held = HeldSnapshot(**json.loads(known))
-            if is_alive(held.pid):
+            if held.is_held:
                 return held
         held = _start(dsn, slot, seconds, for_pid)
         file.seek(0)
@@ -88,7 +97,8 @@ def _registered(dsn: str, slot: str, for_pid: int | None) -> IO[str]:
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.stat().st_uid != os.getuid():
         raise RuntimeError(f"{directory} belongs to somebody else")
-    key = hashlib.sha256(f"{dsn}\0{slot}\0{for_pid}".encode()).hexdigest()[:32]
+    of = None if for_pid is None else started_at(for_pid)
+    key = hashlib.sha256(f"{dsn}\0{slot}\0{for_pid}\0{of}".encode()).hexdigest()[:32]
     file = open(directory / f"{key}.json", "a+")  # noqa: SIM115
     fcntl.flock(file, fcntl.LOCK_EX)
     file.seek(0)
@@ -135,6 +145,16 @@ def is_alive(pid: int) -> bool:
     return _field(pid, "stat") != "Z"
 
 
+def started_at(pid: int) -> str | None:
+    """When a process began, as the system counts; None if there is none. With its pid this names it for good."""
+    started = _field(pid, "lstart")
+    try:
+        # Linux counts from when it was started itself.
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else None
+    except OSError:
+        return started
+
+
 def java_above() -> int | None:
     """The Java virtual machine that this process works for, None if there is none."""
     pid = os.getpid()
@@ -149,12 +169,13 @@ def java_above() -> int | None:
 
 
 def _field(pid: int, name: str) -> str | None:
-    """What the system says of a process: `stat` (one letter), `ppid` or `comm`."""
+    """What the system says of a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
     try:
         # The name stands in parentheses, and may have some itself.
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         values = rest.split()
-        return {"stat": values[0], "ppid": values[1], "comm": head.partition("(")[2]}[name]
+        known = {"stat": values[0], "ppid": values[1], "lstart": values[19], "comm": head.partition("(")[2]}
+        return known[name]
     except FileNotFoundError:
         if Path("/proc/self/stat").exists():
             return None
@@ -172,9 +193,12 @@ def main() -> None:
         # So that who started this one has no child left.
         os._exit(0)
     deadline = time.monotonic() + task["seconds"]
+    for_pid = task["for_pid"]
+    of = None if for_pid is None else started_at(for_pid)
 
     def wanted() -> bool:
-        return time.monotonic() < deadline and (task["for_pid"] is None or is_alive(task["for_pid"]))
+        is_wanted = for_pid is None or (is_alive(for_pid) and started_at(for_pid) == of)
+        return time.monotonic() < deadline and is_wanted
 
     try:
         # Who asked says nothing before there is an answer: what can be read is that it is gone.
@@ -186,7 +210,9 @@ def main() -> None:
         print(json.dumps({"error": said, "refused": isinstance(problem, SnapshotError)}), flush=True)
         return
     export = holder.export
-    held = HeldSnapshot(export.name, export.consistent_lsn, export.slot, os.getpid())
+    held = HeldSnapshot(
+        export.name, export.consistent_lsn, export.slot, os.getpid(), started_at(os.getpid()) or ""
+    )
     if not _is_taken(json.dumps(asdict(held)), wanted):
         holder.drop()
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -52,7 +52,7 @@ _BATCH_ROWS, _BATCH_BYTES, _WAITING = 10_000, 1 << 26, 4
 class SnapshotPlan:
     """What is settled when a query is planned."""
 
-    dsn: str
+    dsn: str = field(repr=False)  # with a password, perhaps
     snapshot: str
     table: SnapshotTable
     catalog: Catalog
@@ -108,7 +108,7 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
 class _Asked:
     """The options, parsed."""
 
-    dsn: str
+    dsn: str = field(repr=False)  # with a password, perhaps
     table: str
     named: tuple[str, str]
     publications: tuple[str, ...]

@@ -10,6 +10,7 @@ from pgoutput_fast.capture.described import describe_missing
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.session import current_lsn
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.names import split_names
 from pgoutput_fast.segment_stream import SegmentStream
 
 __all__ = ["OwnCapture", "known_with_server", "settings_of"]
@@ -29,7 +30,10 @@ def settings_of(given: Mapping[str, str]) -> Settings:
     missing = [name for name in ("slot", "publication") if not given.get(name, "").strip()]
     if missing:
         raise ValueError(f"with dsn the query captures what it reads, and needs the option {missing[0]}")
-    publications = tuple(name.strip() for name in given["publication"].split(",") if name.strip())
+    try:
+        publications = tuple(split_names(given["publication"]))
+    except ValueError as problem:
+        raise ValueError(f"option publication: {problem}") from None
     try:
         more = json.loads(given.get("capture", "{}"))
         limits = {name: more.pop(name) for name in _LIMITS if name in more}
