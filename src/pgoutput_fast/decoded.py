@@ -68,8 +68,9 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     import numpy as np
 
-    # As floats, which is what pyarrow makes of them, large integers would be others.
-    whole = np.frombuffer(column.buffers()[1], column.type.to_pandas_dtype())
+    # As floats, which is what pyarrow makes of them, large integers would be others. Arrow and NumPy call integers the
+    # same; pyarrow's own way from type to type wants pandas.
+    whole = np.frombuffer(column.buffers()[1], np.dtype(str(column.type)))
     values = whole[column.offset : column.offset + len(column)]
     return np.ma.MaskedArray(values, column.is_null().to_numpy(zero_copy_only=False))
 

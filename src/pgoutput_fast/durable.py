@@ -59,8 +59,8 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             if made:
                 os.sync()
         except OSError as problem:
-            # A file system that cannot be written to, such as / in a container, has nothing of ours to lose.
-            if made or problem.errno not in (errno.EROFS, errno.EINVAL):
+            # Of directories that were there, some cannot be fsynced at all, such as those that only can be read.
+            if made or problem.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
 
 

@@ -163,8 +163,11 @@ class _Directory(Store):
     def harden(self) -> None:
         with os.scandir(self._root) as found:
             below = [self._root / each.name for each in found if each.is_dir(follow_symlinks=False)]
-        for directory in [self._root, *below]:
-            fsync(directory)
+        fsync(self._root)
+        for directory in below:
+            # What may not be read, such as lost+found, was not written by this user.
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                fsync(directory)
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         found: list[Entry] = []
