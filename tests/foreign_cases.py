@@ -6,6 +6,7 @@ It is a process of its own, for what is read beyond a buffer's end kills it.
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import mmap
 import struct
@@ -155,6 +156,51 @@ def stream_short_lsn() -> Any:
 
 def tag_short_validity() -> Any:
     return pgo.tag(array_of(pa.binary(), 1 << 20, [b"\xff", ints(*[0] * ((1 << 20) + 1)), b""]))
+
+
+# ---- Arrow's C interface -------------------------------------------------------------------------------------------
+
+
+class Foreign:
+    """What another library has: nothing but __arrow_c_array__, with three numbers of the struct as it likes."""
+
+    def __init__(self, array: pa.Array, length: int, nulls: int = 0, offset: int = 0) -> None:
+        self.array, self.numbers = array, (length, nulls, offset)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        schema, capsule = self.array.__arrow_c_array__(requested_schema)
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.memmove(get(capsule, b"arrow_array"), longs(*self.numbers), 24)
+        return schema, capsule
+
+
+LSNS = pa.array(range(N), pa.int64())
+
+
+def c_interface_of_negative_length() -> Any:
+    return pgo.decode(WAL, lsn=Foreign(LSNS, -1))
+
+
+def c_interface_of_negative_offset() -> Any:
+    return pgo.decode(WAL, lsn=Foreign(LSNS, N, offset=-(1 << 40)))
+
+
+def c_interface_of_impossible_length() -> Any:
+    return pgo.decode(WAL, lsn=Foreign(LSNS, (1 << 63) - 1))
+
+
+def c_interface_of_negative_nulls() -> Any:
+    return pgo.decode(WAL, lsn=Foreign(LSNS, N, nulls=-7))
+
+
+def c_interface_of_nulls_without_validity() -> Any:
+    return pgo.decode(WAL, lsn=Foreign(LSNS, N, nulls=3))
+
+
+def sound_c_interface() -> Any:
+    offered = pgo.decode(pa.array(Foreign(pa.array(WAL, pa.binary()), N)), lsn=Foreign(LSNS, N))
+    return ids(offered) == [*range(40)]
 
 
 # ---- decode_tagged -------------------------------------------------------------------------------------------------
@@ -340,7 +386,7 @@ def sound_views() -> Any:
     return ids(pgo.decode(long)) == ids(pgo.decode(pa.chunked_array([long[:5], long[5:]]))) == [*range(40)]
 
 
-CASES = {name: case for name, case in globals().items() if name.startswith(("decode_", "unframe_", "stream_short", "tag", "state_", "spill_", "sound_")) and callable(case)}  # fmt: skip
+CASES = {name: case for name, case in globals().items() if name.startswith(("decode_", "unframe_", "stream_short", "tag", "state_", "c_interface_", "spill_", "sound_")) and callable(case)}  # fmt: skip
 del CASES["tagged"]
 
 

@@ -121,6 +121,8 @@ def described(oid: int, typmod: int, types: Types) -> Kind:
 
 def convert(kind: Kind, binary: bool, raw: bytes) -> Value:
     problems: list[tuple[str, bool]] = []
+    if binary and kind != PgType("numeric") and announced_text(kind, raw) > 147_460 + 32 * len(raw):
+        return Value(None, "numerics that would become too much text", unrepresentable=True)
     try:
         value = read(kind, binary, raw, problems)
     except NoArrowFormError as problem:
@@ -183,6 +185,55 @@ def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
     nulls = elements.count(None)
     if nulls * places(kind) > places(kind) + 32 * len(elements) + 4 * (len(elements) - nulls) * places(kind):
         raise NoArrowFormError("array of too many null composites")
+
+
+def announced_text(kind: Kind, raw: bytes | None) -> int:
+    """Characters before and behind the point that the headers of a binary value's numerics announce; 0 if malformed.
+
+    (The decoder calls a malformed value that announces too many malformed, as reading it here does.)
+    """
+    try:
+        return sum(text_of_header(header) for header in numeric_headers(kind, raw))
+    except MalformedError:
+        return 0
+
+
+def text_of_header(header: bytes) -> int:
+    if len(header) < 8 or Reader(header[4:6]).u16() not in (0, 0x4000):
+        return 0
+    weight, scale = Reader(header[2:4]).i16(), Reader(header[6:8]).u16()
+    return max(1, 4 * (weight + 1)) + 1 + scale
+
+
+def numeric_headers(kind: Kind, raw: bytes | None) -> list[bytes]:
+    """The first bytes of every numeric in a binary value that becomes a string."""
+    if raw is None:
+        return []
+    if isinstance(kind, PgType):
+        if kind.name != "numeric" or scalars.precision_and_scale(kind.typmod):
+            return []
+        if not kind.is_list:
+            return [raw[:8]]
+        inner: list[tuple[Kind, bytes | None]]
+        of: Kind = PgType(kind.name, kind.typmod)
+    try:
+        if isinstance(kind, PgType):
+            inner = [(of, each) for each in scalars.binary_elements(kind, raw)[0]]
+        elif kind.shape == "list":
+            split = scalars.binary_elements(PgType("", is_list=True, element_oid=kind.element_oid), raw)
+            inner = [(kind.parts[0], each) for each in split[0]]
+        elif kind.shape == "multirange":
+            inner = [(kind.parts[0], each) for each in binary_multirange(raw)]
+        elif kind.shape == "range":
+            found = binary_range(raw)
+            inner = [(kind.parts[0], found.lower), (kind.parts[0], found.upper)]
+        elif kind.shape == "composite":
+            inner = list(zip(kind.parts, binary_record(raw, kind.oids), strict=True))
+        else:
+            inner = []
+    except NoArrowFormError:
+        return []
+    return [header for of, each in inner for header in numeric_headers(of, each)]
 
 
 def part(kind: Kind, binary: bool, raw: bytes | None, problems: list[tuple[str, bool]]) -> Any:

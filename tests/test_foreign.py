@@ -43,6 +43,9 @@ SAYS = {
     "tagged_table_with_wild_payload": ("ValueError", r"column payload of tagged payloads: .*slot 20"),
     "tagged_committed_wild_outcomes": ("ValueError", r"column outcome of outcomes: " + SHORT),
     "tagged_committed_kinds_that_are_null": ("ValueError", "column kind of tagged payloads cannot be null"),
+    "c_interface_of_negative_length": ("ValueError", r"lsn: .*its length is negative"),
+    "c_interface_of_negative_offset": ("ValueError", r"lsn: .*it begins at -"),
+    "c_interface_of_nulls_without_validity": ("TypeError", "lsn must be integers"),
     "state_with_wild_rows": ("ValueError", r"not a stream state: what it holds back is damaged .*payload"),
     "spill_file_with_wild_rows": ("SpillError", r"cannot be read .*column payload of batch 0"),
 }

@@ -221,6 +221,8 @@ _REASONS = {
     70: "the value does not fit {arrow}",
     84: "the composite's fields are not those that the catalog knows: enrich it again",
     85: "an array of so many null composites has no {arrow} form",
+    86: "the value's numerics have so many digits for so few bytes that their text is not made: have them sent as "
+    "text, or decode them as float64 or decimals",
     128: "an array's lower bound other than 1 has no Arrow form",
 }
 

@@ -29,14 +29,16 @@ def checked(array: pa.Array, what: str, *, full: bool = False) -> pa.Array:
     """
     try:
         return _checked(array, full)
-    except (ValueError, SystemError, pa.ArrowException) as problem:
-        # SystemError is what pyarrow makes of a length of -1.
+    except SystemError:
+        # What Python makes of a length below 0.
+        raise ValueError(f"{what}: the Arrow array is damaged: its length is negative") from None
+    except (ValueError, pa.ArrowException) as problem:
         raise ValueError(f"{what}: the Arrow array is damaged: {problem}") from None
 
 
 def _checked(array: pa.Array, full: bool) -> pa.Array:
-    if array.offset < 0 or len(array) < 0:
-        raise ValueError(f"it begins at {array.offset} and has {len(array)} values")
+    if array.offset < 0:
+        raise ValueError(f"it begins at {array.offset}")
     if len(array) == 0:
         return pa.array([], array.type)
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):

@@ -18,6 +18,12 @@ from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 __all__ = ["Options"]
 
 
+# Offsets of strings and lists are int32, and a message of 1 GiB may come before a batch is closed. A row has 16 bytes
+# in `_change_type` at most.
+_MOST_BYTES = 1 << 30
+_MOST_ROWS = 1 << 26
+
+
 @dataclass(frozen=True)
 class Options:
     """How to decode. Immutable; the same options serve any number of decoders and pickle to any executor.
@@ -41,8 +47,9 @@ class Options:
         extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
         metadata_prefix: what the names of the metadata columns begin with.
         threads: at most this many threads decode, the calling one included. What comes out is the same for any number.
-        batch_rows: most rows of a record batch (at least 2).
-        batch_bytes: a record batch is closed once it, or the messages that went into it, hold this many bytes.
+        batch_rows: most rows of a record batch (at least 2, at most 2^26: Arrow's offsets have 31 bits).
+        batch_bytes: a record batch is closed once it, or the messages that went into it, hold this many bytes (at most
+            2^30).
         memory_limit: in the committed view, most bytes of changes that wait in memory for their commit. What is beyond
             goes to files.
         spill_directory: where those files lie; made if it is not there. None is a temporary directory of the decoder's
@@ -103,8 +110,8 @@ class Options:
         if not isinstance(self.metadata_prefix, str):
             raise ValueError("metadata_prefix must be a str")
         _at_least("threads", self.threads, 1)
-        _at_least("batch_rows", self.batch_rows, 2)
-        _at_least("batch_bytes", self.batch_bytes, 1)
+        _at_least("batch_rows", self.batch_rows, 2, _MOST_ROWS)
+        _at_least("batch_bytes", self.batch_bytes, 1, _MOST_BYTES)
         _at_least("memory_limit", self.memory_limit, 1)
         if self.spill_directory is not None:
             directory = os.fspath(self.spill_directory)
@@ -194,6 +201,8 @@ def _one_of(name: str, value: Any, *allowed: str) -> None:
         raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _at_least(name: str, value: Any, least: int) -> None:
+def _at_least(name: str, value: Any, least: int, most: int | None = None) -> None:
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an int of at least {least}, not {value!r}")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be an int of at most {most}, not {value!r}")

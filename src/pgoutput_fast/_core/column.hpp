@@ -14,6 +14,9 @@ namespace pgo {
 
 enum class Layout : uint8_t { BITS, FIXED, BYTES, LIST, STRUCT };
 
+// Where a column has numerics that are printed: it is one, or they lie in its elements, bounds or fields.
+enum class Numerics : uint8_t { NONE, ITSELF, IN_ARRAY, IN_MULTIRANGE, IN_RANGE, IN_COMPOSITE };
+
 // The bytes that a block's cells point into. Nothing at or behind `end` may be read.
 struct Source {
     const uint8_t* base;
@@ -65,6 +68,7 @@ struct Column {
     Convert binary = nullptr;
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
+    Numerics numerics = Numerics::NONE;
     size_t leaves = 0;   // of a list of composites or ranges: places that an element takes
     std::unique_ptr<Column> child;
     std::vector<std::unique_ptr<Column>> fields;

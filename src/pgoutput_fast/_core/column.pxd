@@ -26,6 +26,14 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         LIST "pgo::Layout::LIST"
         STRUCT "pgo::Layout::STRUCT"
 
+    ctypedef enum Numerics "pgo::Numerics":
+        NO_NUMERICS "pgo::Numerics::NONE"
+        NUMERIC_ITSELF "pgo::Numerics::ITSELF"
+        IN_ARRAY "pgo::Numerics::IN_ARRAY"
+        IN_MULTIRANGE "pgo::Numerics::IN_MULTIRANGE"
+        IN_RANGE "pgo::Numerics::IN_RANGE"
+        IN_COMPOSITE "pgo::Numerics::IN_COMPOSITE"
+
     cdef cppclass Source:
         const uint8_t* base
         const uint8_t* end
@@ -54,6 +62,7 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         int scale
         uint32_t element_oid
         uint32_t patience
+        Numerics numerics
         size_t leaves
         unique_ptr[Column] child
         size_t rows
@@ -75,6 +84,8 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
 
     void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                        Issues& issues) except +
+    void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
+                        Issues& issues) except +
     void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
     void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
     bint has_only_nulls(const Column& column)

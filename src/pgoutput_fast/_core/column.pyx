@@ -25,6 +25,7 @@ cdef Column* make_column(object column_type) except NULL:
     if kernel == NULL:
         raise KeyError(f"no converter named {column_type.kernel}")
     cdef Column* column = new Column()
+    cdef Column* part
     column.layout = kernel.layout
     column.width = kernel.width
     column.text = kernel.text
@@ -32,13 +33,20 @@ cdef Column* make_column(object column_type) except NULL:
     column.precision = column_type.precision
     column.scale = column_type.scale
     column.element_oid = column_type.element_oid
+    if name == b"numeric_string":
+        column.numerics = NUMERIC_ITSELF
     try:
         if column_type.child is not None:
             column.child.reset(make_column(column_type.child))
             if column_type.child.fields:
                 column.leaves = column_type.child.leaves()
+            if column.child.get().numerics != NO_NUMERICS:
+                column.numerics = IN_MULTIRANGE if name == b"multirange" else IN_ARRAY
         for field in column_type.fields:
-            column.add_field(make_column(field.type), field.oid)
+            part = make_column(field.type)
+            column.add_field(part, field.oid)
+            if part.numerics != NO_NUMERICS:
+                column.numerics = IN_RANGE if name == b"range" else IN_COMPOSITE
     except BaseException:
         del column
         raise
@@ -60,7 +68,7 @@ cdef void _convert(Column* column, values, bint binary, size_t room, Issues& iss
         cells.push_back(cell)
     source.base = <const uint8_t*> <const char*> joined
     source.end = source.base + len(joined)
-    convert_cells(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
+    convert_column(column[0], column.binary if binary else column.text, source, cells.data(), cells.size(), issues)
 
 
 def use_vectors(str level=None):

@@ -10,6 +10,7 @@
 #include "convert_struct.hpp"
 #include "interval.hpp"
 #include "money.hpp"
+#include "numeric_text.hpp"
 #include "text_printed.hpp"
 
 namespace pgo {

@@ -73,6 +73,7 @@ enum Reason : uint8_t {
     DOES_NOT_FIT,
     FIELDS_DIFFER = 84,
     TOO_MANY_ELEMENTS,
+    TOO_MUCH_TEXT,
 
     // Kept, but something about the value is not: only a reject remembers it.
     FIRST_NOTED = 128,

@@ -77,6 +77,8 @@ cdef class RelationRows:
     cdef Buffer changes
     cdef vector[NamedCell] unchanged
     cdef vector[NamedCell] unrepresentable
+    cdef vector[int64_t] name_bytes      # per column: what its name in one of these takes
+    cdef int64_t named_bytes             # of all that are in these
     cdef int64_t rows
     cdef list batches
     cdef int64_t batch_rows

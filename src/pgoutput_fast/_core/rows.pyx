@@ -16,7 +16,7 @@ from pgoutput_fast._core.column cimport (
     Source,
     append_bits,
     append_nulls,
-    convert_cells,
+    convert_column,
     give_column,
     give_nulls,
     has_only_nulls,
@@ -141,6 +141,8 @@ cdef class RelationRows:
         self.batches = []
         self.column_names = plan.column_names
         self.count = <int32_t> len(plan.column_names)
+        self.name_bytes = [len(name) + 12 for name in plan.column_names]
+        self.named_bytes = 0
         self.rows = 0
         self.batch_rows = options.batch_rows
         self.batch_bytes = options.batch_bytes
@@ -171,7 +173,7 @@ cdef class RelationRows:
         cdef size_t total = <size_t> self.rows * 80
         for k in range(self.columns.size()):
             total += self.columns[k].bytes()
-        return <int64_t> total
+        return <int64_t> total + self.named_bytes
 
     cdef int64_t _largest(self) noexcept nogil:
         cdef size_t k
@@ -289,9 +291,9 @@ cdef class RelationRows:
             if not self.wanted[c]:
                 pass
             elif formats != (TEXT_CELLS | BINARY_CELLS):
-                convert_cells(self.columns[c][0],
-                              self.columns[c].binary if formats == BINARY_CELLS else self.columns[c].text,
-                              source, cells, n, scratch.issues)
+                convert_column(self.columns[c][0],
+                               self.columns[c].binary if formats == BINARY_CELLS else self.columns[c].text,
+                               source, cells, n, scratch.issues)
             else:
                 self._convert_mixed(c, source, cells, n, scratch)
             scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
@@ -367,8 +369,8 @@ cdef class RelationRows:
                         break
                 i += 1
             before = scratch.issues.size()
-            convert_cells(self.columns[c][0], self.columns[c].binary if format == c'b' else self.columns[c].text,
-                          source, cells + start, i - start, scratch.issues)
+            convert_column(self.columns[c][0], self.columns[c].binary if format == c'b' else self.columns[c].text,
+                           source, cells + start, i - start, scratch.issues)
             for k in range(before, scratch.issues.size()):
                 scratch.issues[k].row += <uint32_t> start
             start = i
@@ -390,6 +392,7 @@ cdef class RelationRows:
                     named.row = <uint32_t> self.rows + issue.row
                     named.column = c
                     self.unrepresentable.push_back(named)
+                    self.named_bytes += self.name_bytes[c]
                 cell = block.cells + c * block.stride + issue.row
                 message = block.row_message[issue.row]
                 r.seq = tags.seq_of(message)
@@ -421,6 +424,7 @@ cdef class RelationRows:
                     named.row = <uint32_t> (self.rows + i)
                     named.column = c
                     self.unchanged.push_back(named)
+                    self.named_bytes += self.name_bytes[c]
         return 0
 
     cdef int append_meta(self, Tags tags, Block* block, Scratch scratch) except -1 nogil:
@@ -520,6 +524,7 @@ cdef class RelationRows:
         self.changes.set_size(0)
         self.unchanged.clear()
         self.unrepresentable.clear()
+        self.named_bytes = 0
         self.rows = 0
         batch = batch_of(array, self.built_schema)
         self.batches.append(batch if self.built_schema is self.schema else batch.cast(self.schema))
@@ -606,6 +611,10 @@ cdef class RelationRows:
                     child.data.append(<const char*> name, len(name))
                     child.reserve_offsets(1)[1] = <int32_t> child.data.size()
                     child.rows += 1
+                    if <int64_t> child.data.size() > OFFSET_LIMIT:
+                        raise ValueError(
+                            "a batch's lists of column names take more than 2 GiB: decode with smaller batch_rows"
+                        )
                 there[row] = 1
                 k += 1
             offsets[row + 1] = <int32_t> child.rows
@@ -623,6 +632,7 @@ cdef class RelationRows:
         self.changes.set_size(0)
         self.unchanged.clear()
         self.unrepresentable.clear()
+        self.named_bytes = 0
         self.rows = 0
         self.batches = []
 
