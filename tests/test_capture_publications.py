@@ -274,3 +274,17 @@ def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
         wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
     assert running.failed is None
     expect_exactly_once(database, tmp_path)
+
+
+def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Its capture is a process of its own, and what that ends with is the query's error."""
+    pytest.importorskip("pyspark")
+    from pgoutput_fast.spark.stream_capture import OwnCapture
+
+    _few(database)
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = _stands(database, slot)
+    given = {"dsn": database.dsn, "slot": slot, "publication": "nope", "path": str(tmp_path)}
+    with pytest.raises(CaptureError, match=r"cannot go on: .* publication nope: there is none of that name"):
+        OwnCapture(given).catch_up()
+    assert _stands(database, slot) == before
