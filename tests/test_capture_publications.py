@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,22 @@ import pytest
 import pg
 from capturing import Running, expect_exactly_once, now, slot, wait_until
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.segments import list_segments
 
 __all__ = ["slot"]  # a fixture
 
 through_both = pytest.mark.parametrize("through", ["walsender", "sql"])
 _MADE = "CREATE PUBLICATION captured FOR TABLE counted, noted"
+
+
+# What follows from the capture alone need not be tried with every server.
+_FEW = (10, 15, 18)
+
+
+def _few(database: pg.Database) -> None:
+    if database.version not in _FEW:
+        pytest.skip(f"tried on {', '.join(map(str, _FEW))}")
 
 
 def _stands(database: pg.Database, slot: str) -> int:
@@ -58,6 +69,7 @@ def test_one_that_is_missing(database: pg.Database, slot: str, tmp_path: Path, t
 def test_the_command_says_which_is_missing(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute("INSERT INTO counted VALUES (1, 1)")
     before = _stands(database, slot)
+    _few(database)
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pgoutput_fast.capture", "--dsn", database.dsn, "--slot", slot),
@@ -145,6 +157,7 @@ def test_one_that_is_made_again_without_a_change_in_between(
     database: pg.Database, slot: str, tmp_path: Path, through: Any
 ) -> None:
     """It ends, for nobody can tell yet; and the next run, which the server tells, goes on."""
+    _few(database)
     capture = _capture(database, slot, tmp_path, through=through)
     with Running(capture) as running:
         database.execute("INSERT INTO counted VALUES (1, 1)")
@@ -186,6 +199,7 @@ def test_one_that_is_altered(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, through: Any
 ) -> None:
     """That is allowed, and said."""
+    _few(database)
     with Running(_capture(database, slot, tmp_path, through=through)) as running:
         database.execute("INSERT INTO counted VALUES (1, 1)")
         wait_until(lambda: running.failed or list_segments(tmp_path))
@@ -210,6 +224,7 @@ def test_what_a_check_finds_is_said_once(
     database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A table without a key is in the way of its writers, not of the capture."""
+    _few(database)
     database.execute(
         "CREATE TABLE keyless (id int)",
         "ALTER PUBLICATION captured ADD TABLE keyless",
@@ -228,3 +243,48 @@ def test_what_a_check_finds_is_said_once(
         assert len([each for each in warned if each.startswith("error: public.keyless: ")]) == 1
     finally:
         database.execute("DROP TABLE keyless")
+
+
+@through_both
+def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
+    database: pg.Database, slot: str, tmp_path: Path, through: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session that looks is ended as often as it comes: the capture waits. Once it may look, it goes on."""
+    _few(database)
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = _stands(database, slot)
+    ended = threading.Event()
+    cuts: list[int] = []
+    look = Watch.look
+
+    def cut(self: Watch, meanwhile: Any = lambda: None) -> None:
+        if self._known and not ended.is_set():
+            cuts.append(self._connection.info.backend_pid)
+            database.execute(f"SELECT pg_terminate_backend({cuts[-1]})")
+        look(self, meanwhile)
+
+    monkeypatch.setattr(Watch, "look", cut)
+    capture = _capture(database, slot, tmp_path, through=through)
+    with Running(capture) as running:
+        wait_until(lambda: running.failed or (list_segments(tmp_path) and len(cuts) > 2))
+        assert running.failed is None
+        assert _stands(database, slot) == before
+        ended.set()
+        lsn = now(database)
+        wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
+    assert running.failed is None
+    expect_exactly_once(database, tmp_path)
+
+
+def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Its capture is a process of its own, and what that ends with is the query's error."""
+    pytest.importorskip("pyspark")
+    from pgoutput_fast.spark.stream_capture import OwnCapture
+
+    _few(database)
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    before = _stands(database, slot)
+    given = {"dsn": database.dsn, "slot": slot, "publication": "nope", "path": str(tmp_path)}
+    with pytest.raises(CaptureError, match=r"cannot go on: .* publication nope: there is none of that name"):
+        OwnCapture(given).catch_up()
+    assert _stands(database, slot) == before
