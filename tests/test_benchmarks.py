@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, growth, guard, snapshot, spark_curve
+from benchmarks import capture, growth, guard, segments, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 import pgoutput_fast as pgo
@@ -130,6 +130,16 @@ def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
             messages += len(call)
         assert decoder.state.next_seq == len(shape.known) + messages
         assert changes > 0 or name == "transactions"
+
+
+def test_segments_of_streams_that_know_little() -> None:
+    points = [
+        growth.Point(name, length, cost)
+        for name, curve in segments.CURVES.items()
+        for length, cost in segments.measure(curve, (1, 4))
+    ]
+    assert all(point.cost > 0 for point in points)
+    assert segments.table(points).count("\n") == 2 + len(segments.CURVES)
 
 
 def test_growth_over_short_streams() -> None:

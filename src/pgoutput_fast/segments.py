@@ -48,8 +48,9 @@ __all__ = [
 
 # Without parts of the catalog beside the segments, and with them.
 FORMAT, _WITH_PARTS = 1, 2
-# Readers refuse a footer with a value of 100 MB.
+# Readers refuse a footer with a value of 100 MB, unless they are told otherwise: earlier versions wrote such ones.
 _MOST_TEXT = 1 << 26
+_MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
 # A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
 _RELATION_BYTES = 1 << 20
@@ -283,7 +284,7 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         FileNotFoundError: if it is not there.
     """
     try:
-        with pq.ParquetFile(open_file(os.fspath(path))) as file:
+        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
             return _segment(_place(path), file.metadata)
     except pa.ArrowInvalid as problem:
         raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
@@ -307,7 +308,7 @@ def read_segment(
         ValueError: as `open_segment`.
     """
     try:
-        with pq.ParquetFile(open_file(os.fspath(path))) as file:
+        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
             segment = _segment(_place(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
