@@ -283,11 +283,12 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         ValueError: if the file is damaged, no segment, or one of a format that this version does not know.
         FileNotFoundError: if it is not there.
     """
+    segment = _open(path)
     try:
-        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
-            return _segment(_place(path), file.metadata)
-    except pa.ArrowInvalid as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        segment.known.check()
+    except (KeyError, TypeError, ValueError) as problem:
+        raise _no_segment(path, problem) from None
+    return segment
 
 
 def read_segment(
@@ -357,6 +358,15 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
         ValueError: for a Parquet file that is not named as `write_segment` names it; and as `open_segment`.
     """
     return _newest(open_store(directory))
+
+
+def _open(path: str | os.PathLike[str]) -> Segment:
+    """As `open_segment`, but of what it knows only that it is there."""
+    try:
+        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+            return _segment(_place(path), file.metadata)
+    except pa.ArrowInvalid as problem:
+        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
 
 
 def _newest(store: Store) -> Segment | None:
@@ -489,9 +499,10 @@ def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str],
     try:
         metadata = pq.read_metadata(file)
         segment = _segment(place, metadata)
+        segment.known.check()
         segment.known.check_parts()
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
-    except (pa.ArrowException, OSError, ValueError) as problem:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
         raise OSError(
             f"segment {shown(place)} was written, and cannot be read back: {problem}. It was left out"
         ) from None
@@ -522,7 +533,6 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             parts,
             lambda: _target(path, a_file=True)[0],
         )
-        known.check()
         return Segment(
             path,
             Source.from_dict(values["source"]),
@@ -534,7 +544,11 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             known,
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}") from None
+        raise _no_segment(path, problem) from None
+
+
+def _no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+    return ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}")
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
@@ -566,9 +580,10 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
 
 def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Segment | None:
     """That a new segment goes into the directory, and the newest one there. Names sort as the stream does."""
-    newest = _newest(store)
-    if newest is None:
+    names = named_segments(store)
+    if not names:
         return None
+    newest = _open(store.at(names[-1].name))
     _check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(
