@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, growth, guard, snapshot, spark_curve
+from benchmarks import capture, growth, guard, segments, snapshot, spark_curve
 from benchmarks.spark import queries, section, wide_segments
 
 import pgoutput_fast as pgo
@@ -149,6 +149,16 @@ def test_nothing_grows_with_what_is_open(name: str) -> None:
     """Sixteen times as much of it, and a message takes as long: quadratic, it would take up to sixteen times as long."""
     curve = growth.CURVES[name]
     assert growth.measure(curve, 8_000) < 4 * growth.measure(curve, 500)
+
+
+def test_segments_of_streams_that_know_little() -> None:
+    points = [
+        growth.Point(name, length, cost)
+        for name, curve in segments.CURVES.items()
+        for length, cost in segments.measure(curve, (1, 4))
+    ]
+    assert all(point.cost > 0 for point in points)
+    assert segments.table(points).count("\n") == 2 + len(segments.CURVES)
 
 
 def test_growth_over_short_streams() -> None:

@@ -345,6 +345,19 @@ def test_segments_of_before_are_gone_on_from(tmp_path: Path) -> None:
     assert _values(Path(segment.path)) == [("public.t20000", "then")]
 
 
+def test_how_much_a_footer_may_have_is_ours_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions wrote footers beyond the 100 MB that Arrow reads unless it is told otherwise."""
+    assert segments._MOST_READ > 2 * 100_000_000
+    tagged, state = pgo.tag(_Server().transaction([_table(20000)]))
+    path = Path(write_segment(tmp_path, tagged, state, source=SOURCE))
+    monkeypatch.setattr(segments, "_MOST_READ", 100)
+    for read in (open_segment, read_segment):
+        with pytest.raises((ValueError, OSError), match=r"(?i)limit|damaged"):
+            read(path)
+    monkeypatch.undo()
+    assert open_segment(path).state == state
+
+
 _KILLED = """
 import sys
 import pgoutput_fast as pgo

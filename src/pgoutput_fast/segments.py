@@ -50,8 +50,9 @@ __all__ = [
 
 # Without parts of the catalog beside the segments, and with them.
 FORMAT, _WITH_PARTS = 1, 2
-# Readers refuse a footer with a value of 100 MB.
+# Readers refuse a footer with a value of 100 MB, unless they are told otherwise: earlier versions wrote such ones.
 _MOST_TEXT = 1 << 26
+_MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
 # A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
 _RELATION_BYTES = 1 << 20
@@ -293,11 +294,12 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         ValueError: if the file is damaged, no segment, or one of a format that this version does not know.
         FileNotFoundError: if it is not there.
     """
+    segment = _open(path)
     try:
-        with pq.ParquetFile(open_file(os.fspath(path))) as file:
-            return _segment(_place(path), file.metadata)
-    except pa.ArrowInvalid as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        segment.known.check()
+    except (KeyError, TypeError, ValueError) as problem:
+        raise _no_segment(path, problem) from None
+    return segment
 
 
 def read_segment(
@@ -320,7 +322,7 @@ def read_segment(
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
     try:
-        with pq.ParquetFile(open_file(os.fspath(path))) as file:
+        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
             segment = _segment(_place(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
@@ -369,6 +371,15 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
         ValueError: for a Parquet file that is not named as `write_segment` names it; and as `open_segment`.
     """
     return _newest(open_store(directory))
+
+
+def _open(path: str | os.PathLike[str]) -> Segment:
+    """As `open_segment`, but of what it knows only that it is there."""
+    try:
+        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+            return _segment(_place(path), file.metadata)
+    except pa.ArrowInvalid as problem:
+        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
 
 
 def _newest(store: Store) -> Segment | None:
@@ -501,9 +512,10 @@ def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str],
     try:
         metadata = pq.read_metadata(file)
         segment = _segment(place, metadata)
+        segment.known.check()
         segment.known.check_parts()
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
-    except (pa.ArrowException, OSError, ValueError) as problem:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
         raise OSError(
             f"segment {shown(place)} was written, and cannot be read back: {problem}. It was left out"
         ) from None
@@ -534,7 +546,6 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             parts,
             lambda: _target(path, a_file=True)[0],
         )
-        known.check()
         return Segment(
             path,
             Source.from_dict(values["source"]),
@@ -546,7 +557,11 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             known,
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}") from None
+        raise _no_segment(path, problem) from None
+
+
+def _no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+    return ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}")
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
@@ -578,9 +593,10 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
 
 def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Segment | None:
     """That a new segment goes into the directory, and the newest one there. Names sort as the stream does."""
-    newest = _newest(store)
-    if newest is None:
+    names = named_segments(store)
+    if not names:
         return None
+    newest = _open(store.at(names[-1].name))
     _check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(

@@ -70,7 +70,8 @@ def check(
         try:
             server = with_identifier(server, dsn)
         except CaptureError as problem:
-            found.append(Finding("error", "pg_control_system()", *str(problem).split(". ", 1)))
+            what, _, advice = str(problem).partition(". ")
+            found.append(Finding("error", "pg_control_system()", what, advice, stops=True))
         slots = read_slots(cursor)
         known = next((each for each in slots if each.name == slot), None)
         if slot is not None:

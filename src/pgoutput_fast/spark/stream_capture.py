@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from pgoutput_fast.capture.described import describe_missing
@@ -11,7 +12,7 @@ from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.session import current_lsn
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.names import split_names
-from pgoutput_fast.segment_stream import SegmentStream
+from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
 
 __all__ = ["OwnCapture", "known_with_server", "settings_of"]
 
@@ -56,8 +57,11 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
     """
     settings = settings_of(given)
     # The newest segment may have forgotten what only older ones have rows of.
-    stream = SegmentStream(settings.directory)
-    known = Catalog.of_all(stream.footer(each).catalog for each in stream.listed())
+    stream, catalogs = SegmentStream(settings.directory), []
+    for each in stream.listed():
+        with suppress(SegmentsGoneError):  # and its rows with it
+            catalogs.append(stream.footer(each).catalog)
+    known = Catalog.of_all(catalogs)
     return describe_missing(settings.dsn, settings.publications, tables, known)
 
 

@@ -1,0 +1,154 @@
+"""What a segment costs a capture that knows much: `python -m benchmarks.segments`.
+
+CPU time of a segment of one row, read back and durable, over the number of relation versions that the stream knows; and
+of a night's segments over a year in which each night creates tables, fills and drops them. It must not grow: what a
+footer has no room for lies beside it. `--full` goes to 20,000 tables of 100 columns, 100,000 relation versions and 365
+nights, and rewrites the table in README.md and docs/segments.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks.growth import Point, chart
+from benchmarks.report import machine, rewrite
+from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import Source, newest_segment
+
+__all__ = ["CURVES", "main", "measure", "table"]
+
+README = Path(__file__).with_name("README.md")
+CHART = Path(__file__).parents[1] / "docs" / "segments.svg"
+BEGIN, END = "<!-- segment figures -->", "<!-- end of segment figures -->"
+SOURCE = Source("1", "shop", "slot")
+ROUNDS = 15
+TABLES_A_NIGHT, SESSION_NIGHTS = 50, 30
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A direction: lengths that are measured always, and those that are in the full form only."""
+
+    measure: Callable[[Sequence[int]], Iterator[tuple[int, float]]]
+    bounded: Sequence[int]
+    full: Sequence[int] = ()
+
+
+class _Capture:
+    """A recorder that is given transactions, one a segment."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._writer, self._lsn = recorder, Writer(), 0
+
+    def segment(self, tables: Sequence[RelationSpec]) -> float:
+        """CPU seconds of a segment with a row of each table."""
+        self._lsn += 100
+        wal = list(self._writer.begin(7, self._lsn, 0))
+        for spec in tables:
+            wal += self._writer.change(spec, "insert", new=["1", *[None] * (len(spec.columns) - 1)])
+        wal += self._writer.commit(self._lsn, self._lsn + 8, 0)
+        lsns = pa.array([0] * len(wal), pa.int64())
+        begun = time.process_time()
+        self._recorder.offer(Received(pa.array(wal, pa.binary()), lsns, sum(map(len, wal))), 600)
+        self._recorder.settle()
+        return time.process_time() - begun
+
+
+@contextmanager
+def _capture(directory: str) -> Iterator[_Capture]:
+    """A session of a capture into a directory."""
+    sink = Sink(directory)
+    with sink.owned():
+        newest = sink.newest()
+        state = None if newest is None else newest.state
+        with Recorder(sink, SOURCE, state, 0, Limits(rows=1)) as recorder:
+            yield _Capture(recorder)
+
+
+def _tables(first: int, count: int, columns: int) -> list[RelationSpec]:
+    names = [f"column_{k}" for k in range(columns)]
+    described = tuple(ColumnSpec(name, 25, key=name == "column_0") for name in names)
+    return [RelationSpec(16_384 + k, "public", f"t{k}", described) for k in range(first, first + count)]
+
+
+def _known(columns: int) -> Callable[[Sequence[int]], Iterator[tuple[int, float]]]:
+    def measured(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+        with tempfile.TemporaryDirectory() as directory, _capture(directory) as capture:
+            known = 0
+            for length in lengths:
+                for first in range(known, length, 500):
+                    capture.segment(_tables(first, min(500, length - first), columns))
+                known = length
+                yield length, min(capture.segment(_tables(0, 1, columns)) for _ in range(ROUNDS))
+
+    return measured
+
+
+def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """A night's cost, the cheapest of the five up to each."""
+    with tempfile.TemporaryDirectory() as directory:
+        costs: list[float] = []
+        while len(costs) < max(lengths):
+            with _capture(directory) as capture:
+                for _ in range(min(SESSION_NIGHTS, max(lengths) - len(costs))):
+                    tables = _tables(TABLES_A_NIGHT * len(costs), TABLES_A_NIGHT, 20)
+                    costs.append(capture.segment(tables))
+        newest = newest_segment(directory)
+        assert newest is not None
+        assert len(newest.catalog) <= TABLES_A_NIGHT * SESSION_NIGHTS + 1
+    yield from ((length, min(costs[max(0, length - 5) : length])) for length in lengths)
+
+
+CURVES: dict[str, Curve] = {
+    "tables of 100 columns known": Curve(_known(100), (10, 100, 1_000), (4_000, 20_000)),
+    "relation versions known": Curve(_known(5), (10, 100, 1_000), (10_000, 100_000)),
+    f"nights with {TABLES_A_NIGHT} tables created and dropped": Curve(_nights, (5, 30, 60), (120, 240, 365)),
+}
+
+
+def measure(curve: Curve, lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """(length, CPU nanoseconds of a segment) for each length, in ascending order."""
+    return ((length, seconds * 1e9) for length, seconds in curve.measure(lengths))
+
+
+def table(points: Sequence[Point]) -> str:
+    """The curves as Markdown: a row each, CPU milliseconds of a segment by length."""
+    lines = ["| | CPU ms of a segment at |", "| --- | --- |"]
+    for name in dict.fromkeys(point.curve for point in points):
+        own = [f"{p.length:,}: {p.cost / 1e6:.1f}" for p in points if p.curve == name]
+        lines.append(f"| {name} | {'; '.join(own)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser("python -m benchmarks.segments", description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--full", action="store_true", help="to the ends; rewrites README.md's table and the chart"
+    )
+    given = parser.parse_args(arguments)
+    points = []
+    for name, curve in CURVES.items():
+        for length, cost in measure(curve, [*curve.bounded, *(curve.full if given.full else ())]):
+            points.append(Point(name, length, cost))
+            print(f"{name}: {length:,}: {cost / 1e6:.1f} ms", flush=True)
+    if given.full:
+        rewrite(README, f"{machine()}\n\n{table(points)}", BEGIN, END)
+        CHART.write_text(chart(points))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
