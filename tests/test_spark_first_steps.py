@@ -77,7 +77,7 @@ def test_a_column_of_positions(spark: Any, kind: str, lsns: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "lsn"),
     [
-        ("string", "0/5 "),
+        ("string", "0/5\n"),
         ("string", "80000000/0"),
         ("string", "5"),
         ("decimal(10,1)", Decimal("0.5")),
