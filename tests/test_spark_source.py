@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 import pgoutput_fast as pgo
+from pgoutput_fast import segment_known
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, segment_catalog, write_segment
@@ -317,3 +318,23 @@ def test_the_page_says_what_is_so(spark: Any, tmp_path: Path) -> None:
     }
     assert len(of_orders) == 2
     assert [row["after"]["note"] for row in rows if row["change_type"] == "insert"] == ["first"]
+
+
+def test_a_catalog_that_lies_beside_the_segments(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_known, "INLINE_BYTES", 500)
+    writer, state, rows = Writer(), None, 0
+    for k in range(3):
+        wal = writer.begin(k, 100 * k + 100, 0)
+        for oid in range(30000, 30010):
+            spec = RelationSpec(oid, "public", f"t{oid}", (ColumnSpec("id", 23, key=True),))
+            wal += writer.change(spec, "insert", new=[str(k)])
+        wal += writer.commit(100 * k + 100, 100 * k + 108, 0)
+        tagged, state = pgo.tag(wal, state)
+        write_segment(tmp_path, tagged, state, source=Source("1", "shop", "slot"))
+        rows += tagged.num_rows
+    assert list((tmp_path / segment_known.ROOM).iterdir())
+    assert spark.read.parquet(str(tmp_path)).count() == rows
+    frame = spark.read.format("pgoutput").option("table", "public.t30009").load(str(tmp_path))
+    assert sorted(row["id"] for row in frame.collect()) == [0, 1, 2]
