@@ -163,7 +163,7 @@ def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
 
 
 def _wheel(python: Path, directory: Path) -> Path:
-    """A wheel of this tree for a Python. What an earlier build compiled for the same version is taken again."""
+    """A wheel of this tree, compiled for a Python and by its own headers."""
     _pip(python, "--no-deps", "--wheel-dir", str(directory), ".", command="wheel")
     (wheel,) = directory.glob("*.whl")
     return wheel
