@@ -43,7 +43,7 @@ test-matrix: $(VENV)/.dev  ## the tests of the Spark face on Spark 4.0, 4.1, 4.2
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
 
-# What `make test` compiled is taken again where the minor version is the same.
+# Each compiles the ground floor for its Python.
 test-oldest: $(VENV)/.dev  ## a bounded set of tests with the oldest Python, pyarrow and numpy that are promised
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/python_matrix.py oldest -- $(PYTEST_ARGS)
