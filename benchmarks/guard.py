@@ -70,8 +70,8 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
     ),
     "bad boundaries": (lambda: shapes.damaged(200), lambda: shapes.damaged(2_000), 1.25),
     "rows of a Truncate": (
-        lambda: shapes.tagged_truncate(100, 20),
-        lambda: shapes.tagged_truncate(2_000, 1),
+        lambda: shapes.tagged_truncate(400, 1),
+        lambda: shapes.tagged_truncate(4_000, 1),
         1.25,
     ),
     "Relations again": (lambda: shapes.resent(10, 2_000), lambda: shapes.resent(100, 20_000), 1.1),

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from benchmarks import corpora
+from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.encode_messages import (
     Binary,
@@ -79,8 +80,9 @@ class Shape:
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
         """Decodes all calls, on a decoder that knows what it must."""
         if self.tags:
-            _, state = pgo.tag(self.known)
-            return lambda: [pgo.tag(call, state) for call in self.calls].clear()
+            native = NativeDecoder(pgo.Options(), None)
+            native.tag([_array(self.known)], None, None)
+            return lambda: [native.tag([call], None, None) for call in self.calls].clear()
         decoder = pgo.Decoder(options or self.options)
         decoder.decode(self.known)
 
