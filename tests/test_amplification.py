@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
+import reference_nested
 from pgoutput_fast._core.column import convert
 from pgoutput_fast.catalog import Column
 from pgoutput_fast.encode import UNCHANGED, Binary, ColumnSpec, RelationSpec, Writer
@@ -114,6 +115,19 @@ def test_the_bound_is_what_the_docs_say(scale: int, kept: bool) -> None:
     assert LONGEST + PER_BYTE * len(cell) == 131_073 + 4 * 4480 + 1 + 2
     _, issues = convert(column_type_of(Column("v", 1231), pgo.Options()), [cell], True)
     assert (issues == []) == kept
+
+
+@pytest.mark.parametrize("shape", [shape for shape in NESTED if shape != "pair[]"])
+def test_the_reference_decoder_draws_the_same_line(shape: str) -> None:
+    oid, made = NESTED[shape]
+    kind = column_type_of(Column("v", oid), pgo.Options())
+    for weight in (100, 120, 150, 180, 200, 300, 500):
+        cell = made(*[numeric(weight, scale) for scale in range(400)])
+        _, issues = convert(kind, [cell], True)
+        assert (
+            bool(issues)
+            == reference_nested.convert(reference_nested.resolve(oid, -1), True, cell).unrepresentable
+        )
 
 
 def test_plain_numerics_and_text_are_as_long_as_they_are() -> None:

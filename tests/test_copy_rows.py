@@ -115,7 +115,7 @@ def test_offsets_of_strings_stay_within_a_batch() -> None:
     relation = relation_of(pgo.Column("v", 1700))
     huge = struct.pack(">hhHHH", 1, 32767, 0, 0, 1)
     stream = copied([(huge,)] * 600)
-    reader = CopyRows(relation, pgo.Options(batch_bytes=1 << 40), TYPES, COMMIT_LSN)
+    reader = CopyRows(relation, pgo.Options(batch_bytes=1 << 30), TYPES, COMMIT_LSN)
     for at in range(0, len(stream), 1000):
         reader.write(stream[at : at + 1000])
     reader.finish()
