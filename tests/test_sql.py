@@ -17,7 +17,7 @@ HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
 
 _IS_SQL = re.compile(
     r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE|COPY|CREATE|ALTER|DROP|CALL|DO|PREPARE|EXECUTE|EXPLAIN|VALUES|MERGE|TRUNCATE"
-    r"|LOCK|SET|SHOW)\s|.*(::[a-z]|\bOPERATOR\(|\bpg_catalog\.\w+\()",
+    r"|LOCK|SET|SHOW)\s|\(*pg_catalog\.\w+\(|.*(::[a-z]|\bOPERATOR\()",
     re.DOTALL,
 )
 _TOKEN = re.compile(
