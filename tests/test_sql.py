@@ -17,7 +17,7 @@ HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
 
 _IS_SQL = re.compile(
     r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE|COPY|CREATE|ALTER|DROP|CALL|DO|PREPARE|EXECUTE|EXPLAIN|VALUES|MERGE|TRUNCATE"
-    r"|LOCK|SET|SHOW)\s|.*(::[a-z]|\bOPERATOR\(|\bpg_catalog\.\w+\()",
+    r"|LOCK|SET|SHOW)\s|\(*pg_catalog\.\w+\(|.*(::[a-z]|\bOPERATOR\()",
     re.DOTALL,
 )
 _TOKEN = re.compile(
@@ -102,8 +102,9 @@ def literals(source: str) -> Iterator[tuple[int, str]]:
 
 def tokens_of(sql: str) -> list[tuple[str, str, int]]:
     """(kind, text, line) of each token; `OPERATOR(...)` is one, of kind operator unless its schema is pg_catalog."""
-    # What an f-string is filled with is a name or an expression.
-    sql = re.sub(r"OPERATOR\s*\(\s*([^)\s]*)\s*\)", r" OPERATOR(\1) ", sql).replace("{}", " filled_in ")
+    # What a text is filled with is a name or an expression.
+    sql = re.sub(r"(?<!\.)\{\w*\}", " filled_in ", re.sub(r"\.\{\w*\}", ".filled_in", sql))
+    sql = re.sub(r"OPERATOR\s*\(\s*([^)\s]*)\s*\)", r" OPERATOR(\1) ", sql)
     return [
         (str(found.lastgroup), found.group(), sql.count("\n", 0, found.start()))
         for found in _TOKEN.finditer(sql)
@@ -201,6 +202,8 @@ def test_the_queries_are_found() -> None:
         ("SELECT a - 1, -1", ["operator -"]),
         ("SELECT *, a.* FROM {} WHERE b OPERATOR(pg_catalog.=) -1 AND NOT c", []),
         ("SELECT f FROM pg_catalog.g(%s::pg_catalog.text[]) AS u (f), LATERAL (SELECT 1) x (y)", []),
+        ("SELECT 1 FROM pg_catalog.{name} r WHERE r.{key} OPERATOR(pg_catalog.=) {value}{more}", []),
+        ("SELECT 1 FROM pg_catalog.{name} r WHERE r.{key} = {value}", ["operator ="]),
         ("WITH RECURSIVE b (o) AS (SELECT 1) SELECT pg_catalog.count(*) FROM b", []),
     ],
 )
