@@ -107,6 +107,7 @@ class Decoder:
             DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
                 the committed view a change is looked into when it is given: what is rolled back may be anything.
             SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
+            MemoryError: if there is none left; as before the call, too.
             TypeError, ValueError: for arguments of the wrong type or length.
         """
         arrays = as_binary_arrays(payloads)

@@ -55,7 +55,7 @@ cdef class _Selection:
     cdef vector[uint32_t] begun_xids
     cdef int64_t lsn_before[2]
 
-    cdef int64_t select(self, Payloads payloads, int context, bint settled, int64_t highest) noexcept nogil:
+    cdef int64_t select(self, Payloads payloads, int context, bint settled, int64_t highest) except -2 nogil:
         """Returns how many messages were looked at, or -1 for offsets that run back."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end, begin = 0, lsn = 0, message_lsn

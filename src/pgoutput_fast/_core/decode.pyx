@@ -252,8 +252,8 @@ cdef class NativeDecoder:
             batches = Batches(relation)
             self.batches[slot] = batches
         if not batches.touched:
-            batches.touched = True
             self.touched.append(batches)
+            batches.touched = True
         return batches
 
     cdef int _plan(self, Frame frame, int64_t left) except -1:
@@ -276,6 +276,9 @@ cdef class NativeDecoder:
                 self.ends.resize(self.tagger.bodies.size())
             if <int64_t> frame.order.size() < items:
                 frame.order.resize(<size_t> items)
+            # Now, for nothing may fail before `ends` is 0 everywhere again.
+            present.reserve(min(<size_t> items, self.ends.size()))
+            stops.reserve(min(<size_t> items, self.ends.size()))
             for i in range(items):
                 slot = frame.tags.item_slot[i]
                 if self.ends[slot] == 0:
@@ -544,8 +547,8 @@ cdef class _Call:
             raise
         finally:
             self._join(at_work)
-        if self.error is not None and not isinstance(self.error, Exception):
-            raise self.error  # an interruption is nobody's fault
+        if self.error is not None and (isinstance(self.error, MemoryError) or not isinstance(self.error, Exception)):
+            raise self.error  # that, or an interruption, is no message's fault
         self._take_finished(0)
         if self.error is not None:
             raise self.error

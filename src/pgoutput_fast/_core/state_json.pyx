@@ -172,7 +172,7 @@ def import_state(Tagger tagger, dict values):
         _import_transaction(tagger, each, &t)
         if s.streamed.count(t.xid):
             raise ValueError(f"the state has two streamed transactions with xid {t.xid}")
-        s.streamed[t.xid] = t
+        s.streamed.edit(t.xid).swap(t)
     for each in values["prepared"]:
         _import_transaction(tagger, each, &t)
         if s.prepared().count(t.xid):
@@ -189,11 +189,11 @@ def import_state(Tagger tagger, dict values):
         s.name_type(<uint32_t> int(oid), named)
     if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:
         raise ValueError("the state says that a stream block is open, but not which")
-    tagger.state = s
+    tagger.state.swap(s)
     tagger.forget_lookups()
-    if s.context == PLAIN or s.context == PREPARING:
-        tagger.set_run(s.current.txn, s.current.xid, NONE64, s.current.commit_lsn, s.current.commit_timestamp, False)
-    elif s.context == STREAMING:
-        tagger.set_run(s.streamed.find(s.current.xid).txn, s.current.xid, NONE64, NONE64, NONE64, True)
+    if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
+        tagger.set_run(tagger.state.current.txn, tagger.state.current.xid, NONE64, tagger.state.current.commit_lsn, tagger.state.current.commit_timestamp, False)
+    elif tagger.state.context == STREAMING:
+        tagger.set_run(tagger.state.streamed.find(tagger.state.current.xid).txn, tagger.state.current.xid, NONE64, NONE64, NONE64, True)
     else:
         tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

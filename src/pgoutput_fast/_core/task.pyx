@@ -126,6 +126,7 @@ cdef class Frame:
             self._do(task, scratch)
             self.records.take_rejects(scratch.records)
         except BaseException as error:
+            scratch.records.drop_rejects()
             task.error = error
         self.left -= 1
         if self.left == 0:
