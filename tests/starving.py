@@ -4,13 +4,14 @@ LIBRARY is out_of_memory.cpp, compiled and preloaded. So many allocations are tr
 tried twice: it alone fails; it fails and so do all behind it. One line on standard output for each failure: its ordinal, a
 tab, and what came of it. The process dies of what it must not do.
 
-`python starving.py limited BYTES` works with an address space that has so many bytes more than it takes before.
+`python starving.py limited TRIES` works with an address space that has few megabytes more than it takes before.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,7 +31,6 @@ from pgoutput_fast._core.copy_rows import CopyRows
 from pgoutput_fast._core.decode import use_windows
 from pgoutput_fast._core.pull import CopiedRows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.framing import unframe
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RECORDS = ("transactions", "outcomes", "truncates", "messages", "rejects")
@@ -117,11 +117,6 @@ def _prepared(t: RelationSpec, xid: int, gid: str) -> list[bytes]:
         *(encode.encode_insert(16384, [str(k), "y" * k]) for k in range(20)),
         encode.encode_prepare(100, 108, 0, xid, gid),
     ]
-
-
-def framed(payloads: list[bytes]) -> list[bytes]:
-    """As a walsender frames them."""
-    return [b"w" + k.to_bytes(8, "big") * 2 + b"\0" * 8 + payload for k, payload in enumerate(payloads)]
 
 
 # ---- results ------------------------------------------------------------------------------------------------------
@@ -255,9 +250,6 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
         "copy binary": lambda: copying(True),
         "copy text": lambda: copying(False),
         "pull": lambda: pulling(plain),
-        "frames": lambda: Scenario(
-            lambda: None, lambda _: (lambda out: (out.payloads, out.lsn))(unframe(framed(plain)))
-        ),
         "controls": lambda: Scenario(lambda: None, lambda _: controls(told + plain)),
     }
 
@@ -329,10 +321,8 @@ def main(library: str, name: str, tries: int) -> None:
         print("left", (taken() - held) // (len(failures) - warm), sep="\t", flush=True)
 
 
-def limited(more: int) -> None:
-    """A stream whose rows, records and state take some 20 MB."""
-    import resource
-
+def limited(tries: int) -> None:
+    """A stream whose rows, records and state take some 20 MB, with 1, 2 ... MiB more than there are."""
     t = RelationSpec(16390, "public", "wide", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
     rows = [encode.encode_insert(16390, [str(k), "x" * 500]) for k in range(30_000)]
     payloads = pa.array(
@@ -346,9 +336,25 @@ def limited(more: int) -> None:
         pa.binary(),
     )
     decoder = Decoder(Options(on_error="quarantine", batch_rows=5_000))
-    # What is made once is there then: threads' arenas, imported modules, the types of columns.
+    # What is made once is there then: imported modules, the types of columns.
     decoder.decode(payloads.slice(0, 1_000))
     before = state_of(decoder)
+    for megabytes in range(1, tries + 1):
+        child = os.fork()
+        if child == 0:
+            try:
+                came = under_a_limit(decoder, payloads, before, megabytes << 20)
+            except BaseException as error:
+                came = repr(error)
+            print(came, flush=True)
+            os._exit(0)
+        if status := os.waitpid(child, 0)[1]:
+            print("died of", status, flush=True)
+
+
+def under_a_limit(decoder: Decoder, payloads: pa.Array, before: Any, more: int) -> str:
+    import resource
+
     sizes = Path("/proc/self/statm").read_text(encoding="ascii").split()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (int(sizes[0]) * resource.getpagesize() + more, hard))
@@ -364,7 +370,7 @@ def limited(more: int) -> None:
         out = decoder.decode(payloads)
     if sum(each.batch.num_rows for each in out.changes) != limited_rows(payloads):
         came = "wrong"
-    print(came)
+    return came
 
 
 def limited_rows(payloads: pa.Array) -> int:

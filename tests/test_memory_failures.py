@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 EVERY = os.environ.get("PGOUTPUT_FAST_EVERY_ALLOCATION") == "1"
 TRIES = 7  # of each scenario
 # Bytes that a failure may leave behind on the average: what Python and Arrow keep for the next time is among them.
-LEFT_BEHIND = 4_000
+LEFT_BEHIND = 20_000
 
 if sys.platform != "linux" or shutil.which(COMPILER) is None:
     pytest.skip("a library is preloaded, and compiled for it", allow_module_level=True)
@@ -72,22 +72,22 @@ def test_no_function_that_cannot_raise_takes_memory() -> None:
         pytest.skip("installed without what Cython made")
     for source in sources:
         found |= set(re.findall(r'__Pyx_WriteUnraisable\("([^"]+)"', source.read_text(encoding="utf-8")))
-    # Of a capsule, which is not what it says: nobody can be told.
-    assert found <= {"pgoutput_fast._core.assemble._release_capsule"}
+    # Of a capsule, and of a lock, which are not what they say: nobody can be told.
+    assert found <= {
+        "pgoutput_fast._core.assemble._release_capsule",
+        "pgoutput_fast._core.decode._Holder.__dealloc__",
+    }
 
 
-def test_a_process_that_may_have_little_memory(tmp_path: Path) -> None:
-    """Under a limit of the address space, from hardly more than there is to enough."""
-    came = Counter()
-    for extra in range(1, 21):
-        done = subprocess.run(
-            [sys.executable, str(HERE / "starving.py"), "limited", str(extra << 20)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, (extra, done.stdout, done.stderr[-2000:])
-        came[done.stdout.strip()] += 1
-    assert set(came) <= set(starving.GOOD), came
-    assert came["MemoryError"] > 0
-    print(dict(came))
+def test_a_process_that_may_have_little_memory() -> None:
+    """Under a limit of the address space, from hardly more than there is to enough: each in a fork of one process."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "starving.py"), "limited", "20"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    came = Counter(done.stdout.split("\n")[:-1])
+    assert came.total() == 20
+    assert set(came) == set(starving.GOOD), (came, done.stderr[-2000:])

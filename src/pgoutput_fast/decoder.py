@@ -116,8 +116,9 @@ class Decoder:
             lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
             if self._view is not None:
                 return self._view.decode(self._native, arrays, lsns, seqs)
-            changes, records = self._native.decode(arrays, lsns, seqs)
-        return Decoded([RelationBatch(*each) for each in changes], records, self.options)
+            with self._native.tentative():
+                changes, records = self._native.decode(arrays, lsns, seqs)
+                return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.

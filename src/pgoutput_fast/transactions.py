@@ -98,7 +98,7 @@ class CommittedView:
                 call.take(segment)
                 while call.held.due:
                     call.give_due()
-        return call.decoded()
+            return call.decoded()
 
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
         """The same in pieces, each a call of its own: where a large transaction ends, what follows waits."""
@@ -113,7 +113,8 @@ class CommittedView:
                         more = False
                     else:
                         call.take(segment)
-            yield call.decoded()
+                decoded = call.decoded()
+            yield decoded
             yield from self._give(native)
 
     def _give(self, native: Any) -> Iterator[Decoded]:
@@ -121,7 +122,8 @@ class CommittedView:
         while self._held.due:
             with self._call(native) as call:
                 call.give_due()
-            yield call.decoded()
+                decoded = call.decoded()
+            yield decoded
 
     @contextmanager
     def _call(self, native: Any) -> Iterator[_Call]:

@@ -1,5 +1,6 @@
 """The stream state as plain values, and back: what StreamState pickles and writes as JSON."""
 from libc.stdint cimport int32_t, int64_t, uint32_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.stream_state cimport (
@@ -20,6 +21,11 @@ from pgoutput_fast._core.stream_state cimport (
 from pgoutput_fast._core.tag cimport Tagger
 
 CONTEXTS = ("outside", "plain", "preparing", "streaming")
+
+
+cdef str _text(const string& text):
+    # Cython's own way makes a copy, which it does not expect to fail.
+    return text.data()[:text.size()].decode("utf-8")
 
 
 cdef object _nullable(int64_t value):
@@ -44,8 +50,8 @@ cdef dict _export_types(const SharedMap[TypeName]& known):
     cdef vector[uint32_t] oids = known.keys()
     return {
         str(oid): [
-            known.find(oid).name_space.decode("utf-8"),
-            known.find(oid).name.decode("utf-8"),
+            _text(known.find(oid).name_space),
+            _text(known.find(oid).name),
             known.find(oid).seq,
         ]
         for oid in oids
@@ -60,19 +66,19 @@ cdef dict _export_transaction(const Transaction& t, list versions):
         "xid": t.xid,
         "commit_lsn": _nullable(t.commit_lsn),
         "commit_timestamp": _nullable(t.commit_timestamp),
-        "gid": t.gid.decode("utf-8"),
+        "gid": _text(t.gid),
         "prepare_end_lsn": _nullable(t.prepare_end_lsn),
         "prepare_timestamp": _nullable(t.prepare_timestamp),
         "doubtful": bool(t.doubtful),
-        "origin": t.origin.decode("utf-8") if t.has_origin else None,
+        "origin": _text(t.origin) if t.has_origin else None,
         "origin_lsn": _nullable(t.origin_lsn),
         "relations": [
             [relations[i].oid, relations[i].subxid, _version(versions, relations[i].known.slot), relations[i].known.seq]
             for i in range(<int> relations.size())
         ],
         "types": [
-            [types[i].oid, types[i].subxid, types[i].type.name_space.decode("utf-8"),
-             types[i].type.name.decode("utf-8"), types[i].type.seq]
+            [types[i].oid, types[i].subxid, _text(types[i].type.name_space),
+             _text(types[i].type.name), types[i].type.seq]
             for i in range(<int> types.size())
         ],
     }

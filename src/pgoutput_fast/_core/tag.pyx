@@ -456,7 +456,11 @@ cdef class Tagger(Transactions):
             if named == NULL:
                 named = self.state.type(<uint32_t> oid)
             if named != NULL:
-                found[oid] = (named.name_space.decode("utf-8"), named.name.decode("utf-8"))
+                # Not as Cython decodes a string: it makes a copy, which it does not expect to fail.
+                found[oid] = (
+                    named.name_space.data()[:named.name_space.size()].decode("utf-8"),
+                    named.name.data()[:named.name.size()].decode("utf-8"),
+                )
         return found
 
     # ---- a window --------------------------------------------------------------------------------------------------
