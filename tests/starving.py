@@ -4,14 +4,13 @@ LIBRARY is out_of_memory.cpp, compiled and preloaded. So many allocations are tr
 tried twice: it alone fails; it fails and so do all behind it. One line on standard output for each failure: its ordinal, a
 tab, and what came of it. The process dies of what it must not do.
 
-`python starving.py limited TRIES` works with an address space that has few megabytes more than it takes before.
+`python starving.py limited MIB` works with an address space that has so many MiB more than it takes before.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -321,8 +320,8 @@ def main(library: str, name: str, tries: int) -> None:
         print("left", (taken() - held) // (len(failures) - warm), sep="\t", flush=True)
 
 
-def limited(tries: int) -> None:
-    """A stream whose rows, records and state take some 20 MB, with 1, 2 ... MiB more than there are."""
+def limited(megabytes: int) -> None:
+    """A stream whose rows, records and state take some 20 MB, with so many MiB more than there are."""
     t = RelationSpec(16390, "public", "wide", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
     rows = [encode.encode_insert(16390, [str(k), "x" * 500]) for k in range(30_000)]
     payloads = pa.array(
@@ -339,17 +338,7 @@ def limited(tries: int) -> None:
     # What is made once is there then: imported modules, the types of columns.
     decoder.decode(payloads.slice(0, 1_000))
     before = state_of(decoder)
-    for megabytes in range(1, tries + 1):
-        child = os.fork()
-        if child == 0:
-            try:
-                came = under_a_limit(decoder, payloads, before, megabytes << 20)
-            except BaseException as error:
-                came = repr(error)
-            print(came, flush=True)
-            os._exit(0)
-        if status := os.waitpid(child, 0)[1]:
-            print("died of", status, flush=True)
+    print(under_a_limit(decoder, payloads, before, megabytes << 20))
 
 
 def under_a_limit(decoder: Decoder, payloads: pa.Array, before: Any, more: int) -> str:
