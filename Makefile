@@ -84,7 +84,7 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_memory.py test_peers.py test_foreign.py \
+    test_memory.py test_memory_failures.py test_peers.py test_foreign.py \
     test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py \
     test_capture_process.py test_snapshot_holder.py \
     test_snapshot_killed.py
@@ -104,7 +104,8 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways (an hour)
+soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, every allocation fails once (hours)
+	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/test_memory_failures.py --timeout 7200
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)

@@ -117,6 +117,21 @@ def test_a_failed_call_is_taken_back() -> None:
     assert ids(decoder.decode([insert(5), COMMIT])) == [5]
 
 
+def test_rejects_of_a_failed_call_do_not_come_with_the_next() -> None:
+    days = RelationSpec(16385, "public", "days", (ColumnSpec("id", 23, key=True), ColumnSpec("day", 1082)))
+
+    def told(*cells: str) -> list[bytes]:
+        rows = [encode.encode_insert(16385, [str(k), cell]) for k, cell in enumerate(cells)]
+        return [BEGIN, encode.encode_relation(days), *rows, COMMIT]
+
+    decoder = Decoder()
+    with pytest.raises(DecodeError, match="message 1002"):
+        decoder.decode(told("infinity", *["2026-01-01"] * 999, "no day"))
+    out = decoder.decode(told("2026-01-02"))
+    assert out.rejects.num_rows == 0
+    assert decoder.decode(told("infinity")).rejects.num_rows == 1
+
+
 @pytest.mark.parametrize("mode", ["as_sent", "committed"])
 def test_the_state_travels_at_every_message(mode: Any) -> None:
     for seed in range(5):

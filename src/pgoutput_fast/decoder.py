@@ -110,6 +110,7 @@ class Decoder:
             DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
                 the committed view a change is looked into when it is given: what is rolled back may be anything.
             SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
+            MemoryError: if there is none left; as before the call, too.
             TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
         """
         arrays = as_binary_arrays(payloads)
@@ -118,8 +119,9 @@ class Decoder:
             lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
             if self._view is not None:
                 return self._view.decode(self._native, arrays, lsns, seqs)
-            changes, records = self._native.decode(arrays, lsns, seqs)
-        return Decoded([RelationBatch(*each) for each in changes], records, self.options)
+            with self._native.tentative():
+                changes, records = self._native.decode(arrays, lsns, seqs)
+                return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
         """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.

@@ -73,7 +73,7 @@ class CommittedView:
         self._options = options
         self._spiller = Spiller(directory)
         self._held = held.of(self._spiller) if held is not None else Held()
-        self._decoder = NativeDecoder(options)
+        self._decoder: NativeDecoder | None = None  # made when it is needed
         self._learnt = 0  # how many of the tagging decoder's relation versions it knows
 
     def snapshot(self) -> Held:
@@ -98,7 +98,7 @@ class CommittedView:
                 call.take(segment)
                 while call.held.due:
                     call.give_due()
-        return call.decoded()
+            return call.decoded()
 
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
         """The same in pieces, each a call of its own: where a large transaction ends, what follows waits."""
@@ -113,7 +113,8 @@ class CommittedView:
                         more = False
                     else:
                         call.take(segment)
-            yield call.decoded()
+                decoded = call.decoded()
+            yield decoded
             yield from self._give(native)
 
     def _give(self, native: Any) -> Iterator[Decoded]:
@@ -121,20 +122,21 @@ class CommittedView:
         while self._held.due:
             with self._call(native) as call:
                 call.give_due()
-            yield call.decoded()
+                decoded = call.decoded()
+            yield decoded
 
     @contextmanager
     def _call(self, native: Any) -> Iterator[_Call]:
         """Work on a copy of what is held, which counts if the whole block succeeds."""
-        call = _Call(self._options, self._held.copy(), self._spiller, native, self._decoder, self._learnt)
-        try:
-            with native.tentative():
-                yield call
-        except BaseException:
-            # It may have learnt what is not so.
-            self._decoder, self._learnt = NativeDecoder(self._options), 0
-            raise
-        self._held, self._learnt = call.held, call.learnt
+        decoder, learnt = self._decoder, self._learnt
+        # If the call fails, it may have learnt what is not so.
+        self._decoder, self._learnt = None, 0
+        if decoder is None:
+            decoder = NativeDecoder(self._options)
+        call = _Call(self._options, self._held.copy(), self._spiller, native, decoder, learnt)
+        with native.tentative():
+            yield call
+        self._held, self._decoder, self._learnt = call.held, decoder, call.learnt
         self._spiller.went_on()
 
     @staticmethod

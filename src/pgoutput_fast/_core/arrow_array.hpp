@@ -1,6 +1,7 @@
 // The Arrow C data interface, as its specification lays it out, and columns handed over through it.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "column.hpp"
@@ -38,14 +39,16 @@ inline void release_array(ArrowArray* array) noexcept {
 }
 
 inline ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, int64_t n_buffers, size_t n_children) {
-    auto* owner = new ArrayOwner;
+    auto made = std::make_unique<ArrayOwner>();
+    ArrayOwner* owner = made.get();
     owner->children.resize(n_children);
+    owner->pointers.reserve(n_children);
     for (ArrowArray& child : owner->children) {
         child = ArrowArray{};
         owner->pointers.push_back(&child);
     }
     *out = ArrowArray{length, nulls, 0, n_buffers, static_cast<int64_t>(n_children), owner->buffers,
-                      owner->pointers.data(), nullptr, release_array, owner};
+                      owner->pointers.data(), nullptr, release_array, made.release()};
     return owner;
 }
 

@@ -24,6 +24,13 @@ cdef ArrowArray* new_array() except NULL:
     return array
 
 
+cdef void drop_array(ArrowArray* array) noexcept:
+    """The array and what it holds are gone."""
+    if array.release != NULL:
+        array.release(array)
+    free(array)
+
+
 cdef class _Exported:
     """Anything that pyarrow (or another Arrow library) can import: a schema and the array it describes."""
     cdef object schema
@@ -51,9 +58,7 @@ cdef object batch_of(ArrowArray* array, object schema):
         # 4 kB, and three quarters of the time of the import.
         return pa.RecordBatch._import_from_c(<uintptr_t> array, schema)
     finally:
-        if array.release != NULL:
-            array.release(array)
-        free(array)
+        drop_array(array)
 
 
 cdef object exported_column(Column* column, object arrow_type):
@@ -62,7 +67,7 @@ cdef object exported_column(Column* column, object arrow_type):
     try:
         give_column(column[0], array)
     except BaseException:
-        free(array)
+        drop_array(array)
         raise
     return _export(array, arrow_type)
 

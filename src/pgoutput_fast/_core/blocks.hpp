@@ -106,8 +106,11 @@ private:
         auto* pool = new BlockPool;
 #if defined(__unix__) || defined(__APPLE__)
         // A process that forks while another thread is in here would give its child a pool that stays locked.
-        pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                       [] { instance().mutex_.unlock(); });
+        if (pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                           [] { instance().mutex_.unlock(); })) {
+            delete pool;
+            throw std::bad_alloc();
+        }
 #endif
         return pool;
     }

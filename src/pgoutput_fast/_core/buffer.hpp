@@ -50,6 +50,7 @@ public:
     void assign_zero(size_t n) {
         BlockPool::release(data_);
         data_ = nullptr;
+        size_ = capacity_ = 0;
         data_ = BlockPool::zeros(n);
         size_ = capacity_ = n;
     }

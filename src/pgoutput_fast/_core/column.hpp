@@ -111,8 +111,9 @@ struct Column {
     }
 
     void add_field(Column* field, uint32_t oid) {
-        fields.emplace_back(field);
+        std::unique_ptr<Column> owned(field);
         field_oids.push_back(oid);
+        fields.push_back(std::move(owned));
     }
 
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }

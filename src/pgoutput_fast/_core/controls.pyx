@@ -56,7 +56,7 @@ cdef class _Selection:
     cdef int64_t lsn_before[2]
     cdef int64_t lsn
 
-    cdef int64_t select(self, Payloads payloads, int context, bint settled) noexcept nogil:
+    cdef int64_t select(self, Payloads payloads, int context, bint settled) except -2 nogil:
         """Returns how many messages were looked at, or -1 for offsets that run back."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end, begin = 0, lsn = 0

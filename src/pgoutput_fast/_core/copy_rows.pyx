@@ -110,6 +110,7 @@ cdef class CopyRows:
     cdef readonly int64_t decoded_bytes  # of the stream, that are decoded
     cdef readonly int64_t row_count     # rows that are decoded, rejected ones included
     cdef object on_batch
+    cdef object told                    # RecordTables whose rejects are being made
     cdef bint failed
 
     def __init__(self, relation, options, types, int64_t commit_lsn, text_columns=(), *, on_batch=None,
@@ -167,6 +168,7 @@ cdef class CopyRows:
         Raises:
             DecodeError: for a stream that is no COPY of this relation, and under `on_error="raise"` for a value that
                 is none; nothing more is taken then.
+            MemoryError: nothing more is taken then, either.
         """
         cdef Py_buffer view
         cdef const uint8_t* p
@@ -209,7 +211,11 @@ cdef class CopyRows:
 
         `seq` is -1, `byte_offset` counts from the beginning of the stream.
         """
-        return take_records(self.scratch.records, self.tagger.versions, self.options, self.types).rejects
+        if self.told is None:
+            self.told = take_records(self.scratch.records, self.tagger.versions, self.options, self.types)
+        rejects = self.told.rejects
+        self.told = None  # now, for an error before would lose them
+        return rejects
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
@@ -225,7 +231,9 @@ cdef class CopyRows:
 
     cdef int _take(self, const uint8_t* p, int64_t size) except -1:
         cdef int64_t used = self._decode(p, size, p)
+        self.failed = True
         self.kept.append(p + used, <size_t> (size - used))
+        self.failed = False
         return 0
 
     cdef int64_t _decode(self, const uint8_t* p, int64_t size, const uint8_t* least) except -1:

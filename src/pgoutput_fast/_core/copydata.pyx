@@ -117,6 +117,7 @@ cdef class CopyData:
     cdef vector[int32_t] _offsets
     # How often there was something to read: a large message takes its time, and is no silence.
     cdef readonly int64_t arrivals
+    cdef bint _torn                      # memory ran out: messages that were taken are lost
 
     def __init__(self, functions):
         """`functions`: name -> address of each of FUNCTIONS, in one and the same libpq."""
@@ -158,12 +159,18 @@ cdef class CopyData:
         Waits `first_ms` for the first one, and `more_ms` from then on for more.
 
         Returns (a binary array of the messages, OPEN, ENDED if nothing follows, FAILED if the connection did).
+
+        Raises:
+            MemoryError: messages may be lost then; what follows them is not taken.
         """
         cdef void* c = <void*> connection
         cdef char* message = NULL
         cdef int got = 0, state = 0
         cdef int64_t deadline = monotonic_ms() + first_ms
         cdef cbool looked = False, room = True
+        if self._torn:
+            raise MemoryError("memory ran out while messages were taken: connect anew, to get them again")
+        self._torn = True
         most_bytes = min(max(most_bytes, 1), MOST_BATCH)
         self._data.clear()
         self._offsets.clear()
@@ -196,7 +203,9 @@ cdef class CopyData:
             listen(NULL)
         if not room:
             raise MemoryError(f"no memory for a message of {got} bytes")
-        return self._array(), state
+        messages = self._array()
+        self._torn = False
+        return messages, state
 
     cdef bint _wait(self, void* c, int64_t deadline) noexcept nogil:
         """Whether there is something to read before the deadline. A signal ends it, too.
@@ -267,9 +276,10 @@ cdef class CopyData:
             return -1, None, ""
         status = self._result_status(found)
         cdef char* code = self._error_field(found, SQLSTATE)
-        said = (status, None if code == NULL else _text(code), _text(self._result_error(found)))
-        self._clear(found)
-        return said
+        try:
+            return status, None if code == NULL else _text(code), _text(self._result_error(found))
+        finally:
+            self._clear(found)
 
     def error(self, uintptr_t connection):
         """What the connection last failed with."""

@@ -13,10 +13,10 @@ from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit
+from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit, new_lock
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from collections import deque
 from struct import error as StructError
 
@@ -262,8 +262,8 @@ cdef class NativeDecoder:
             batches = Batches(relation)
             self.batches[slot] = batches
         if not batches.touched:
-            batches.touched = True
             self.touched.append(batches)
+            batches.touched = True
         return batches
 
     cdef int _plan(self, Frame frame, int64_t left) except -1:
@@ -286,6 +286,9 @@ cdef class NativeDecoder:
                 self.ends.resize(self.tagger.bodies.size())
             if <int64_t> frame.order.size() < items:
                 frame.order.resize(<size_t> items)
+            # Now, for nothing may fail before `ends` is 0 everywhere again.
+            present.reserve(min(<size_t> items, self.ends.size()))
+            stops.reserve(min(<size_t> items, self.ends.size()))
             for i in range(items):
                 slot = frame.tags.item_slot[i]
                 if self.ends[slot] == 0:
@@ -381,6 +384,22 @@ cdef class NativeDecoder:
 
 
 @cython.final
+@cython.no_gc
+cdef class _Holder:
+    """Holds a lock as long as anybody has it: a thread that cannot even begin lets go of it, too."""
+    cdef readonly object lock
+
+    def __cinit__(self):
+        lock = new_lock()
+        lock.acquire()
+        self.lock = lock
+
+    def __dealloc__(self):
+        if self.lock is not None:
+            self.lock.release()
+
+
+@cython.final
 cdef class _Call:
     """One call: what is still to be tagged, the frames under way, and the threads that work on both."""
     cdef NativeDecoder decoder
@@ -405,7 +424,7 @@ cdef class _Call:
         self.seqs = _int64_values(seq)
         self.before = before
         self.frames = deque()
-        self.turn = allocate_lock()
+        self.turn = new_lock()
 
     # ---- windows ---------------------------------------------------------------------------------------------------
 
@@ -506,7 +525,7 @@ cdef class _Call:
             if self.error is None:
                 self.error = error
             if frame is not None:
-                frame.give_up()
+                frame.give_up(error)
 
     cdef int64_t _more_threads(self) except -1:
         """How many threads beside this one find something to do."""
@@ -523,22 +542,18 @@ cdef class _Call:
         Python's own Thread is not used: an interruption anywhere inside of it would leave it half made.
         """
         for _ in range(self._more_threads()):
-            lock = allocate_lock()
-            lock.acquire()
-            at_work.append(lock)
+            holder = _Holder()
+            at_work.append(holder.lock)
             try:
-                start_new_thread(self._work_beside, (lock,))
+                start_new_thread(self._work_beside, (holder,))
             except RuntimeError:
                 # No more are to be had: those that there are do it all.
                 at_work.pop()
                 break
         return 0
 
-    def _work_beside(self, at_work):
-        try:
-            self._work()
-        finally:
-            at_work.release()
+    def _work_beside(self, holder):
+        self._work()
 
     cdef int _join(self, list at_work) except -1:
         """No thread is at work any more, even if waiting is interrupted: what they work on is about to go."""
@@ -567,8 +582,8 @@ cdef class _Call:
             raise
         finally:
             self._join(at_work)
-        if self.error is not None and not isinstance(self.error, Exception):
-            raise self.error  # an interruption is nobody's fault
+        if self.error is not None and (isinstance(self.error, MemoryError) or not isinstance(self.error, Exception)):
+            raise self.error  # that, or an interruption, is no message's fault
         self._take_finished(0)
         if self.error is not None:
             raise self.error

@@ -143,6 +143,7 @@ cdef class CopiedRows:
     cdef Place _place
     cdef int64_t _needed, _before, _rows
     cdef bint _failed
+    cdef bint _torn                      # memory ran out in the middle of a chunk
 
     def __cinit__(self):
         self._place.stage = AT_HEADER
@@ -160,9 +161,13 @@ cdef class CopiedRows:
         Raises:
             Malformed: with the offset in the whole stream, and as `frame` the ordinal of the row.
             ValueError: after that.
+            MemoryError: nothing more is taken then.
         """
         if self._failed:
             raise ValueError("the COPY was malformed before this")
+        if self._torn:
+            raise MemoryError("memory ran out in an earlier chunk of the COPY: begin it anew")
+        self._torn = True
         cdef uintptr_t address = chunk.address
         cdef const uint8_t* p = <const uint8_t*> address
         cdef int64_t size = chunk.size
@@ -172,7 +177,9 @@ cdef class CopiedRows:
             p = self._rest.data()
             size = <int64_t> self._rest.size()
             if size < self._needed:
-                return _nothing()
+                out = _nothing()
+                self._torn = False
+                return out
         with nogil:
             read_copy(p, size, &self._place)
         if self._place.reason != OK:
@@ -187,6 +194,7 @@ cdef class CopiedRows:
         self._needed = self._place.needed
         self._before += at
         self._rows += rows
+        self._torn = False
         return out
 
     def finish(self):

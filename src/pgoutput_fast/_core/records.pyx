@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.assemble cimport batch_of, new_array
+from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
 from pgoutput_fast._core.column cimport (
     BITS,
     BYTES,
@@ -86,6 +86,7 @@ cdef class TableBuilder:
         cdef Column* column
         cdef int layout, width
         self.schema = schema
+        self.columns.reserve(<size_t> len(schema))
         for layout, width in _layouts(schema):
             column = new Column()
             self.columns.push_back(column)
@@ -156,9 +157,14 @@ cdef class TableBuilder:
         cdef ArrowArray* array = new_array()
         cdef size_t k
         cdef size_t rows = self.columns[0].rows
-        cdef ArrayOwner* owner = start_array(array, <int64_t> rows, 0, 1, self.columns.size())
-        for k in range(self.columns.size()):
-            give_column(self.columns[k][0], &owner.children[k])
+        cdef ArrayOwner* owner
+        try:
+            owner = start_array(array, <int64_t> rows, 0, 1, self.columns.size())
+            for k in range(self.columns.size()):
+                give_column(self.columns[k][0], &owner.children[k])
+        except BaseException:
+            drop_array(array)
+            raise
         return batch_of(array, self.schema)
 
 
@@ -247,8 +253,9 @@ cdef class RecordTables:
             self.put_slice(t, 10, b.origin)
             t.put_int(11, b.origin_lsn)
             t.put_bool(12, b.first_segment)
+        made = t.finish()
         self.records.boundaries.clear()  # nothing else is made of them
-        return t.finish()
+        return made
 
     @property
     def outcomes(self):

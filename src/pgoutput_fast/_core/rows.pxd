@@ -80,6 +80,7 @@ cdef class RelationRows:
     cdef vector[int64_t] name_bytes      # per column: what its name in one of these takes
     cdef int64_t named_bytes             # of all that are in these
     cdef int64_t rows
+    cdef bint torn                       # memory ran out in the middle: columns are not of one length
     cdef list batches
     cdef int64_t batch_rows
     cdef int64_t batch_bytes
@@ -101,13 +102,15 @@ cdef class RelationRows:
     cdef int64_t bytes(self) noexcept nogil
     cdef int64_t _largest(self) noexcept nogil
     cdef int expect(self, int64_t more) except -1 nogil
-    cdef void _reject_message(self, Tags tags, Window w, Scratch scratch) noexcept nogil
+    cdef int _reject_message(self, Tags tags, Window w, Scratch scratch) except -1 nogil
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
                             Scratch scratch) except -1 nogil
     cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _note_unchanged(self, Block* block) except -1 nogil
     cdef void rest(self) noexcept nogil
+    cdef void _rewind(self, Scratch scratch) noexcept nogil
     cdef int finish_batch(self) except -1
+    cdef int _give(self, ArrowArray* array) except -1
     cdef int _give_change_types(self, ArrowArray* out) except -1
     cdef int _give_key_only(self, ArrowArray* out) except -1
     cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out) except -1

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 from libcpp.algorithm cimport fill_n, sort
 
-from pgoutput_fast._core.assemble cimport batch_of, new_array
+from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
 from pgoutput_fast._core.column cimport (
     BYTES,
     FIXED,
@@ -149,8 +149,9 @@ cdef class RelationRows:
         self.refuse_unrepresentable = options.unrepresentable == "raise"
         self.quarantine = options.on_error == "quarantine"
         self.given = plan.given
-        self.type_oids = plan.type_oids
-        self.wanted = plan.wanted
+        self.type_oids.assign(plan.type_oids.begin(), plan.type_oids.end())
+        self.wanted.assign(plan.wanted.begin(), plan.wanted.end())
+        self.columns.reserve(<size_t> self.count)
         for column_type in plan.column_types:
             self.columns.push_back(make_column(column_type))
         self.leaves = plan.leaves
@@ -199,7 +200,7 @@ cdef class RelationRows:
             if self.rows and self.bytes() >= self.batch_bytes:
                 return ROWS_FULL
             block.stride = min(BLOCK_ROWS, 2 * (count - at[0]), 2 + BLOCK_CELLS // (self.leaves + 1))
-            if <int64_t> scratch.row_message.size() < block.stride:
+            if <int64_t> scratch.row_change.size() < block.stride:
                 scratch.row_message.resize(BLOCK_ROWS)
                 scratch.row_change.resize(BLOCK_ROWS)
             if <int64_t> scratch.cells.size() < block.stride * columns + 1:
@@ -261,7 +262,7 @@ cdef class RelationRows:
         self.changes.reserve(<size_t> rows)
         return 0
 
-    cdef void _reject_message(self, Tags tags, Window w, Scratch scratch) noexcept nogil:
+    cdef int _reject_message(self, Tags tags, Window w, Scratch scratch) except -1 nogil:
         cdef Trouble* t = &scratch.trouble
         tags.taken[t.message] = 0
         tags.reject_into(scratch.records, w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count,
@@ -278,6 +279,7 @@ cdef class RelationRows:
         cdef Source source
         cdef uint8_t formats
         cdef size_t n = <size_t> block.rows
+        self.torn = True
         source.base = w.base
         source.end = w.end
         scratch.issues.clear()
@@ -299,19 +301,25 @@ cdef class RelationRows:
             scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
         if scratch.issues.size():
             if self._refuse(tags, w, block, scratch, True):
-                for c in range(self.count):
-                    self.columns[c].rewind(scratch.marks[c])
+                self._rewind(scratch)
                 return ROWS_AGAIN if self.quarantine else ROWS_FAILED
             if self.refuse_unrepresentable and self._refuse(tags, w, block, scratch, False):
-                for c in range(self.count):
-                    self.columns[c].rewind(scratch.marks[c])
+                self._rewind(scratch)
                 return ROWS_FAILED
             self._note_issues(tags, w, block, scratch)
         if block.unchanged:
             self._note_unchanged(block)
         self.append_meta(tags, block, scratch)
         self.rows += block.rows
+        self.torn = False
         return ROWS_DONE
+
+    cdef void _rewind(self, Scratch scratch) noexcept nogil:
+        """The columns are as they were before the block at hand."""
+        cdef int32_t c
+        for c in range(self.count):
+            self.columns[c].rewind(scratch.marks[c])
+        self.torn = False
 
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
         """Whether the block has malformed values, or else any that its columns cannot hold.
@@ -437,7 +445,7 @@ cdef class RelationRows:
         cdef uint32_t nulls = 0, values = 1 << SEQ  # which columns have them: a bit each
         cdef const uint32_t* messages = block.row_message
         # What a transaction (or a block of a stream) is, is the same for a stretch of rows.
-        if <int64_t> scratch.stretch_end.size() < n:
+        if <int64_t> scratch.stretch_run.size() < n:
             scratch.stretch_end.resize(<size_t> n)
             scratch.stretch_run.resize(<size_t> n)
         end = 0
@@ -500,13 +508,31 @@ cdef class RelationRows:
     cdef int finish_batch(self) except -1:
         """Closes the batch at hand, if there is any row in it, and appends it to `batches`."""
         cdef ArrowArray* array
-        cdef ArrayOwner* owner
-        cdef int k
-        cdef size_t c, at = META_COLUMNS
+        if self.torn:
+            raise MemoryError("memory ran out while these rows were made: they are lost")
         if self.rows == 0:
             return 0
+        self.torn = True
         array = new_array()
-        owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.given)
+        try:
+            self._give(array)
+        except BaseException:
+            drop_array(array)
+            raise
+        batch = batch_of(array, self.built_schema)
+        self.batches.append(batch if self.built_schema is self.schema else batch.cast(self.schema))
+        self.changes.set_size(0)
+        self.unchanged.clear()
+        self.unrepresentable.clear()
+        self.named_bytes = 0
+        self.rows = 0
+        self.torn = False
+        return 0
+
+    cdef int _give(self, ArrowArray* array) except -1:
+        cdef int k
+        cdef size_t c, at = META_COLUMNS
+        cdef ArrayOwner* owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.given)
         self._give_change_types(&owner.children[0])
         for k in range(7):
             if <int64_t> self.meta[k].nulls == self.rows:
@@ -521,13 +547,6 @@ cdef class RelationRows:
             if self.wanted[c]:
                 give_column(self.columns[c][0], &owner.children[at])
                 at += 1
-        self.changes.set_size(0)
-        self.unchanged.clear()
-        self.unrepresentable.clear()
-        self.named_bytes = 0
-        self.rows = 0
-        batch = batch_of(array, self.built_schema)
-        self.batches.append(batch if self.built_schema is self.schema else batch.cast(self.schema))
         return 0
 
     cdef int _give_change_types(self, ArrowArray* out) except -1:
@@ -634,6 +653,7 @@ cdef class RelationRows:
         self.unrepresentable.clear()
         self.named_bytes = 0
         self.rows = 0
+        self.torn = False
         self.batches = []
 
     def take_batches(self):

@@ -86,7 +86,7 @@ cdef class Window:
 
     cdef void reserve(self, int64_t count) except *:
         """Room for `count` messages; what was there is gone."""
-        if <int64_t> self._kind.size() < count:
+        if <int64_t> self._length.size() < count:  # made last: where there was no memory for one, all are made again
             self._kind.resize(count)
             self._flags.resize(count)
             self._relation.resize(count)

@@ -37,6 +37,7 @@ public:
         size_ += made.second;
         return made.first->second;
     }
+    T* edit(uint32_t key) { return &(*this)[key]; }
     void erase(uint32_t key) {
         if (count(key)) size_ -= own(own(parts_)[part_of(key)]).erase(key);
     }

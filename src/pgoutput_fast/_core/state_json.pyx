@@ -5,6 +5,7 @@ it as it is, at no cost, until somebody wants the values.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.stream_state cimport (
@@ -28,6 +29,11 @@ CONTEXTS = ("outside", "plain", "preparing", "streaming")
 
 # Stands for a whole transaction among its subtransactions: no xid is 0.
 _WHOLE = 0
+
+
+cdef str _text(const string& text):
+    # Cython's own way makes a copy, which it does not expect to fail.
+    return text.data()[:text.size()].decode("utf-8")
 
 
 cdef object _nullable(int64_t value):
@@ -77,8 +83,8 @@ cdef class Described:
     cdef object _types(self, vector[uint32_t] oids):
         return {
             str(oid): [
-                self.named.find(oid).name_space.decode("utf-8"),
-                self.named.find(oid).name.decode("utf-8"),
+                _text(self.named.find(oid).name_space),
+                _text(self.named.find(oid).name),
                 self.named.find(oid).seq,
             ]
             for oid in oids
@@ -114,11 +120,11 @@ cdef dict _export_transaction(const StreamState& s, const Transaction& t, list v
         "xid": t.xid,
         "commit_lsn": _nullable(t.commit_lsn),
         "commit_timestamp": _nullable(t.commit_timestamp),
-        "gid": t.gid.decode("utf-8"),
+        "gid": _text(t.gid),
         "prepare_end_lsn": _nullable(t.prepare_end_lsn),
         "prepare_timestamp": _nullable(t.prepare_timestamp),
         "doubtful": bool(t.doubtful),
-        "origin": t.origin.decode("utf-8") if t.has_origin else None,
+        "origin": _text(t.origin) if t.has_origin else None,
         "origin_lsn": _nullable(t.origin_lsn),
         "relations": [
             [relations[i].oid, relations[i].subxid, _version(versions, s.slot_of(relations[i].known)),
@@ -126,8 +132,8 @@ cdef dict _export_transaction(const StreamState& s, const Transaction& t, list v
             for i in range(<int> relations.size())
         ],
         "types": [
-            [types[i].oid, types[i].subxid, types[i].type.name_space.decode("utf-8"),
-             types[i].type.name.decode("utf-8"), types[i].type.seq]
+            [types[i].oid, types[i].subxid, _text(types[i].type.name_space),
+             _text(types[i].type.name), types[i].type.seq]
             for i in range(<int> types.size())
         ],
     }
@@ -252,7 +258,7 @@ def import_state(Tagger tagger, dict values):
         _import_transaction(tagger, each, &t)
         if s.streamed.count(t.xid):
             raise ValueError(f"the state has two streamed transactions with xid {t.xid}")
-        s.streamed[t.xid] = t
+        s.streamed.edit(t.xid).swap(t)
     for each in values["prepared"]:
         _import_transaction(tagger, each, &t)
         if s.prepared().count(t.xid):
@@ -269,11 +275,11 @@ def import_state(Tagger tagger, dict values):
         s.name_type(<uint32_t> int(oid), named)
     if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:
         raise ValueError("the state says that a stream block is open, but not which")
-    tagger.state = s
+    tagger.state.swap(s)
     tagger.forget_lookups()
-    if s.context == PLAIN or s.context == PREPARING:
-        tagger.set_run(s.current.txn, s.current.xid, NONE64, s.current.commit_lsn, s.current.commit_timestamp, False)
-    elif s.context == STREAMING:
-        tagger.set_run(s.streamed.find(s.current.xid).txn, s.current.xid, NONE64, NONE64, NONE64, True)
+    if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
+        tagger.set_run(tagger.state.current.txn, tagger.state.current.xid, NONE64, tagger.state.current.commit_lsn, tagger.state.current.commit_timestamp, False)
+    elif tagger.state.context == STREAMING:
+        tagger.set_run(tagger.state.streamed.find(tagger.state.current.xid).txn, tagger.state.current.xid, NONE64, NONE64, NONE64, True)
     else:
         tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

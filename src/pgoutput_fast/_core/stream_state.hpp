@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -44,6 +45,8 @@ struct TypeName {
     bool operator==(const TypeName& other) const {
         return seq == other.seq && name_space == other.name_space && name == other.name;
     }
+
+    void swap(TypeName& other) noexcept { std::swap(*this, other); }
 };
 
 struct ScopedType {
@@ -128,6 +131,7 @@ struct Transaction {
     std::string origin;
     int64_t origin_lsn = NONE64;
 
+    void swap(Transaction& other) noexcept { std::swap(*this, other); }
     // Nothing is known of it yet but its key and xid.
     void begin(int64_t key, uint32_t its_xid) {
         txn = key;
@@ -272,6 +276,21 @@ struct StreamState {
     }
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
+    // Streams and the plain transaction that are open, in the order in which they began.
+    std::vector<Transaction> unfinished() const {
+        std::vector<Transaction> found;
+        for (uint32_t xid : streamed.keys()) {
+            found.push_back(*streamed.find(xid));
+            found.back().doubtful = is_doubtful(found.back());
+        }
+        if (context == PLAIN || context == PREPARING) found.push_back(current);
+        std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.txn < b.txn; });
+        return found;
+    }
+    void swap(StreamState& other) noexcept {
+        static_assert(std::is_nothrow_move_constructible<StreamState>::value, "to undo a call takes no memory");
+        std::swap(*this, other);
+    }
     // What a stream learnt holds for all now, unless something said later, outside of it, is known already.
     void promote(const Transaction& transaction) {
         for (const ScopedRelation& said : transaction.last_relations()) {
@@ -422,6 +441,10 @@ struct Records {
         text.append(p, n);
         return s;
     }
+    void drop_rejects() noexcept {
+        rejects.clear();
+        text.set_size(0);
+    }
     // Appends the source's rejects, which has none then.
     void take_rejects(Records& source) {
         if (source.rejects.empty()) return;
@@ -431,8 +454,7 @@ struct Records {
             rejects.push_back(reject);
         }
         text.append(source.text.data(), source.text.size());
-        source.rejects.clear();
-        source.text.set_size(0);
+        source.drop_rejects();
     }
 };
 

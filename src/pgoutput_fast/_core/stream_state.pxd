@@ -23,6 +23,7 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         string name_space
         string name
         int64_t seq
+        void swap(TypeName& other)
 
     cdef cppclass ScopedType:
         uint32_t oid
@@ -43,15 +44,16 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         string origin
         int64_t origin_lsn
         void begin(int64_t key, uint32_t its_xid)
+        void swap(Transaction& other)
         const Known* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
-        void learn(const ScopedRelation& said)
-        void learn(const ScopedType& said)
-        void forget(uint32_t subxid)
-        void miss_relation(uint32_t subxid)
-        vector[uint32_t] unread()
-        vector[ScopedRelation] all_relations()
-        vector[ScopedType] all_types()
+        void learn(const ScopedRelation& said) except +
+        void learn(const ScopedType& said) except +
+        void forget(uint32_t subxid) except +
+        void miss_relation(uint32_t subxid) except +
+        vector[uint32_t] unread() except +
+        vector[ScopedRelation] all_relations() except +
+        vector[ScopedType] all_types() except +
 
     ctypedef enum Context "pgo::Context":
         OUTSIDE "pgo::OUTSIDE"
@@ -63,11 +65,11 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         cbool empty()
         const T* find(uint32_t key)
         size_t count(uint32_t key)
-        T& operator[](uint32_t key)
-        void erase(uint32_t key)
+        T* edit(uint32_t key) except +
+        void erase(uint32_t key) except +
         void clear()
-        vector[uint32_t] keys()
-        vector[uint32_t] changed_since(const SharedMap[T]& before)
+        vector[uint32_t] keys() except +
+        vector[uint32_t] changed_since(const SharedMap[T]& before) except +
 
     cdef cppclass StreamState:
         StreamState() except +
@@ -82,29 +84,31 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         Transaction current
         SharedMap[Transaction] streamed
         const SharedMap[Transaction]& prepared()
-        void prepare(const Transaction& transaction)
-        void prepare(const Transaction& transaction, cbool doubted)
-        void end_prepared(uint32_t xid)
+        void prepare(const Transaction& transaction) except +
+        void prepare(const Transaction& transaction, cbool doubted) except +
+        void end_prepared(uint32_t xid) except +
         void doubt(int64_t seq)
         cbool is_doubtful(const Transaction& stream)
         cbool perhaps_ended(const Transaction& transaction)
-        vector[uint32_t] doubted_namesakes(const string& gid)
+        vector[uint32_t] doubted_namesakes(const string& gid) except +
+        vector[Transaction] unfinished() except +
+        void swap(StreamState& other)
         const SharedMap[Known]& relations()
         const SharedMap[TypeName]& types()
-        void describe(uint32_t oid, Known known)
-        void name_type(uint32_t oid, const TypeName& type)
+        void describe(uint32_t oid, Known known) except +
+        void name_type(uint32_t oid, const TypeName& type) except +
         void lose_relations(int64_t seq)
         int64_t relations_lost_at()
         int32_t slot_of(const Known& known)
         void lose_stretch(int64_t seq)
         cbool missed_stretch(const Transaction& stream)
         cbool misses_relations(const Transaction& stream)
-        cbool repeats_message(int64_t lsn)
-        void miss_messages(int64_t after, int64_t before)
-        vector[pair[int64_t, int64_t]] message_gaps()
+        cbool repeats_message(int64_t lsn) except +
+        void miss_messages(int64_t after, int64_t before) except +
+        vector[pair[int64_t, int64_t]] message_gaps() except +
         const Known* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
-        void promote(const Transaction& transaction)
+        void promote(const Transaction& transaction) except +
 
     cdef cppclass Run:
         int64_t txn
@@ -174,3 +178,4 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         const uint8_t* kept(const Slice& slice)
         Slice keep(const uint8_t* p, size_t n) except +
         void take_rejects(Records& source) except +
+        void drop_rejects()

@@ -47,7 +47,7 @@ cdef inline bint _commits(const uint8_t* p, int64_t size, int64_t lsn, int64_t t
 
 
 cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
-                     vector[int64_t]& found) noexcept nogil:
+                     vector[int64_t]& found) except? -2 nogil:
     """Appends begin and end of each stretch to `found`. Returns -1 - i where message i's offsets are
     damaged.
 

@@ -6,6 +6,8 @@ without the GIL and stops only for what is rare: a Relation or Type that is new,
 cimport cython
 from cython.operator cimport dereference
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.unordered_map cimport unordered_map
+from libcpp.utility cimport pair
 
 from pgoutput_fast._core.boundary cimport parse_message
 from pgoutput_fast._core.fields cimport (
@@ -55,6 +57,9 @@ from pgoutput_fast.catalog import fields_of, relation_of, type_offset
 from pgoutput_fast.options import Options
 from pgoutput_fast.types import changed_type, is_built_in
 
+# Of an oid in `named` while no version is known that says what it is called.
+cdef int32_t NAMELESS = -3
+
 # What the wire alone explains of types is told apart with these.
 _PLAIN = Options()
 
@@ -97,18 +102,17 @@ cdef class Tagger(Transactions):
 
     def undo(self):
         """The state is again what it was at `begin_call`."""
+        # None of this takes memory: it may be that there is none.
         if self.saved == NULL:
             return
-        self.state = dereference(self.saved)
+        self.state.swap(dereference(self.saved))
         self.run = self.saved_run
         for relation in self.versions[self.saved_versions:]:
-            del self.slots[relation.version]
+            self.slots.pop(relation.version, None)
+        self._forget_names({relation.oid for relation in self.versions[self.saved_versions:]})
         del self.versions[self.saved_versions:]
-        self.bodies.resize(self.saved_versions)
-        self.explained.resize(self.saved_versions)
-        self.named.clear()
-        for slot, relation in enumerate(self.versions):
-            self._name(relation, slot)
+        self.bodies.resize(min(self.bodies.size(), <size_t> self.saved_versions))
+        self.explained.resize(min(self.explained.size(), <size_t> self.saved_versions))
         self.records = Records()
         self.forget_lookups()
         self.end_call()
@@ -126,24 +130,47 @@ cdef class Tagger(Transactions):
 
         A version stays what it was described as first, under whatever names its columns' types come later.
         """
-        slot = self.slots.setdefault(relation.version, len(self.versions))
-        if slot < len(self.versions):
+        slot = self.slots.get(relation.version)
+        if slot is not None:
             return slot
+        slot = len(self.versions)
         self.versions.append(relation)
         self._name(relation, slot)
         self.bodies.push_back(relation.wire_body() if body is None else body)
         self.explained.push_back(any(not is_built_in(column.type_oid) for column in relation.columns))
+        self.slots[relation.version] = slot
         return slot
 
     cdef int _name(self, relation, int32_t slot) except -1:
         """Notes what the relation with this oid is called, as long as it is called nothing else."""
         cdef uint32_t oid = relation.oid
+        cdef unordered_map[uint32_t, int32_t].iterator known = self.named.find(oid)
         cdef int32_t other
-        if self.named.count(oid):
-            other = self.named[oid]
-            if other < 0 or self.versions[other].qualified_name != relation.qualified_name:
-                slot = SLOT_UNKNOWN
-        self.named[oid] = slot
+        if known == self.named.end():
+            self.named.insert(pair[uint32_t, int32_t](oid, slot))
+            return 0
+        other = dereference(known).second
+        if other != NAMELESS and (
+            other < 0 or self.versions[other].qualified_name != relation.qualified_name
+        ):
+            slot = SLOT_UNKNOWN
+        dereference(known).second = slot
+        return 0
+
+    cdef int _forget_names(self, set oids) except -1:
+        """What these oids are called is told by the saved versions alone."""
+        cdef unordered_map[uint32_t, int32_t].iterator known
+        for oid in oids:
+            known = self.named.find(<uint32_t> oid)
+            if known != self.named.end():
+                dereference(known).second = NAMELESS
+        for slot, relation in enumerate(self.versions[:self.saved_versions]):
+            if relation.oid in oids:
+                self._name(relation, slot)
+        for oid in oids:
+            known = self.named.find(<uint32_t> oid)
+            if known != self.named.end() and dereference(known).second == NAMELESS:
+                self.named.erase(known)
         return 0
 
     cdef int32_t slot_of_version(self, version) except -2:
@@ -157,7 +184,7 @@ cdef class Tagger(Transactions):
         if self.run.subxid != <int64_t> w.subxid[i]:
             self.set_run(self.run.txn, self.run.xid, w.subxid[i], NONE64, NONE64, True)
 
-    cdef int truncate(self, Window w, int64_t i) noexcept nogil:
+    cdef int truncate(self, Window w, int64_t i) except -1 nogil:
         cdef const uint8_t* p = w.base + w.start[i]
         cdef int64_t at = 5 if w.flags[i] & IN_STREAM else 1
         cdef int64_t size = w.length[i]
@@ -191,7 +218,7 @@ cdef class Tagger(Transactions):
         t.txn = self.run.txn
         t.first = <int64_t> self.records.oids.size()
         t.count = count
-        if <int64_t> self.item_message.size() < self.items + count + w.count:
+        if <int64_t> self.item_slot.size() < self.items + count + w.count:
             self.item_message.resize(self.items + count + w.count)
             self.item_slot.resize(self.items + count + w.count)
         for k in range(count):
@@ -204,7 +231,7 @@ cdef class Tagger(Transactions):
         self.records.truncates.push_back(t)
         return OK
 
-    cdef int message(self, Window w, int64_t i) noexcept nogil:
+    cdef int message(self, Window w, int64_t i) except -1 nogil:
         cdef Fields f
         cdef MessageRecord m
         cdef const uint8_t* prefix = NULL
@@ -239,7 +266,7 @@ cdef class Tagger(Transactions):
         self.records.messages.push_back(m)
         return OK
 
-    cdef int origin(self, Window w, int64_t i) noexcept nogil:
+    cdef int origin(self, Window w, int64_t i) except -1 nogil:
         cdef Fields f
         cdef const uint8_t* name = NULL
         cdef int64_t length = 0
@@ -255,13 +282,13 @@ cdef class Tagger(Transactions):
             return self.fail(w, i, OUTSIDE_TRANSACTION, 0)
         t = &self.state.current
         if self.state.context == STREAMING:
-            t = &self.state.streamed[self.state.current.xid]
+            t = self.state.streamed.edit(self.state.current.xid)
         t.has_origin = True
         t.origin.assign(<const char*> name, <size_t> length)
         t.origin_lsn = lsn
         return OK
 
-    cdef int relation(self, Window w, int64_t i) noexcept nogil:
+    cdef int relation(self, Window w, int64_t i) except -1 nogil:
         """A Relation. Returns MEET_RELATION unless it says byte for byte what is known already."""
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef int64_t size = <int64_t> w.length[i] - header
@@ -279,7 +306,7 @@ cdef class Tagger(Transactions):
         self.described[i] = slot
         return FINISHED
 
-    cdef int64_t step(self, Window w, int64_t i) noexcept nogil:
+    cdef int64_t step(self, Window w, int64_t i) except -1 nogil:
         """Tags messages from i on. Returns a Stop; `at` is the message that it stopped at."""
         cdef uint8_t kind, cls, flags
         cdef int32_t slot
@@ -412,8 +439,8 @@ cdef class Tagger(Transactions):
         if self.state.context == STREAMING:
             scoped.oid = oid
             scoped.subxid = w.subxid[i]
-            scoped.type = named
-            self.state.streamed[self.state.current.xid].learn(scoped)
+            scoped.type.swap(named)
+            self.state.streamed.edit(self.state.current.xid).learn(scoped)
         else:
             self.state.name_type(<uint32_t> oid, named)
 
@@ -424,11 +451,15 @@ cdef class Tagger(Transactions):
         for oid in oids:
             named = NULL
             if self.state.context == STREAMING:
-                named = self.state.streamed[self.state.current.xid].type(<uint32_t> oid)
+                named = self.state.streamed.find(self.state.current.xid).type(<uint32_t> oid)
             if named == NULL:
                 named = self.state.type(<uint32_t> oid)
             if named != NULL:
-                found[oid] = (named.name_space.decode("utf-8"), named.name.decode("utf-8"))
+                # Not as Cython decodes a string: it makes a copy, which it does not expect to fail.
+                found[oid] = (
+                    named.name_space.data()[:named.name_space.size()].decode("utf-8"),
+                    named.name.data()[:named.name.size()].decode("utf-8"),
+                )
         return found
 
     # ---- a window --------------------------------------------------------------------------------------------------
@@ -445,9 +476,9 @@ cdef class Tagger(Transactions):
         self.seqs = seqs
         self.lsns = lsns
         self.items = 0
-        if <int64_t> self.item_message.size() < w.count:
+        if <int64_t> self.item_slot.size() < w.count:
             self.item_message.resize(w.count)
-            self.item_slot.resize(w.count)
+            self.item_slot.resize(w.count)  # last: where there is no memory for it, they are made again
         self.run_of.resize(w.count)
         self.described.assign(w.count, SLOT_UNKNOWN)
         self.taken.assign(w.count, 1)

@@ -26,6 +26,6 @@ cdef class Tags:
     cdef inline int64_t lsn_of(self, int64_t i) noexcept nogil:
         return self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
 
-    cdef void swap_tags(self, Tags other) noexcept
-    cdef void reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
-                          int32_t column, int32_t described, int32_t sent) noexcept nogil
+    cdef int swap_tags(self, Tags other) except -1
+    cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                          int32_t column, int32_t described, int32_t sent) except -1 nogil

@@ -8,7 +8,7 @@ from pgoutput_fast._core.wire cimport load32, write_truncate_of
 
 
 cdef class Tags:
-    cdef void swap_tags(self, Tags other) noexcept:
+    cdef int swap_tags(self, Tags other) except -1:
         """Each has what the other had: so a window's tags leave the tagger, and their memory comes back to it."""
         swap(self.seqs, other.seqs)
         swap(self.lsns, other.lsns)
@@ -22,8 +22,8 @@ cdef class Tags:
         self.loaded_lsns.swap(other.loaded_lsns)
         self._loaded, other._loaded = other._loaded, self._loaded
 
-    cdef void reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
-                          int32_t column, int32_t described, int32_t sent) noexcept nogil:
+    cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                         int32_t column, int32_t described, int32_t sent) except -1 nogil:
         """A whole message goes to the rejects.
 
         A Truncate does so for each relation that is to blame: whole for the first, for others as one of that relation

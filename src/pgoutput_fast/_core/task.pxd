@@ -44,6 +44,9 @@ cdef class Task:
     cdef object error                    # why it could not be
 
 
+cdef object new_lock()
+
+
 cdef class Frame:
     """A window on its way through the stages, and the tasks that it became."""
     cdef Window window
@@ -60,7 +63,7 @@ cdef class Frame:
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1
     cdef int _do(self, Task task, Scratch scratch) except -1
-    cdef int give_up(self) except -1
+    cdef int give_up(self, object error) except -1
     cdef int forget(self) except -1
 
 

@@ -86,6 +86,13 @@ cdef int64_t _columns_of(Batches batches) except -1:
     return META_COLUMNS + len(batches.relation.columns)
 
 
+cdef object new_lock():
+    try:
+        return allocate_lock()
+    except RuntimeError:
+        raise MemoryError("no memory for a lock") from None
+
+
 cdef class Task:
     def __cinit__(self):
         self.made = []
@@ -106,7 +113,7 @@ cdef class Frame:
         self.types = types
         self.tasks = tasks
         self.left = len(tasks)
-        self.at_work = allocate_lock()
+        self.at_work = new_lock()
         if tasks:
             self.at_work.acquire()
         for each in tasks:
@@ -128,6 +135,7 @@ cdef class Frame:
             self._do(task, scratch)
             self.records.take_rejects(scratch.records)
         except BaseException as error:
+            scratch.records.drop_rejects()
             task.error = error
         self.left -= 1
         if self.left == 0:
@@ -163,12 +171,12 @@ cdef class Frame:
         task.done = True
         return 0
 
-    cdef int give_up(self) except -1:
-        """What nobody has begun is not done any more: whoever waits for it need not."""
+    cdef int give_up(self, object error) except -1:
+        """What nobody has begun is not done any more: whoever waits for it need not. `error` is why."""
         cdef Task task
         while self.waiting:
             task = self.waiting.pop()
-            task.error = RuntimeError("the call was given up")
+            task.error = error
             self.left -= 1
             if self.left == 0:
                 self.at_work.release()

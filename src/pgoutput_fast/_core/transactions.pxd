@@ -45,10 +45,11 @@ cdef class Transactions(Tags):
             return self.cached_slot[k]
         return self.look_up_anew(oid)
 
-    cdef inline void open_run(self) noexcept nogil:
+    cdef inline int open_run(self) except -1 nogil:
         if self.run_is_new:
             self.runs.push_back(self.run)
             self.run_is_new = False
+        return 0
 
     cdef inline void set_run(self, int64_t txn, int64_t xid, int64_t subxid, int64_t commit_lsn,
                              int64_t commit_timestamp, bint in_stream) noexcept nogil:
@@ -62,25 +63,25 @@ cdef class Transactions(Tags):
 
     cdef int32_t look_up_anew(self, uint32_t oid) noexcept nogil
     cdef void forget_lookups(self) noexcept nogil
-    cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
-                     int32_t described, int32_t sent) noexcept nogil
-    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil
+    cdef int reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
+                     int32_t described, int32_t sent) except -1 nogil
+    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) except -1 nogil
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
-                      int32_t column) noexcept nogil
-    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil
-    cdef void learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil
-    cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil
+                      int32_t column) except -1 nogil
+    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) except -1 nogil
+    cdef int learn(self, uint32_t oid, uint32_t subxid, Known known) except -1 nogil
+    cdef int lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) except -1 nogil
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil
-    cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil
-    cdef void begin_session(self, int64_t seq) noexcept nogil
-    cdef int boundary(self, Window w, int64_t i) noexcept nogil
-    cdef void _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) noexcept nogil
+    cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil
+    cdef int begin_session(self, int64_t seq) except -1 nogil
+    cdef int boundary(self, Window w, int64_t i) except -1 nogil
+    cdef int _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) except -1 nogil
     cdef uint8_t _out_of_order(self, const BoundaryRecord& b, const uint8_t* gid, int64_t gid_length,
                                int64_t* offset) noexcept nogil
     cdef uint8_t _expected(self, uint8_t outside) noexcept nogil
-    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) noexcept nogil
-    cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil
-    cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil
-    cdef void _void_namesake(self, const string& gid) noexcept nogil
+    cdef int _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) except -1 nogil
+    cdef int _void_stream(self, uint32_t xid, int64_t seq) except -1 nogil
+    cdef int _void_prepared(self, uint32_t xid, int64_t seq) except -1 nogil
+    cdef int _void_namesake(self, const string& gid) except -1 nogil
     cdef void _leave(self) noexcept nogil
-    cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil
+    cdef int _end_origin(self, BoundaryRecord* b, Transaction& t) except -1 nogil

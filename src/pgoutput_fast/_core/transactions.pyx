@@ -2,9 +2,8 @@
 
 The tagger's lower floor. It reads boundary messages; of all others it knows only what follows if they cannot be taken.
 """
-from cython.operator cimport dereference, preincrement
+from cython.operator cimport dereference
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libcpp.map cimport map as cmap
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
@@ -77,42 +76,42 @@ cdef class Transactions:
         self.cached_slot[k] = slot
         return slot
 
-    cdef void learn(self, uint32_t oid, uint32_t subxid, Known known) noexcept nogil:
+    cdef int learn(self, uint32_t oid, uint32_t subxid, Known known) except -1 nogil:
         """Files what a Relation said: in the stream block's transaction, or for all."""
         cdef ScopedRelation scoped
         if self.state.context == STREAMING:
             scoped.oid = oid
             scoped.subxid = subxid
             scoped.known = known
-            self.state.streamed[self.state.current.xid].learn(scoped)
+            self.state.streamed.edit(self.state.current.xid).learn(scoped)
         else:
             self.state.describe(oid, known)
         self.forget_lookups()
 
     # ---- what can go wrong -----------------------------------------------------------------------------------------
 
-    cdef void reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
-                     int32_t described, int32_t sent) noexcept nogil:
+    cdef int reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
+                     int32_t described, int32_t sent) except -1 nogil:
         self.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
 
-    cdef void lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) noexcept nogil:
+    cdef int lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) except -1 nogil:
         cdef Known known
         known.slot = SLOT_LOST
         known.seq = seq
         self.learn(oid, subxid, known)
 
-    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) noexcept nogil:
+    cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) except -1 nogil:
         """A change of a relation that is not described here; it is named where its oid had but one name so far."""
         cdef unordered_map[uint32_t, int32_t].iterator named = self.named.find(oid)
         return self.fail_in(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, offset,
                             SLOT_UNKNOWN if named == self.named.end() else dereference(named).second, -1)
 
-    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) noexcept nogil:
+    cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) except -1 nogil:
         """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
         return self.fail_in(w, i, reason, offset, SLOT_UNKNOWN, -1)
 
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
-                      int32_t column) noexcept nogil:
+                      int32_t column) except -1 nogil:
         """The same, where one knows which relation or column it is about."""
         self.reason = reason
         self.reason_offset = offset
@@ -149,7 +148,7 @@ cdef class Transactions:
             else:
                 self.state.lose_relations(self.seq_of(i))
                 if self.state.context == STREAMING:
-                    self.state.streamed[self.state.current.xid].miss_relation(w.subxid[i])
+                    self.state.streamed.edit(self.state.current.xid).miss_relation(w.subxid[i])
                 self.forget_lookups()
             self.state.bad_type = False
         elif kind == c'Y':
@@ -172,13 +171,13 @@ cdef class Transactions:
         return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
                                            c'P' if self.state.context == PREPARING else c'E')
 
-    cdef void _lose_prepared(self, Window w, int64_t i) noexcept nogil:
+    cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil:
         """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
         cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
         cdef uint32_t xid
         cdef const Transaction* t
         if w.length[i] < at + 4:
-            return
+            return 0
         xid = load32(w.base + w.start[i] + at)
         t = self.state.prepared().find(xid)
         if t != NULL:
@@ -187,39 +186,28 @@ cdef class Transactions:
 
     # ---- sessions --------------------------------------------------------------------------------------------------
 
-    cdef void _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) noexcept nogil:
+    cdef int _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) except -1 nogil:
         """A transaction that will not go on: the server sends it again, or it is no more.
 
         A doubtful one may have ended in another way.
         """
         cdef OutcomeRecord o
         if t.txn == NONE64:
-            return
+            return 0
         if doubtful:
             self.records.forgotten.push_back(t.txn)
-            return
+            return 0
         o.txn = t.txn
         o.at_seq = at_seq
         o.committed = False
         self.records.outcomes.push_back(o)
 
-    cdef void begin_session(self, int64_t seq) noexcept nogil:
+    cdef int begin_session(self, int64_t seq) except -1 nogil:
         """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
-        cdef cmap[int64_t, const Transaction*] voided
-        cdef cmap[int64_t, const Transaction*].iterator each
-        cdef vector[uint32_t] open_streams = self.state.streamed.keys()
-        cdef const Transaction* t
+        cdef vector[Transaction] voided = self.state.unfinished()
         cdef size_t k
-        for k in range(open_streams.size()):
-            t = self.state.streamed.find(open_streams[k])
-            voided[t.txn] = t
-        if self.state.context == PLAIN or self.state.context == PREPARING:
-            voided[self.state.current.txn] = &self.state.current
-        each = voided.begin()
-        while each != voided.end():
-            t = dereference(each).second
-            self._void_transaction(t[0], seq, t != &self.state.current and self.state.is_doubtful(t[0]))
-            preincrement(each)
+        for k in range(voided.size()):
+            self._void_transaction(voided[k], seq, voided[k].doubtful)
         self.state.streamed.clear()
         self.state.lost = False
         self.state.bad_type = False
@@ -227,25 +215,25 @@ cdef class Transactions:
         self._leave()
         self.forget_lookups()
 
-    cdef void _void_stream(self, uint32_t xid, int64_t seq) noexcept nogil:
+    cdef int _void_stream(self, uint32_t xid, int64_t seq) except -1 nogil:
         """An xid that begins again, or whose transaction has ended otherwise: what was streamed under it is void."""
         cdef const Transaction* t = self.state.streamed.find(xid)
         if t != NULL:
             self._void_transaction(t[0], seq, self.state.is_doubtful(t[0]))
             self.state.streamed.erase(xid)
 
-    cdef void _void_prepared(self, uint32_t xid, int64_t seq) noexcept nogil:
+    cdef int _void_prepared(self, uint32_t xid, int64_t seq) except -1 nogil:
         """An xid under which a transaction is whole again: what was prepared under it is void."""
         cdef const Transaction* t = self.state.prepared().find(xid)
         if t == NULL:
-            return
+            return 0
         if self.state.perhaps_ended(t[0]):
             self.records.forgotten.push_back(t.txn)
         else:
             self._void_transaction(t[0], seq, t.doubtful)
         self.state.end_prepared(xid)
 
-    cdef void _void_namesake(self, const string& gid) noexcept nogil:
+    cdef int _void_namesake(self, const string& gid) except -1 nogil:
         """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
         cdef vector[uint32_t] namesakes = self.state.doubted_namesakes(gid)
         cdef size_t k
@@ -291,7 +279,7 @@ cdef class Transactions:
                 return STREAM_UNKNOWN
         return OK
 
-    cdef int boundary(self, Window w, int64_t i) noexcept nogil:
+    cdef int boundary(self, Window w, int64_t i) except -1 nogil:
         cdef Fields f
         cdef BoundaryRecord b
         cdef OutcomeRecord o
@@ -333,7 +321,7 @@ cdef class Transactions:
                 # What is prepared under the xid stays: a new session may stream it again, and say no more than how
                 # it ended, for its prepare was acknowledged.
                 self._void_stream(<uint32_t> b.xid, b.seq)
-                self.state.streamed[<uint32_t> b.xid].begin(b.seq, <uint32_t> b.xid)
+                self.state.streamed.edit(<uint32_t> b.xid).begin(b.seq, <uint32_t> b.xid)
             b.txn = self.state.streamed.find(<uint32_t> b.xid).txn
             self.state.context = STREAMING
             self.state.current.xid = <uint32_t> b.xid
@@ -374,7 +362,7 @@ cdef class Transactions:
         self.records.boundaries.push_back(b)
         return OK
 
-    cdef void _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) noexcept nogil:
+    cdef int _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) except -1 nogil:
         """A message between transactions: the end of a stream, of a part of it, or of a prepared transaction."""
         cdef OutcomeRecord o
         cdef Transaction* t = NULL
@@ -389,7 +377,7 @@ cdef class Transactions:
             ):
                 t = <Transaction*> prepared
         elif self.state.streamed.count(xid):
-            t = &self.state.streamed[xid]
+            t = self.state.streamed.edit(xid)
             t.doubtful = self.state.is_doubtful(t[0])
         if t != NULL:
             b.txn = t.txn
@@ -432,7 +420,7 @@ cdef class Transactions:
                 self.state.end_prepared(xid)
             elif self.state.streamed.count(xid):
                 # Its prepare was never seen: what was streamed may be a part of it.
-                self.state.streamed[xid].doubtful = True
+                self.state.streamed.edit(xid).doubtful = True
             self._void_stream(xid, b.seq)
         elif t != NULL and (b.kind != c'A' or b.subxid == b.xid):
             self.state.streamed.erase(xid)
@@ -447,7 +435,7 @@ cdef class Transactions:
         self.state.current.begin(NONE64, 0)
         self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
 
-    cdef void _end_origin(self, BoundaryRecord* b, Transaction& t) noexcept nogil:
+    cdef int _end_origin(self, BoundaryRecord* b, Transaction& t) except -1 nogil:
         if t.has_origin:
             b.origin = self.records.keep(<const uint8_t*> t.origin.data(), t.origin.size())
             b.origin_lsn = t.origin_lsn

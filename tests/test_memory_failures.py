@@ -1,0 +1,91 @@
+"""Memory that runs out: each call ends as MemoryError or with the right result, and leaves all as it was before.
+
+The failures come from out_of_memory.cpp, a library that is preloaded into a process of its own: it lets any one allocation of
+the extension modules fail, or that one and all behind it. PGOUTPUT_FAST_EVERY_ALLOCATION=1 tries every allocation (an hour);
+without it some of each scenario are tried, spread evenly over the call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import pgoutput_fast
+import starving
+
+COMPILER = os.environ.get("CXX", "c++").split()[-1]
+HERE = Path(__file__).parent
+EVERY = os.environ.get("PGOUTPUT_FAST_EVERY_ALLOCATION") == "1"
+TRIES = 7  # of each scenario
+# Bytes that a failure may leave behind on the average: what Python and Arrow keep for the next time is among them.
+LEFT_BEHIND = 20_000
+
+if sys.platform != "linux" or shutil.which(COMPILER) is None:
+    pytest.skip("a library is preloaded, and compiled for it", allow_module_level=True)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("starving") / "out_of_memory.so"
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-fno-builtin"]
+    source = HERE / "out_of_memory.cpp"
+    subprocess.run([COMPILER, *flags, "-o", str(path), str(source), "-ldl"], check=True)
+    return path
+
+
+def run(library: Path, scenario: str, tries: int) -> list[list[str]]:
+    """Lines of starving.py; a crash or a hang fails the test."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "starving.py"), str(library), scenario, str(tries)],
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        timeout=3600 if EVERY else 300,
+    )
+    assert done.returncode == 0, f"{done.stdout[-200:]} died: {done.stderr[-2000:]}"
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("scenario", starving.scenarios())
+def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenario: str) -> None:
+    lines = run(library, scenario, 0 if EVERY else TRIES)
+    came = Counter(line[1] for line in lines if line[0].isdigit())
+    print(scenario, dict(lines[:1]), dict(came))
+    assert set(came) <= set(starving.GOOD), lines
+    assert came["MemoryError"] > 0
+    assert lines[-1][0] == "left"
+    assert int(lines[-1][1]) < LEFT_BEHIND
+
+
+def test_no_function_that_cannot_raise_takes_memory() -> None:
+    """Cython prints and drops what is raised where nothing can be: the call then goes on with half of its work done."""
+    found = set()
+    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").glob("*.cpp"))
+    if not sources:
+        pytest.skip("installed without what Cython made")
+    for source in sources:
+        found |= set(re.findall(r'__Pyx_WriteUnraisable\("([^"]+)"', source.read_text(encoding="utf-8")))
+    # Of a capsule, and of a lock, which are not what they say: nobody can be told.
+    assert found <= {
+        "pgoutput_fast._core.assemble._release_capsule",
+        "pgoutput_fast._core.decode._Holder.__dealloc__",
+    }
+
+
+def test_a_process_that_may_have_little_memory() -> None:
+    """Under a limit of the address space, from hardly more than there is to enough."""
+    came: Counter[str] = Counter()
+    for megabytes in range(1, 21):
+        command = [sys.executable, str(HERE / "starving.py"), "limited", str(megabytes)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (megabytes, done.stderr[-2000:])
+        came[done.stdout.strip()] += 1
+    assert set(came) <= set(starving.GOOD), came
+    assert came["MemoryError"] > 0
