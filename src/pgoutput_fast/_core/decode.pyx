@@ -112,7 +112,7 @@ cdef class NativeDecoder:
     cdef list idle                       # frames that are on no way
     cdef list scratches                  # and rooms that no thread uses
     cdef Window window                   # what was tagged last
-    cdef set described_columns           # (table, column) that options name and a version has that is not the one at hand
+    cdef set described_columns           # (table, column) that a version has that is not at hand
     cdef vector[int64_t] ends            # per slot: 0, but while a window is planned
 
     def __init__(self, options, state=None, catalog=None):
