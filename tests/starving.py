@@ -216,7 +216,7 @@ def pulling(payloads: list[bytes]) -> Scenario:
 
 
 def controls(payloads: list[bytes]) -> Any:
-    found = control_messages(pa.array(payloads, pa.binary()), 0, True, 0)
+    found = control_messages(pa.array(payloads, pa.binary()), 0, True)
     return [each.to_pylist() if isinstance(each, pa.Array) else each for each in found.values()]
 
 

@@ -277,9 +277,10 @@ def import_state(Tagger tagger, dict values):
         raise ValueError("the state says that a stream block is open, but not which")
     tagger.state.swap(s)
     tagger.forget_lookups()
+    cdef const Transaction* open_one = &tagger.state.current
     if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
-        tagger.set_run(tagger.state.current.txn, tagger.state.current.xid, NONE64, tagger.state.current.commit_lsn, tagger.state.current.commit_timestamp, False)
+        tagger.set_run(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
     elif tagger.state.context == STREAMING:
-        tagger.set_run(tagger.state.streamed.find(tagger.state.current.xid).txn, tagger.state.current.xid, NONE64, NONE64, NONE64, True)
+        tagger.set_run(tagger.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
     else:
         tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

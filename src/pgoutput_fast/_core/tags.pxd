@@ -28,4 +28,4 @@ cdef class Tags:
 
     cdef int swap_tags(self, Tags other) except -1
     cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
-                          int32_t column, int32_t described, int32_t sent) except -1 nogil
+                         int32_t column, int32_t described, int32_t sent) except -1 nogil

@@ -64,7 +64,7 @@ cdef class Transactions(Tags):
     cdef int32_t look_up_anew(self, uint32_t oid) noexcept nogil
     cdef void forget_lookups(self) noexcept nogil
     cdef int reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
-                     int32_t described, int32_t sent) except -1 nogil
+                    int32_t described, int32_t sent) except -1 nogil
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) except -1 nogil
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                       int32_t column) except -1 nogil

@@ -91,7 +91,7 @@ cdef class Transactions:
     # ---- what can go wrong -----------------------------------------------------------------------------------------
 
     cdef int reject(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot, int32_t column,
-                     int32_t described, int32_t sent) except -1 nogil:
+                    int32_t described, int32_t sent) except -1 nogil:
         self.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
 
     cdef int lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) except -1 nogil:
