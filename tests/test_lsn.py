@@ -107,7 +107,7 @@ NUMBERS = [5, None, 1 << 32]
         pa.array(TEXTS), pa.array(TEXTS, pa.large_string()), pa.chunked_array([TEXTS[:1], TEXTS[1:]]), pa.array(NUMBERS, pa.decimal128(20, 0)),
         np.array(TEXTS, object), NUMBERS, pa.array(NUMBERS, pa.uint64()),
     ],
-    ids=str,
+    ids=lambda lsns: type(lsns).__name__,
 )  # fmt: skip
 def test_lsns_of_payloads(lsns: Any) -> None:
     batch, _ = pgo.tag(WAL, lsn=lsns)
