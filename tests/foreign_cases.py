@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from guarded import array_of, batch_of, guarded
-from pgoutput_fast import encode
+from pgoutput_fast import encode, spill
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.framing import unframe
 
@@ -300,7 +300,9 @@ def spill_file_with_wild_rows() -> Any:
         document = json.loads(decoder.state.to_json())
         entry = document["held"]["waiting"][0]["files"][0]
         path = Path(place) / entry["name"]
-        rows = pa.ipc.open_file(path).get_batch(0)
+        # Behind the Arrow file is what proves that the file is ours.
+        arrow, proof = path.read_bytes()[: -spill._END], path.read_bytes()[-spill._END :]
+        rows = pa.ipc.open_file(pa.BufferReader(arrow)).get_batch(0)
         payload = rows.column("payload")
         offsets = payload.buffers()[1].to_pybytes()[: 4 * (rows.num_rows + 1)]
         wild = array_of(
@@ -309,6 +311,7 @@ def spill_file_with_wild_rows() -> Any:
         rows = batch_of([*rows.columns[:-1], wild], rows.schema)
         with pa.ipc.new_file(path, rows.schema) as writer:
             writer.write_batch(rows)
+        path.write_bytes(path.read_bytes() + proof)
         data = path.read_bytes()
         entry["size"], entry["checksum"] = len(data), zlib.crc32(data)
         other = pgo.Decoder(options, pgo.StreamState.from_json(json.dumps(document)))

@@ -15,9 +15,10 @@ import pgoutput_fast as pgo
 
 # What no user calls; and results, which no user makes.
 INTERNAL = {
-    "decoded", "encode_printed", "enrich", "fates", "held", "lives", "payloads", "schema", "segment_layout", "segment_names",
-    "segment_stores", "segment_stream", "spill", "summarizer", "summary", "transactions", "types", "unify", "xids",
+    "decoded", "encode_printed", "enrich", "fates", "held", "lives", "payloads", "schema", "segment_known", "segment_layout",
+    "segment_names", "segment_stores", "segment_stream", "spill", "summarizer", "summary", "transactions", "types", "unify", "xids",
 }  # fmt: skip
+INTERNAL_METHODS = {"Options.check_columns", "StreamState.forgetting", "StreamState.in_order"}
 RESULTS = {"Decoded", "Report", "RowGroup", "Segment"}
 _LIST = re.compile(r"\b(Sequence|Iterable|Collection|[Ll]ist|[Ss]et|[Tt]uple)\[")
 
@@ -43,7 +44,8 @@ def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
             if name not in RESULTS:
                 yield name, each
             for method, function in vars(each).items():
-                if not method.startswith("_") and inspect.isfunction(function):
+                internal = method.startswith("_") or f"{name}.{method}" in INTERNAL_METHODS
+                if not internal and inspect.isfunction(function):
                     yield f"{name}.{method}", function
 
 

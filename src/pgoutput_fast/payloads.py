@@ -137,12 +137,18 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
     """
     if isinstance(values, str):
         raise TypeError(f"{what} must have a value per payload, not be a str")
-    if values is not None and not isinstance(values, pa.Array | pa.ChunkedArray):
-        values = values if isinstance(values, range) or hasattr(values, "dtype") else list(values)
-        if _are_parsed(values):
+    if values is None:
+        return None
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        offers_arrow = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+        if not isinstance(values, range) and not hasattr(values, "dtype") and not offers_arrow:
+            values = list(values)
+        if not offers_arrow and _are_parsed(values):
             values = _parsed(values, what)
-    elif values is not None and _is_parsed(values.type):
-        values = _parsed(values.to_pylist(), what)
+    elif _is_parsed(values.type):
+        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+        texts = [text for chunk in chunks for text in checked(chunk, what, full=True).to_pylist()]
+        values = _parsed(texts, what)
     return as_int64(values, count, what)
 
 
