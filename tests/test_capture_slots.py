@@ -199,6 +199,7 @@ def test_options_that_a_version_does_not_take(
 
 
 def test_no_publication_is_an_error() -> None:
-    for publications in ([], "p"):
-        with pytest.raises(ValueError, match="publications must name"):
-            plugin_options(180000, publications)
+    with pytest.raises(ValueError, match="publications must name"):
+        plugin_options(180000, [])
+    with pytest.raises(TypeError, match="publications must be a list of names"):
+        plugin_options(180000, "p")
