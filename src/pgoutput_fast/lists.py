@@ -21,9 +21,11 @@ def expect_list(argument: str, value: object, of: str = "names") -> None:
         TypeError: if it is. It is a ValueError, too.
 
     >>> expect_list("publications", ["shop"])
-    >>> expect_list("publications", "shop")
-    Traceback (most recent call last):
-    pgoutput_fast.lists._NotAListError: publications must be a list of names, not a str; for a single one put brackets around it: ["..."]
+    >>> try:
+    ...     expect_list("publications", "shop")
+    ... except TypeError as error:
+    ...     print(error)
+    publications must be a list of names, not a str; for a single one put brackets around it: ["..."]
     """
     if isinstance(value, str | bytes | bytearray):
         kind = type(value).__name__
