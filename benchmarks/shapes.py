@@ -65,17 +65,17 @@ class Shape:
         known: what a decoder has to have decoded before.
         calls: the payloads of each call.
         units: how many messages, cells, bytes or calls that is: what the cost is divided by.
-        table: what is asked for of what each call gives.
         options: of the decoder, if none are given.
         tags: whether the calls are tagged, and not decoded.
+        table: what is asked for of what each call gives.
     """
 
     known: list[bytes]
     calls: list[pa.Array]
     units: int
-    table: str | None = None
     options: pgo.Options | None = None
     tags: bool = False
+    table: str | None = None
 
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
         """Decodes all calls, on a decoder that knows what it must."""
@@ -206,7 +206,7 @@ def versions(count: int) -> Shape:
         columns = ColumnSpec("id", INT4, key=True), ColumnSpec(f"c{k}", TEXT)
         messages.append(encode_relation(RelationSpec(FIRST_OID, "public", "t", columns)))
         messages.append(encode_insert(FIRST_OID, ["1", "some text"]))
-    return Shape([BEGIN], [_array(messages)], count, "public.t")
+    return Shape([BEGIN], [_array(messages)], count, table="public.t")
 
 
 def subtransactions(count: int, aborted: bool) -> Shape:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.run import CaptureBusyError
-from pgoutput_fast.capture.session import position_of
+from pgoutput_fast.capture.session import DsnError, position_of
 
 _DAY_SECONDS = 86_400.0
 # How long one that is to end may take; and how often one that waits for another looks whether that is gone.
@@ -182,6 +182,8 @@ def _mode(text: str) -> int:
 def _position(text: str, dsn: str) -> int:
     try:
         return position_of(text, dsn)
+    except DsnError:
+        raise  # that is not about --until
     except ValueError as problem:
         raise ValueError(f"--until: {problem}") from None
 
