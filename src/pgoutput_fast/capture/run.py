@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -64,6 +65,8 @@ _SILENT_SECONDS = 60.0
 _MOST_PATIENCE = 64
 # A connection that lasted so long was good: when it is lost, that is a new outage.
 _GOOD_SECONDS = 5.0
+# So many tables are named of which a check says the same.
+_MOST_ALIKE = 5
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -364,9 +367,15 @@ class Capture:
         stops = [finding for finding in report.findings if finding.stops]
         if stops:
             raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
+        alike = Counter[tuple[str, str]]()
         for finding in report.findings:
             if finding.level != "note":
-                _log.warning("%s", finding)
+                alike[finding.level, finding.problem] += 1
+                if alike[finding.level, finding.problem] <= _MOST_ALIKE:
+                    _log.warning("%s", finding)
+        for (level, problem), count in alike.items():
+            if count > _MOST_ALIKE:
+                _log.warning("%s: %d more: %s. `check` names them all", level, count - _MOST_ALIKE, problem)
         self._doubts = [str(finding) for finding in report.findings if finding.level == "error"]
 
     def _expect_usable(self, found: Slot | None, left: int | None = None) -> Slot:
