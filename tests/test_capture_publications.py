@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import pg
-from capturing import Running, expect_exactly_once, now, slot, wait_until
+from capturing import Running, drop_when_free, expect_exactly_once, now, slot, wait_until
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.capture.plugin import plugin_options
+from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.segments import list_segments
 
@@ -192,6 +194,25 @@ def test_one_that_goes_while_nothing_else_happens(
     database.execute(_MADE, "INSERT INTO counted VALUES (2, 1)")
     _capture(database, slot, tmp_path, through=through).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
+
+
+def test_what_is_heard_at_the_end_leaves_no_connection(database: pg.Database, slot: str) -> None:
+    """From 18 on the server warns; who hears it may raise also while the stream is ended."""
+    if database.version < 18:
+        pytest.skip("before 18 that is an error of the server")
+
+    def hear(code: str, text: str) -> None:
+        raise CaptureError(text)
+
+    database.execute("DROP PUBLICATION captured", "INSERT INTO counted VALUES (1, 1)")
+    options = plugin_options(database.version * 10_000, ["captured"])
+    with (
+        pytest.raises(CaptureError, match="skipped"),
+        Walsender(database.dsn, slot, options, hear=hear) as sender,
+    ):
+        time.sleep(2)  # until then it has decoded that
+    assert sender._connection.closed
+    drop_when_free(database.dsn, slot)
 
 
 @through_both

@@ -21,10 +21,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pg
+import pgoutput_fast as pgo
 from capturing import drop_when_free
+from pgoutput_fast import encode, segment_known
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.retention import Consumers, retain
-from pgoutput_fast.segments import list_segments
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.spark.source_plan import plan_source
+from pgoutput_fast.spark.stream import StreamReader
+from pgoutput_fast.spark.stream_plan import plan_stream
 
 # Before 4.2 a Python source cannot hear of it.
 AVAILABLE_NOW = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
@@ -303,6 +309,43 @@ def test_tables_that_change(shop: Shop, query: Query) -> None:
     assert [row["_relation"] for row in rows] == ["public.orders", "public.others", "public.orders"]
     assert rows[-1]["public.orders"] == {"id": 2, "note": "new", "more": 3}
     assert rows[1]["public.orders"] is None
+
+
+def test_a_version_that_only_older_segments_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction has rows of a version that the segment of its commit has left out of its catalog."""
+    monkeypatch.setattr(segment_known, "INLINE_BYTES", 3000)
+
+    def described(oid: int, *columns: str) -> list[bytes]:
+        spec = RelationSpec(oid, "public", f"t{oid}", tuple(ColumnSpec(name, 25) for name in columns))
+        return [
+            encode.encode_relation(spec),
+            encode.encode_insert(oid, [f"{oid}.{len(columns)}", *columns[1:]]),
+        ]
+
+    many = [message for k in range(20) for message in described(2 + k, "id", "another_column")]
+    first = [encode.encode_begin(100, 0, 7), *described(1, "id"), encode.encode_commit(100, 108, 0)]
+    altered = [encode.encode_begin(200, 0, 8), *described(1, "id", "b"), *described(1, "id", "b", "c")]
+    last = [*many, encode.encode_commit(200, 208, 0)]
+    options = {"path": str(tmp_path), "table": "public.t1", "extra_columns": "drop"}
+    state = plan = schema = None
+    for wal in (first, altered, last):
+        tagged, state = pgo.tag(wal, state)
+        write_segment(tmp_path, tagged, state, source=Source("1", "shop", "slot"))
+        if plan is None:
+            schema = plan_source(options).spark_schema
+            plan = plan_stream({**options, "schema_mode": "pinned"}, schema, None)
+    segments = list_segments(tmp_path)
+    assert len(segments[1].catalog.named("public.t1")) > len(segments[2].catalog.named("public.t1"))
+    found = []
+    for each in segments:
+        assert plan is not None
+        assert schema is not None
+        reader = StreamReader(plan, schema)
+        parts = reader.partitions({"seq": each.first_seq}, {"seq": each.last_seq + 1})
+        found.append(
+            [row for part in parts for batch in reader.read(part) for row in batch.column("id").to_pylist()]
+        )
+    assert found == [["1.1"], [], ["1.2", "1.3"]]
 
 
 def test_what_retention_may_take(shop: Shop, query: Query) -> None:

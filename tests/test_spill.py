@@ -272,6 +272,13 @@ def test_a_state_names_no_file_elsewhere(tmp_path: Path) -> None:
         Decoder(options(tmp_path), StreamState.from_json(text))
 
 
+def test_a_state_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
+    document = json.loads(waiting(tmp_path, 1).state.to_json())
+    del document["held"]["waiting"][0]["files"][0]["token"]
+    with pytest.raises(ValueError, match=r"earlier version .* Go on with that version"):
+        StreamState.from_json(json.dumps(document))
+
+
 def name_another(text: str, **values: object) -> str:
     """A state that says something else of its first spill file."""
     document = json.loads(text)

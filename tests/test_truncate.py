@@ -186,6 +186,33 @@ def test_many_messages_have_room_in_several_segments(tmp_path: Path, monkeypatch
     assert len(segments) > 4
     rows = [seq for each in segments for seq in read_segment(each.path)["seq"].to_pylist()]
     assert rows == [0, *range(23)]  # the first says that a session began
+    assert [each.state.next_seq for each in segments] == [each.last_seq + 1 for each in segments]
+
+
+def test_a_segment_that_is_cut_for_want_of_room_has_its_own_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that behind the batch for which there was no room: after a crash that batch would have come already."""
+    monkeypatch.setattr(recorder, "MOST_BYTES", 20_000)
+    first, second = (
+        [encode.encode_message(lsn, "p", b"x" * 15_000, transactional=False)] for lsn in (100, 200)
+    )
+    source, sink = Source("1", "shop", "slot"), Sink(tmp_path)
+
+    def write(wal: list[list[bytes]]) -> None:
+        newest = sink.newest()
+        state = None if newest is None else newest.state
+        with Recorder(sink, source, state, 0, Limits()) as writing:
+            for batch in wal:
+                assert writing.offer(received(batch), 10)
+
+    with sink.owned():
+        write([first, second])
+        segments = list_segments(tmp_path)
+        assert [each.state.next_seq for each in segments] == [each.last_seq + 1 for each in segments]
+        Path(segments[-1].path).unlink()  # as if it had been killed in between
+        write([second])
+    assert len(list_segments(tmp_path)) == 2
 
 
 def test_a_server_truncates_partitions(

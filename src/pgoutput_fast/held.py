@@ -285,6 +285,12 @@ class Held:
             for entry in each["files"]:
                 described = dict(entry)
                 batch = described.pop("from_batch")
+                if "token" not in described:
+                    raise ValueError(
+                        "not a stream state of this version: its spill files have no token, as those that an earlier "
+                        "version of pgoutput_fast wrote. Go on with that version until nothing waits for its commit, "
+                        "or decode again from the beginning"
+                    )
                 if (
                     {name: type(value) for name, value in described.items()} != _ENTRY
                     or type(batch) is not int

@@ -249,9 +249,14 @@ class Recorder:
             UnstorableError: for one whose rows no segment has room for.
         """
         try:
-            tagged = self._stream.tag(payloads, lsns)
+            tagged = self._stream.tag(payloads, lsns, MOST_BYTES - self._tagged_bytes)
         except DecodeError:
             raise
+        except _FullError:
+            # The state is still the one behind the rows that wait: a segment has no other.
+            self._cut()
+            self._take_parts(payloads, lsns)
+            return
         except (ValueError, MemoryError, OverflowError, pa.ArrowException) as problem:
             if len(payloads) > 1:
                 half = len(payloads) // 2
@@ -272,8 +277,6 @@ class Recorder:
         if tagged is None:
             self._pass(len(payloads))
             return
-        if self._tagged and self._tagged_bytes + tagged.nbytes > MOST_BYTES:
-            self._cut()
         if not self._tagged:
             self._begun = time.monotonic()
         self._tagged.append(tagged)
@@ -323,6 +326,10 @@ class _RepeatedError(Exception):
         self.new = new
 
 
+class _FullError(Exception):
+    """There is no room for rows beside those that wait."""
+
+
 class _Stream:
     """The state machine that a recorder's messages move: kept, for to make one anew costs as much as all it knows.
 
@@ -359,7 +366,7 @@ class _Stream:
         """The ordinal of the next message."""
         return self._native.next_seq
 
-    def tag(self, payloads: pa.Array, lsns: pa.Array) -> pa.RecordBatch | None:
+    def tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch | None:
         """Rows of the messages that did not come before; None, and the state as it was, if all did.
 
         A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a
@@ -368,10 +375,11 @@ class _Stream:
         Raises:
             DecodeError: if one is malformed.
             ValueError: if no segment has room for their rows.
+            _FullError: if they have more than `room` bytes. Then the state is as it was.
         """
         try:
             with self._native.tentative():
-                tagged = self._tag(payloads, lsns)
+                tagged = self._tag(payloads, lsns, room)
                 seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
                 if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
                     return tagged
@@ -381,12 +389,14 @@ class _Stream:
         if not len(new):
             return None
         with self._native.tentative():
-            return self._tag(payloads.take(new), lsns.take(new))
+            return self._tag(payloads.take(new), lsns.take(new), room)
 
-    def _tag(self, payloads: pa.Array, lsns: pa.Array) -> pa.RecordBatch:
+    def _tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch:
         tagged = self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
         if tagged.nbytes > MOST_BYTES:
             raise ValueError(f"its {tagged.num_rows:,} tagged rows have {tagged.nbytes:,} bytes")
+        if tagged.nbytes > room:
+            raise _FullError
         return tagged
 
 

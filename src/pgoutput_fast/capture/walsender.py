@@ -105,11 +105,14 @@ class Walsender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            # So that the last acknowledgement is heard, and the slot let go of, before this returns.
-            with contextlib.suppress(psycopg2.Error):
-                self._link.end(_END_SECONDS)
-        self._connection.close()
+        try:
+            if kind is None:
+                # So that the last acknowledgement is heard, and the slot let go of, before this returns.
+                with contextlib.suppress(psycopg2.Error):
+                    self._link.end(_END_SECONDS)
+        finally:
+            # Also if what the server says meanwhile is an error to whoever hears it.
+            self._connection.close()
 
     @property
     def wal_end(self) -> int:

@@ -160,7 +160,10 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if start["seq"] >= end["seq"]:
             return []
         segments = self._ranges.segments(start["seq"], end["seq"])
-        return self._ranges.partitions(segments, start["seq"], end["seq"], self._tables(segments))
+        # A segment does not know all that older ones know; the range may have rows of these.
+        before = self._ranges.before(segments, start["seq"], end["seq"])
+        tables = self._tables([*before, *segments])
+        return self._ranges.partitions(segments, start["seq"], end["seq"], tables)
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
         """What the rows are decoded by, if versions came that nobody knew when the query was planned."""

@@ -17,7 +17,7 @@ from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates
 
 __all__ = ["RangeRows"]
 
-# So many segments' outcomes are kept, for the next batch asks for those of the last segment again.
+# So many segments' outcomes are kept beside those of a range, for the next batch asks for those of the last one again.
 _MOST_OUTCOMES = 4
 # What is smaller in the file than this is not worth a task, unless a batch has fewer of them than that.
 _TASK_BYTES, _TASKS = 1 << 20, 64
@@ -38,6 +38,7 @@ class RangeRows:
         self._stream = stream
         self._plan = plan
         self._outcomes: OrderedDict[str, pa.RecordBatch] = OrderedDict()
+        self._most_outcomes = _MOST_OUTCOMES
 
     def partitions(
         self, inside: Sequence[Segment], start: int, end: int, tables: tuple[TablePlan, ...] | None = None
@@ -73,6 +74,18 @@ class RangeRows:
         """
         return [self._stream.footer(named) for named in self._stream.between(start, end)]
 
+    def before(self, inside: Sequence[Segment], start: int, end: int) -> list[Segment]:
+        """The segments before those of `segments` that can have rows of the range, too.
+
+        Raises:
+            SegmentsGoneError: if one of them is gone.
+        """
+        if not (inside and self._plan.committed):
+            return []
+        self._most_outcomes = _MOST_OUTCOMES + len(inside)  # they are asked for again when it is cut
+        told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
+        return self._before(_older(_commits(told, start, end), inside), inside[0].first_seq)
+
     def _committed(
         self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
     ) -> list[tuple[Segment, SegmentRows]]:
@@ -82,14 +95,13 @@ class RangeRows:
         commits = _commits(told, start, end)
         aborts = [_aborts(told)]
         txns = np.sort(commits.column("txn").to_numpy())
-        # Those whose first rows lie before the range: they were streamed or prepared, or a segment was cut inside.
-        older = txns[txns < inside[0].first_seq]
-        before = self._before(older.tolist(), inside[0].first_seq)
-        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older.tolist())]
+        older = _older(commits, inside)
+        before = self._before(older, inside[0].first_seq)
+        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older)]
         fates = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
         of_older = fates.filter(pc.is_in(fates.column("txn"), pa.array(older)))
         found = []
-        for segments, known, wanted in ((before, of_older, older.tolist()), (inside, fates, txns.tolist())):
+        for segments, known, wanted in ((before, of_older, older), (inside, fates, txns.tolist())):
             for segment in segments:
                 for taken in ranges(segment, oids, self._plan.partition_bytes, wanted):
                     few = fates_of(segment, taken, known)
@@ -112,7 +124,7 @@ class RangeRows:
         path = str(segment.path)
         if path not in self._outcomes:
             self._outcomes[path] = outcomes_of(segment)
-            while len(self._outcomes) > _MOST_OUTCOMES:
+            while len(self._outcomes) > self._most_outcomes:
                 self._outcomes.popitem(last=False)
         self._outcomes.move_to_end(path)
         return self._outcomes[path]
@@ -141,6 +153,11 @@ def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     whole = told.column("subxid").is_null().to_numpy(zero_copy_only=False)
     committed = pc.equal(told.column("outcome"), "committed").to_numpy(zero_copy_only=False)
     return told.filter(pa.array(whole & committed & (at >= start) & (at < end)))
+
+
+def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
+    """Those whose first rows lie before the range: they were streamed or prepared, or a segment was cut inside."""
+    return sorted(txn for txn in commits.column("txn").to_pylist() if txn < inside[0].first_seq)
 
 
 def _aborts(told: pa.RecordBatch) -> pa.RecordBatch:
