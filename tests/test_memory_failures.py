@@ -79,6 +79,30 @@ def test_no_function_that_cannot_raise_takes_memory() -> None:
     }
 
 
+def test_what_takes_memory_in_cpp_is_tried() -> None:
+    """What C++ throws out of a call that Cython takes for one that cannot fail ends the process.
+
+    Such calls are `assign(n, value)` of a vector, and copies of strings and vectors that Cython makes of Python objects.
+    """
+    takes = re.compile(r"\b(?:assign|resize|reserve|push_back|emplace_back|insert)\(")
+    found = []
+    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").glob("*.cpp"))
+    if not sources:
+        pytest.skip("installed without what Cython made")
+    for source in sources:
+        before = ""
+        for line in map(str.strip, source.read_text(encoding="utf-8").splitlines()):
+            if not line or line.startswith(("*", "/*")):
+                continue
+            method = takes.search(line) and "__pyx_v_" in line and "__pyx_vtab" not in line
+            # Of the module's own source, not of what Cython adds for pickling.
+            made = re.search(r"= __pyx_convert_(?:string|vector)_from_py.*__PYX_ERR\(0,", line)
+            if made or (method and before != "try {"):
+                found.append(f"{source.name}: {line}")
+            before = line
+    assert found == []
+
+
 def test_a_process_that_may_have_little_memory() -> None:
     """Under a limit of the address space, from hardly more than there is to enough."""
     came: Counter[str] = Counter()
