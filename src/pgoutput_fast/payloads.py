@@ -133,15 +133,23 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
 
     Raises:
         TypeError: for values that are no LSNs.
-        ValueError: for another number of them than there are payloads, text that is none, or one beyond int64.
+        ValueError: for another number of them than there are payloads, text that is none, one beyond int64, and for a
+            damaged array.
     """
     if isinstance(values, str):
         raise TypeError(f"{what} must have a value per payload, not be a str")
+    if hasattr(values, "__arrow_c_array__") and not isinstance(values, pa.Array):
+        try:
+            values = pa.array(values)
+        except pa.ArrowInvalid as problem:
+            raise TypeError(f"{what} must be integers: {problem}") from None
     if values is not None and not isinstance(values, pa.Array | pa.ChunkedArray):
         values = values if isinstance(values, range) or hasattr(values, "dtype") else list(values)
         if _are_parsed(values):
             values = _parsed(values, what)
     elif values is not None and _is_parsed(values.type):
+        for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+            checked(chunk, what, full=True)
         values = _parsed(values.to_pylist(), what)
     return as_int64(values, count, what)
 
