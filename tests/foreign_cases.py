@@ -125,6 +125,11 @@ def decode_short_lsn() -> Any:
     return pgo.decode(WAL * 100, lsn=array_of(pa.int64(), N * 100, [None, longs(1, 2, 3)]))
 
 
+def decode_wild_lsn_text() -> Any:
+    offsets = ints(*(k << 24 for k in range(N + 1)))
+    return pgo.decode(WAL, lsn=array_of(pa.string(), N, [None, offsets, b"0/1"]))
+
+
 def decode_short_validity_of_lsn() -> Any:
     lsn = array_of(pa.int64(), N * 1000, [b"\1", longs(*[1] * N * 1000)])
     return pgo.decode(WAL * 1000, lsn=lsn)

@@ -4,13 +4,15 @@ LIBRARY is out_of_memory.cpp, compiled and preloaded. So many allocations are tr
 tried twice: it alone fails; it fails and so do all behind it. One line on standard output for each failure: its ordinal, a
 tab, and what came of it. The process dies of what it must not do.
 
-`python starving.py limited MIB` works with an address space that has so many MiB more than it takes before.
+`python starving.py limited MIB` works with an address space that has 1, 2, ... MIB MiB more than it takes before.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable
@@ -320,8 +322,11 @@ def main(library: str, name: str, tries: int) -> None:
         print("left", (taken() - held) // (len(failures) - warm), sep="\t", flush=True)
 
 
-def limited(megabytes: int) -> None:
-    """A stream whose rows, records and state take some 20 MB, with so many MiB more than there are."""
+def limited(most: int) -> None:
+    """A stream whose rows, records and state take some 20 MB, with 1 to `most` MiB more than there are: a line for each.
+
+    Each is tried in a fork of its own.
+    """
     t = RelationSpec(16390, "public", "wide", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
     rows = [encode.encode_insert(16390, [str(k), "x" * 500]) for k in range(30_000)]
     payloads = pa.array(
@@ -334,16 +339,21 @@ def limited(megabytes: int) -> None:
         ],
         pa.binary(),
     )
+    for megabytes in range(1, most + 1):
+        child = os.fork()
+        if child == 0:
+            print(megabytes, under_a_limit(payloads, megabytes << 20), sep="\t", flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(megabytes, f"died: {status}", sep="\t", flush=True)
+
+
+def under_a_limit(payloads: pa.Array, more: int) -> str:
     decoder = Decoder(Options(on_error="quarantine", batch_rows=5_000))
     # What is made once is there then: imported modules, the types of columns.
     decoder.decode(payloads.slice(0, 1_000))
     before = state_of(decoder)
-    print(under_a_limit(decoder, payloads, before, megabytes << 20))
-
-
-def under_a_limit(decoder: Decoder, payloads: pa.Array, before: Any, more: int) -> str:
-    import resource
-
     sizes = Path("/proc/self/statm").read_text(encoding="ascii").split()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (int(sizes[0]) * resource.getpagesize() + more, hard))

@@ -30,6 +30,7 @@ SAYS = {
     "decode_chunk_with_wild_offset": ("ValueError", WILD),
     "decode_view_of_another_buffer": ("ValueError", r"payloads: .*View at slot 1"),
     "decode_short_lsn": ("ValueError", r"lsn: " + SHORT),
+    "decode_wild_lsn_text": ("ValueError", r"lsn: " + SHORT),
     "stream_short_lsn": ("ValueError", r"lsn: " + SHORT),
     "decode_seq_without_values": ("ValueError", r"seq: " + SHORT),
     "unframe_wild_offset": ("ValueError", WILD),

@@ -133,17 +133,24 @@ def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
 
     Raises:
         TypeError: for values that are no LSNs.
-        ValueError: for another number of them than there are payloads, text that is none, or one beyond int64.
+        ValueError: for another number of them than there are payloads, text that is none, one beyond int64, and for a
+            damaged array.
     """
     if isinstance(values, str):
         raise TypeError(f"{what} must have a value per payload, not be a str")
     if values is None:
         return None
+    if not isinstance(values, pa.Array | pa.ChunkedArray) and not hasattr(values, "dtype"):
+        try:
+            if hasattr(values, "__arrow_c_array__"):
+                values = pa.array(values)
+            elif hasattr(values, "__arrow_c_stream__"):
+                values = pa.chunked_array(values)
+        except pa.ArrowInvalid as problem:
+            raise TypeError(f"{what} must be integers: {problem}") from None
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        offers_arrow = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-        if not isinstance(values, range) and not hasattr(values, "dtype") and not offers_arrow:
-            values = list(values)
-        if not offers_arrow and _are_parsed(values):
+        values = values if isinstance(values, range) or hasattr(values, "dtype") else list(values)
+        if _are_parsed(values):
             values = _parsed(values, what)
     elif _is_parsed(values.type):
         chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]

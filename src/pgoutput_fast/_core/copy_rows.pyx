@@ -131,18 +131,18 @@ cdef class CopyRows:
         for column in relation.columns:
             self.rows.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
         # A row stands for a message: all of them are of one stretch, and before every change.
-        self.no_seqs.assign(BLOCK_ROWS, -1)
+        self.no_seqs.resize(BLOCK_ROWS, -1)
         self.tagger.seqs = self.no_seqs.data()
         self.tagger.lsns = NULL
         run.txn = run.xid = run.subxid = run.commit_timestamp = NONE64
         run.commit_lsn = commit_lsn
         run.in_stream = False
         self.tagger.runs.push_back(run)
-        self.tagger.run_of.assign(BLOCK_ROWS, 0)
-        self.tagger.taken.assign(BLOCK_ROWS, 1)
+        self.tagger.run_of.resize(BLOCK_ROWS, 0)
+        self.tagger.taken.resize(BLOCK_ROWS, 1)
         self.scratch.row_message.resize(BLOCK_ROWS)
-        self.scratch.row_change.assign(BLOCK_ROWS, INSERT)
-        self.steady.assign(self.rows.count + 1, NOT_STEADY)
+        self.scratch.row_change.resize(BLOCK_ROWS, INSERT)
+        self.steady.resize(self.rows.count + 1, NOT_STEADY)
         self._make_room()
         self.skipped = 0
         self.stage = IN_HEADER

@@ -149,7 +149,11 @@ cdef class CopyData:
         """
         if self._notices.dropped:
             raise MemoryError("the server says more beside the data than can be kept")
-        said = [(_text(each.first.c_str()), _text(each.second.c_str())) for each in self._notices.kept]
+        # By their places: a loop over them makes copies, which Cython does not expect to fail.
+        said = [
+            (_text(self._notices.kept[k].first.c_str()), _text(self._notices.kept[k].second.c_str()))
+            for k in range(self._notices.kept.size())
+        ]
         self._notices.kept.clear()
         return said
 

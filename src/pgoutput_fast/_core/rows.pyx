@@ -141,7 +141,8 @@ cdef class RelationRows:
         self.batches = []
         self.column_names = plan.column_names
         self.count = <int32_t> len(plan.column_names)
-        self.name_bytes = [len(name) + 12 for name in plan.column_names]
+        for name in plan.column_names:
+            self.name_bytes.push_back(len(name) + 12)
         self.named_bytes = 0
         self.rows = 0
         self.batch_rows = options.batch_rows
@@ -333,7 +334,8 @@ cdef class RelationRows:
         cdef uint32_t message
         cdef bint found = False
         cdef Issue* issue
-        scratch.refused.assign(<size_t> block.rows, -1)
+        scratch.refused.clear()
+        scratch.refused.resize(<size_t> block.rows, -1)
         scratch.refused_column.resize(<size_t> block.rows)
         for c in range(self.count):
             for k in range(first, scratch.issue_ends[c]):
@@ -621,7 +623,7 @@ cdef class RelationRows:
             return 0
         sort(named.begin(), named.end(), _before)
         offsets = column.reserve_offsets(<size_t> self.rows)
-        there.assign(<size_t> self.rows, 0)
+        there.resize(<size_t> self.rows, 0)
         child.reserve_offsets(0)
         for row in range(self.rows):
             while k < named.size() and named[k].row == row:

@@ -22,6 +22,7 @@ from pgoutput_fast._core.stream_state cimport (
     StreamState,
     Transaction,
     TypeName,
+    set_text,
 )
 from pgoutput_fast._core.tag cimport Tagger
 
@@ -205,12 +206,12 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     t.xid = values["xid"]
     t.commit_lsn = _or_none64(values["commit_lsn"])
     t.commit_timestamp = _or_none64(values["commit_timestamp"])
-    t.gid = values["gid"].encode()
+    set_text(t.gid, values["gid"].encode())
     t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
     t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
     t.doubtful = values["doubtful"]
     t.has_origin = values["origin"] is not None
-    t.origin = (values["origin"] or "").encode()
+    set_text(t.origin, (values["origin"] or "").encode())
     t.origin_lsn = _or_none64(values["origin_lsn"])
     for oid, subxid, version, seq in values["relations"]:
         relation.oid = oid
@@ -221,8 +222,8 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     for oid, subxid, namespace, name, seq in values["types"]:
         scoped.oid = oid
         scoped.subxid = subxid
-        scoped.type.name_space = namespace.encode()
-        scoped.type.name = name.encode()
+        set_text(scoped.type.name_space, namespace.encode())
+        set_text(scoped.type.name, name.encode())
         scoped.type.seq = seq
         t.learn(scoped)
     for subxid in values.get("relations_missed", ()):
@@ -269,8 +270,8 @@ def import_state(Tagger tagger, dict values):
         known.seq = seq
         s.describe(<uint32_t> int(oid), known)
     for oid, (namespace, name, seq) in values["types"].items():
-        named.name_space = namespace.encode()
-        named.name = name.encode()
+        set_text(named.name_space, namespace.encode())
+        set_text(named.name, name.encode())
         named.seq = seq
         s.name_type(<uint32_t> int(oid), named)
     if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:

@@ -179,3 +179,9 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         Slice keep(const uint8_t* p, size_t n) except +
         void take_rejects(Records& source) except +
         void drop_rejects()
+
+
+cdef inline int set_text(string& to, bytes text) except -1:
+    # Not as Cython makes a string of an object: it copies it, which it does not expect to fail.
+    to.assign(<const char*> text, <size_t> len(text))
+    return 0

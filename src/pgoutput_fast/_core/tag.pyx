@@ -48,6 +48,7 @@ from pgoutput_fast._core.stream_state cimport (
     Transaction,
     TruncateRecord,
     TypeName,
+    set_text,
 )
 from pgoutput_fast._core.transactions cimport Transactions
 from pgoutput_fast._core.wire cimport load32
@@ -102,20 +103,19 @@ cdef class Tagger(Transactions):
 
     def undo(self):
         """The state is again what it was at `begin_call`."""
-        # None of this takes memory: it may be that there is none.
         if self.saved == NULL:
             return
+        # It may be that there is no memory: what takes none comes first, and counts whatever becomes of the rest.
         self.state.swap(dereference(self.saved))
         self.run = self.saved_run
+        self.records = Records()
+        self.forget_lookups()
+        self.end_call()
+        # A version that stays because this fails does no harm: nothing refers to it.
         for relation in self.versions[self.saved_versions:]:
             self.slots.pop(relation.version, None)
         self._forget_names({relation.oid for relation in self.versions[self.saved_versions:]})
         del self.versions[self.saved_versions:]
-        self.bodies.resize(min(self.bodies.size(), <size_t> self.saved_versions))
-        self.explained.resize(min(self.explained.size(), <size_t> self.saved_versions))
-        self.records = Records()
-        self.forget_lookups()
-        self.end_call()
 
     def start_session(self):
         """A new decoding session begins with the next message."""
@@ -134,10 +134,13 @@ cdef class Tagger(Transactions):
         if slot is not None:
             return slot
         slot = len(self.versions)
+        # Whatever fails on the way, no slot lacks any of these.
+        self.bodies.resize(<size_t> slot + 1)
+        self.explained.resize(<size_t> slot + 1)
+        set_text(self.bodies[slot], relation.wire_body() if body is None else body)
+        self.explained[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)
         self.versions.append(relation)
         self._name(relation, slot)
-        self.bodies.push_back(relation.wire_body() if body is None else body)
-        self.explained.push_back(any(not is_built_in(column.type_oid) for column in relation.columns))
         self.slots[relation.version] = slot
         return slot
 
@@ -433,8 +436,8 @@ cdef class Tagger(Transactions):
                 self.reason = problem.reason
                 raise
             return
-        named.name_space = namespace.encode()
-        named.name = name.encode()
+        set_text(named.name_space, namespace.encode())
+        set_text(named.name, name.encode())
         named.seq = self.seq_of(i)
         if self.state.context == STREAMING:
             scoped.oid = oid
@@ -480,8 +483,10 @@ cdef class Tagger(Transactions):
             self.item_message.resize(w.count)
             self.item_slot.resize(w.count)  # last: where there is no memory for it, they are made again
         self.run_of.resize(w.count)
-        self.described.assign(w.count, SLOT_UNKNOWN)
-        self.taken.assign(w.count, 1)
+        self.described.clear()
+        self.described.resize(w.count, SLOT_UNKNOWN)
+        self.taken.clear()
+        self.taken.resize(w.count, 1)
         self.runs.clear()
         self.marks.clear()
         self.run_is_new = True

@@ -119,7 +119,7 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
             if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
                 out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
         kind = t.columns[KIND].data.append_uninitialized(n)
-        bits.assign(n, 0)
+        bits.resize(n, 0)
         for k in range(n):
             i = message[k]
             out[SEQ][k] = tagger.seq_of(i)
@@ -257,7 +257,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     tagger.item_message.resize(<size_t> count)
     tagger.item_slot.resize(<size_t> count)
     tagger.run_of.resize(<size_t> count)
-    tagger.taken.assign(<size_t> count, 1)
+    tagger.taken.clear()
+    tagger.taken.resize(<size_t> count, 1)
     tagger.runs.clear()
     for relation in tagger.versions:
         oids.push_back(<uint32_t> relation.oid)
