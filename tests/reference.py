@@ -25,6 +25,8 @@ BOUNDARIES = "BCbPKrSEcAp"
 INSIDE_A_BLOCK = "RYIUDTMOE"
 PREFIXED = "RYIUDTM"  # carry an xid inside a stream block, and only there
 
+MESSAGES_REMEMBERED = 1024  # LSNs of non-transactional ones; the largest
+
 
 class OutOfOrderError(MalformedError):
     """A message that shows that others are missing before it, or cannot be what they were."""
@@ -107,9 +109,9 @@ class Decoder:
         self.lost = False  # since a bad boundary, until the next good one
         self.forgot_relations_at = -1  # what was said before this seq no longer counts
         self.bad_type = False  # the next R builds on a Y that could not be read
-        self.last_message = 0  # highest LSN of a non-transactional message
-        # Between these LSNs others may have come, among what was set aside; the last may have no end yet.
-        self.missed_messages: list[list[int | None]] = []
+        # LSNs of non-transactional messages: the largest of them; and the largest that had no room.
+        self.messages_seen: set[int] = set()
+        self.message_floor = 0
 
     # --- the frame around one message -----------------------------------------------------------------------
 
@@ -117,13 +119,11 @@ class Decoder:
         tag = frame.payload[:1].decode("latin-1")
         if self.lost and tag in tuple("RYIUDTMO"):
             self.reject(frame, MalformedError("follows a bad boundary message"))
-            self.may_miss_a_message()
             return
         try:
             self.handle(frame, tag)
         except MalformedError as problem:
             self.reject(frame, problem)
-            self.may_miss_a_message()
             self.lost_track_after(frame, tag, problem)
         else:
             if tag in BOUNDARIES:
@@ -140,10 +140,6 @@ class Decoder:
                 "reason": problem.reason, "raw": frame.payload,
             }
         )  # fmt: skip
-
-    def may_miss_a_message(self) -> None:
-        if [self.last_message, None] not in self.missed_messages:
-            self.missed_messages.append([self.last_message, None])
 
     def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
         if tag in ("K", "r"):
@@ -507,17 +503,13 @@ class Decoder:
         content = reader.take(reader.i32())
         reader.end()
         if not transactional and lsn:
-            # In a session they come in the order of their LSNs, no two of which are the same, and the next session may
-            # send some again. So one that is not beyond all others came before, unless it was set aside then.
-            if lsn > self.last_message:
-                if [self.last_message, None] in self.missed_messages:
-                    self.missed_messages[-1][1] = lsn
-                self.last_message = lsn
-            else:
-                here = [gap for gap in self.missed_messages if gap[1] and gap[0] < lsn < gap[1]]  # type: ignore[operator]
-                if not here:
-                    return
-                here[0][0] = lsn
+            # No two have one LSN. The next session may send some again.
+            if lsn <= self.message_floor or lsn in self.messages_seen:
+                return
+            self.messages_seen.add(lsn)
+            if len(self.messages_seen) > MESSAGES_REMEMBERED:
+                self.message_floor = min(self.messages_seen)
+                self.messages_seen.remove(self.message_floor)
         txn = self.transaction() if transactional else None
         row = {
             "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,
@@ -626,7 +618,6 @@ class Decoder:
                     + oid.to_bytes(4, "big")
                 )
                 self.reject(frame if not rejected else replace(frame, payload=alone), problem)
-                self.may_miss_a_message()
                 rejected = True
         if not relations:
             return

@@ -137,8 +137,8 @@ def test_message_that_is_not_transactional_has_no_xid_and_changes_no_state(
     assert (message["txn"], message["xid"], message["transactional"]) == (None, None, False)
     assert message["lsn"] > 0
     states = [each.state.values or {} for each in (with_message, without)]
-    # But for the ordinal, and for how far such messages came: a new session sends them again.
-    apart = {"next_seq": 0, "message_lsn": 0}
+    # But for the ordinal, and for the LSNs of such messages: a new session sends them again.
+    apart: dict[str, object] = {"next_seq": 0, "message_lsns": []}
     assert states[0] | apart == states[1] | apart
 
 

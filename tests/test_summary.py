@@ -266,12 +266,11 @@ def test_streams_of_few_xids_are_what_they_should_be() -> None:
         stream = Churn(seed).make(14)
         states, error = states_of(stream)
         ends += error is None
-        # Some logical message that is not above the highest before it: it comes again.
-        lsns = [values(s)["message_lsn"] for s in states]
-        repeated += any(
-            payload[:1] == b"M" and before == after > 0
-            for payload, before, after in zip(stream.payloads, lsns, lsns[1:], strict=False)
-        )
+        # Some logical message comes again.
+        for payload, before in zip(stream.payloads, map(values, states), strict=False):
+            at = 6 if before["context"] == "streaming" else 2
+            lsn = int.from_bytes(payload[at : at + 8], "big")
+            repeated += payload[:1] == b"M" and lsn in itertools.accumulate(before["message_lsns"])
         sessions += any(0 < s < len(states) for s in stream.sessions)
     assert ends > 40
     assert repeated > 10
@@ -289,10 +288,7 @@ def test_stretches_behind_a_damaged_one(seed: int) -> None:
         head = damage(choices, Stream(stream.payloads[:at], stream.lsns[:at], set()), 2)
         decoder = Decoder(Options(on_error="quarantine"))
         decoder.decode(head.payloads, lsn=head.lsns)
-        # Logical messages that it lacks have a test of their own.
-        state = StreamState(
-            values(decoder.state) | {"message_missed": False, "message_gaps": []}, decoder.catalog
-        )
+        state = decoder.state
         states, error = states_of(stream, state, at)
         if (values(state)["lost"] or values(state)["bad_type"]) and at not in stream.sessions:
             if at < len(stream.payloads):
@@ -403,24 +399,55 @@ def test_xids_that_begin_one_after_the_other_are_few_bytes() -> None:
     assert len(summary.to_bytes()) < 400
 
 
-def test_logical_messages_cost_nothing() -> None:
-    heartbeats = [m for n in range(1000) for m in [*plain(10 + n), *plain(2000 + n), logical(500 + 7 * n)]]
+MOST = 1024  # LSNs of logical messages that a state keeps
+
+
+def test_logical_messages_cost_an_lsn_each_until_there_are_many() -> None:
+    heartbeats = [m for n in range(3000) for m in [*plain(10 + n), *plain(4000 + n), logical(500 + 7 * n)]]
     summary = summarize(array(heartbeats))
-    assert summary.lsn == 500 + 7 * 999
+    assert summary.lsns == tuple(range(500 + 7 * (2999 - MOST), 500 + 7 * 3000, 7))
     assert len(summary.to_bytes()) < 400
+    chance = random.Random(1)
+    for count in (10_000, 100_000):
+        apart = summarize(array([*plain(5), *(logical(chance.randrange(2**32)) for _ in range(count))]))
+        assert len(apart.lsns) == MOST + 1
+        assert len(apart.to_bytes()) < 8 * MOST
 
 
-def test_a_state_that_may_lack_logical_messages() -> None:
-    """Which of a stretch's messages are new then, only tagging them all tells."""
+@pytest.mark.parametrize("seed", range(12))
+def test_logical_messages_of_stretches_are_those_of_the_whole(seed: int) -> None:
+    """Their LSNs come in any order, many of them twice, and more than a state keeps."""
+    chance = random.Random(seed)
+    top = 2 ** chance.choice([11, 12, 20, 62])
+    payloads: list[bytes] = []
+    while len(payloads) < 6000:
+        xid = 5 if chance.randrange(2) else None
+        here = [
+            encode.encode_message(chance.randrange(top), "p", b"x" * 9, transactional=False, xid=xid)
+            for _ in range(chance.randrange(600))
+        ]
+        payloads += here if xid is None else streamed(5, *here)
+    edges = sorted(chance.randrange(len(payloads)) for _ in range(6))
+    stretches = [array(payloads[x:y]) for x, y in itertools.pairwise([0, *edges, len(payloads)])]
+    summaries = [Summary.from_bytes(summarize(stretch).to_bytes()) for stretch in stretches]
+    states = [StreamState()]
+    for stretch, summary in zip(stretches, summaries, strict=True):
+        states.append(tag(stretch, states[-1])[1])
+        assert values(summary.apply(states[-2])) == values(states[-1])
+    assert values(states[-1])["message_floor"] > 0
+    for i, j, k in itertools.combinations(range(len(states)), 3):
+        left, right = compose(*summaries[i:j]), compose(*summaries[j:k])
+        assert compose(left, right) == compose(*summaries[i:k])
+        assert values(compose(left, right).apply(states[i])) == values(states[k])
+
+
+def test_a_logical_message_that_was_set_aside_comes_in_a_later_stretch() -> None:
     decoder = Decoder(Options(on_error="quarantine"))
-    decoder.decode([logical(10), logical(20)[:-1]])
-    before, gone_on = decoder.state, Decoder(Options(on_error="quarantine"), decoder.state)
-    gone_on.decode([logical(30)])
-    for state in (before, gone_on.state):
-        for harmless in (plain(5), [logical(10), *plain(5)]):
-            assert summarize(array(harmless)).apply(state) == tag(harmless, state)[1]
-        with pytest.raises(ValueError, match="tag the next ones in one piece"):
-            summarize(array([*plain(5), logical(20)])).apply(state)
+    decoder.decode([logical(10), logical(20)[:-1], logical(30)])
+    again = [*plain(5), logical(10), logical(20), logical(30), logical(40)]
+    tagged, state = tag(again, decoder.state)
+    assert tagged.column("seq").to_pylist() == [3, 4, 6, 8]
+    assert summarize(array(again)).apply(decoder.state) == state
 
 
 @pytest.mark.parametrize(
@@ -452,7 +479,7 @@ def test_an_xid_that_begins_again(rest: list[bytes]) -> None:
 def test_logical_messages_before_it_is_known_what_is_open() -> None:
     """Inside of a stream block they bear an xid, and the same bytes say something else."""
     bytes_of_both = encode.encode_message(5, "", b"\0" * 5, transactional=False)
-    assert summarize(array([bytes_of_both])).lsn_before == (5, 5 << 32)
+    assert summarize(array([bytes_of_both])).lsns_before == ((5,), (5 << 32,))
     inside, _ = states_of(Stream([encode.encode_stream_start(5, True)], [0], set()))
     outside = StreamState()
     for state, lsn in ((outside, 5), (inside[-1], 5 << 32)):
@@ -460,7 +487,7 @@ def test_logical_messages_before_it_is_known_what_is_open() -> None:
             summary = compose(
                 *(summarize(array(some)) for some in ([bytes_of_both][:cut], [bytes_of_both][cut:]))
             )
-            assert values(summary.apply(state))["message_lsn"] == lsn
+            assert values(summary.apply(state))["message_lsns"] == [lsn]
 
 
 def test_garbage_does_not_travel() -> None:

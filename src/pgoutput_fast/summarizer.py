@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast._core.controls import boundary_of, control_messages, is_origin
+from pgoutput_fast._core.controls import LSNS_KEPT, boundary_of, control_messages, is_origin
 from pgoutput_fast._core.describe import Malformed, parse_type
 from pgoutput_fast.catalog import fields_of
 from pgoutput_fast.encode_messages import encode_stream_start
@@ -24,6 +24,8 @@ _CLOSERS = b"CPEcApKr"
 _BOUNDARIES = b"BbS" + _CLOSERS
 _UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
 _OPENERS = {ord("B"): _PLAIN, ord("b"): _PREPARING, ord("S"): _STREAMING}
+
+_Lsns = tuple[int, ...]
 
 
 class Summarizer:
@@ -56,8 +58,8 @@ class Summarizer:
         self._fields: Any = None  # its fields
         self._origin: Message | None = None  # in B and b
         self._block: Block | None = None  # in S
-        self._lsn_before = (0, 0)
-        self._lsn = 0
+        self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
+        self._lsns: _Lsns = ()
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class Summarizer:
         if self._failed:
             return
         found = control_messages(payloads, self._context, self._settled)
-        self._hear_before(found["lsn_before"])
+        self._hear_before(*found["lsns_before"])
         kept, begun, xids = found["messages"], found["begun"].to_numpy(), found["xids"].to_numpy()
         events: list[tuple[int, Message | int]] = [
             (k, Message(base + k, 0 if lsn is None else lsn[k].as_py(), _bounded(payloads[k].as_buffer())))
@@ -93,7 +95,7 @@ class Summarizer:
         # Of others that began nothing else is known.
         until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
         self._begun.add(xids[:until])
-        self._lsn = max(self._lsn, found["lsn"])
+        self._lsns = _largest(self._lsns, found["lsns"])
 
     def _named(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
         """Xids whose beginnings must keep their place among the other messages."""
@@ -108,12 +110,13 @@ class Summarizer:
         """Of which something is known that an xid's beginning may change."""
         return {*self._streams, *self._prepared, *self._found, *self._streamed, *self._ended}
 
-    def _hear_before(self, lsns: tuple[int, int]) -> None:
-        """Highest LSNs of logical messages, read as outside of a stream block and as inside of one."""
+    def _hear_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
+        """LSNs of logical messages, read as outside of a stream block and as inside of one."""
         if self._context == _UNKNOWN:
-            self._lsn_before = (max(self._lsn_before[0], lsns[0]), max(self._lsn_before[1], lsns[1]))
+            before = self._lsns_before
+            self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
         else:
-            self._lsn = max(self._lsn, lsns[self._context == _STREAMING])
+            self._lsns = _largest(self._lsns, inside if self._context == _STREAMING else outside)
 
     def append(self, other: Summary) -> None:
         """A stretch that was summarised elsewhere comes next."""
@@ -123,7 +126,7 @@ class Summarizer:
         if self._session_starts:
             self._session_starts = False
             self._take(Message(base, 0, SESSION_STARTS))
-        self._hear_before(other.lsn_before)
+        self._hear_before(*other.lsns_before)
         for message in other.first:
             self._take(message._replace(seq=base + message.seq))
         if other.settled and not self._failed:
@@ -136,7 +139,7 @@ class Summarizer:
             self._begun.update(XidSet(_without(other.begun, list(self._past))))
             for message in [*other.said, *other.body]:
                 self._take(message._replace(seq=base + message.seq))
-        self._lsn = max(self._lsn, other.lsn)
+        self._lsns = _largest(self._lsns, other.lsns)
         self._failed = self._failed or other.failed
 
     def _fail(self, message: Message) -> None:
@@ -375,8 +378,9 @@ class Summarizer:
             tuple(message for _, message in all_of(self._said, self._firsts)),
             tuple(self._begun.ranges()),
             tuple(self._body()) + (self._errors() if self._settled else ()),
-            self._lsn_before,
-            self._lsn,
+            # Batches tell of messages behind an error, too.
+            ((), ()) if self._failed else self._lsns_before,
+            () if self._failed else self._lsns,
             tuple(sorted(self._streamed)),
         )
 
@@ -407,6 +411,11 @@ class Summarizer:
             yield self._opened
             if self._origin is not None:
                 yield self._origin
+
+
+def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
+    """Of both the largest that a summary keeps, each once, in ascending order."""
+    return tuple(sorted({*lsns, *more})[-LSNS_KEPT:]) if more else lsns
 
 
 def _bounded(payload: pa.Buffer) -> bytes:

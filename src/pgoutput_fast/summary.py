@@ -15,7 +15,7 @@ the stretch runs over it: there is no second set of rules. Three parts follow on
 3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
    the last word of each subtransaction.
 
-Beside it stands the highest LSN of non-transactional logical messages.
+Beside it stand the LSNs of non-transactional logical messages: as many of the largest as a state keeps, and one more.
 
 The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions; a
 streamed one that was rolled back, or prepared and ended, leaves its xid.
@@ -29,7 +29,7 @@ import base64
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
@@ -71,9 +71,9 @@ class Summary:
         failed: whether its last message is an error after any state.
         settled: whether part 1 has ended.
         first, said, begun, body: part 1; part 2's Relations and Types, and its xids as (from, until); part 3.
-        lsn_before: the highest LSN of messages before the first boundary, if that is outside of a stream block, and if
-            it is inside of one.
-        lsn: the highest LSN of messages behind it.
+        lsns_before: LSNs of messages before the first boundary, if that is outside of a stream block, and if it is
+            inside of one.
+        lsns: LSNs of messages behind it, ascending.
         streamed: xids that began as streams, and what was prepared under them before may still be.
 
     The identity is `Summary()`.
@@ -86,8 +86,8 @@ class Summary:
     said: tuple[Message, ...] = ()
     begun: tuple[tuple[int, int], ...] = ()
     body: tuple[Message, ...] = ()
-    lsn_before: tuple[int, int] = (0, 0)
-    lsn: int = 0
+    lsns_before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    lsns: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
@@ -99,8 +99,7 @@ class Summary:
             DecodeError: as tagging the stretch would, if a boundary, Relation, Type or Origin message is an error.
                 A change, Truncate or logical message before it may be one, too. Of equal Relation messages it names
                 the last, where tagging names the first.
-            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type; or that perhaps lacks
-                logical messages, if the stretch has some that may be these.
+            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type.
         """
         if self.count == 0:
             return state
@@ -111,13 +110,10 @@ class Summary:
             before = _values(native)
         if before["lost"] or before["bad_type"]:
             raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
-        lsn = max(self.lsn, self.lsn_before[before["context"] == "streaming"])
-        missed = [after for after, _ in before["message_gaps"]]
-        missed += [before["message_lsn"]] if before["message_missed"] else []
-        if missed and lsn > min(missed):
-            raise ValueError(
-                "a message of the stream could not be read, and it may be among these: tag the next ones in one piece"
-            )
+        # Which of them come first does not matter.
+        in_stream = before["context"] == "streaming"
+        xid = before["current"]["xid"] if in_stream else None
+        _replay(native, (_heard(lsn, xid) for lsn in (*self.lsns, *self.lsns_before[in_stream])), base)
         _replay(native, self.first, base)
         if self.settled:
             since = _values(native)
@@ -133,8 +129,7 @@ class Summary:
                     _replay(native, void_stream(xid, 0), base)
             _replay(native, self.said, base)
             _replay(native, self.body, base)
-        behind = {"message_lsn": max(before["message_lsn"], lsn), "next_seq": base + self.count}
-        return StreamState(_values(native) | behind, native.state.catalog)
+        return StreamState(_values(native) | {"next_seq": base + self.count}, native.state.catalog)
 
     def has_begun(self, xid: int) -> bool:
         """Whether an xid is among those of `begun`."""
@@ -147,8 +142,12 @@ class Summary:
         for begin, end in self.begun:
             begun += [begin - at, end - begin]
             at = end
-        streamed = [xid - before for before, xid in pairwise([0, *self.streamed])]
-        document = vars(self) | {"begun": begun, "streamed": streamed}
+        document = vars(self) | {
+            "begun": begun,
+            "streamed": _distances(self.streamed),
+            "lsns_before": [_distances(lsns) for lsns in self.lsns_before],
+            "lsns": _distances(self.lsns),
+        }
         for part in ("first", "said", "body"):
             document[part] = [
                 [seq, lsn, base64.b85encode(payload).decode()] for seq, lsn, payload in document[part]
@@ -169,8 +168,9 @@ class Summary:
             begun.append((at + gap, at + gap + length))
             at += gap + length
         document["begun"] = tuple(begun)
-        document["lsn_before"] = tuple(document["lsn_before"])
-        document["streamed"] = tuple(accumulate(document["streamed"]))
+        document["lsns_before"] = tuple(tuple(accumulate(each)) for each in document["lsns_before"])
+        for part in ("streamed", "lsns"):
+            document[part] = tuple(accumulate(document[part]))
         return cls(**document)
 
 
@@ -178,6 +178,16 @@ def _values(native: NativeDecoder) -> dict[str, Any]:
     values = native.state.values
     assert values is not None
     return values
+
+
+def _distances(ascending: Sequence[int]) -> list[int]:
+    """Each from the one before it, the first from 0."""
+    return [after - before for before, after in pairwise([0, *ascending])]
+
+
+def _heard(lsn: int, xid: int | None) -> Message:
+    """A logical message of which no more than its LSN is kept."""
+    return Message(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
 
 
 def void(xid: int, seq: int) -> list[Message]:

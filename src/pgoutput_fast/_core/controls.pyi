@@ -2,12 +2,14 @@ from typing import TypedDict
 
 import pyarrow as pa
 
+LSNS_KEPT: int
+
 class ControlMessages(TypedDict):
     messages: list[int]
     begun: pa.Array
     xids: pa.Array
-    lsn: int
-    lsn_before: tuple[int, int]
+    lsns: list[int]
+    lsns_before: tuple[list[int], list[int]]
 
 def control_messages(array: pa.Array, context: int, settled: bool) -> ControlMessages: ...
 def boundary_of(payload: bytes) -> tuple[int, int, int, int, bytes, bool] | None: ...

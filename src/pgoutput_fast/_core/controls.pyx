@@ -6,10 +6,14 @@ from pgoutput_fast._core.boundary cimport parse_boundary
 from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, message_class
+from pgoutput_fast._core.seen_lsns cimport MOST_LSNS, SeenLsns
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
 from pgoutput_fast._core.wire cimport load64, prefetch
 
 import pyarrow as pa
+
+# So many LSNs of logical messages, the largest, tell which of them a state knows, and what the largest other is.
+LSNS_KEPT = MOST_LSNS + 1
 
 # Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
 cdef int64_t AHEAD = 16
@@ -40,7 +44,7 @@ cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexcept nogil:
-    """The LSN of a logical message if it is one that a new session repeats, else 0."""
+    """The LSN of a logical message if it is one that is known by its LSN, else 0."""
     cdef int64_t at = 5 if in_stream else 1
     cdef int64_t lsn
     if size < at + 9 or p[at] != 0:
@@ -49,12 +53,23 @@ cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexce
     return lsn if lsn > 0 else 0
 
 
+cdef int _hear(SeenLsns& seen, int64_t lsn) except -1 nogil:
+    if lsn > 0:
+        seen.add(lsn)
+    return 0
+
+
+cdef list _largest(const SeenLsns& seen):
+    # The floor is one of them: the largest that had no room.
+    cdef vector[int64_t] lsns = seen.lsns()
+    return ([seen.floor()] if seen.floor() > 0 else []) + [lsns[k] for k in range(lsns.size())]
+
+
 cdef class _Selection:
     """What was found in a batch."""
     cdef vector[int64_t] kept, begun
     cdef vector[uint32_t] begun_xids
-    cdef int64_t lsn_before[2]
-    cdef int64_t lsn
+    cdef SeenLsns seen, seen_outside, seen_inside
 
     cdef int64_t select(self, Payloads payloads, int context, bint settled) except -2 nogil:
         """Returns how many messages were looked at, or -1 for offsets that run back."""
@@ -84,10 +99,10 @@ cdef class _Selection:
                 continue
             if kind == c'M':
                 if context == UNKNOWN:
-                    self.lsn_before[0] = max(self.lsn_before[0], _message_lsn(p, end - at, False))
-                    self.lsn_before[1] = max(self.lsn_before[1], _message_lsn(p, end - at, True))
+                    _hear(self.seen_outside, _message_lsn(p, end - at, False))
+                    _hear(self.seen_inside, _message_lsn(p, end - at, True))
                 else:
-                    self.lsn = max(self.lsn, _message_lsn(p, end - at, context == STREAMING))
+                    _hear(self.seen, _message_lsn(p, end - at, context == STREAMING))
                 at = end
                 continue
             self.kept.push_back(i)
@@ -142,15 +157,14 @@ def control_messages(array, int context, bint settled):
         A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
         of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
         transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
-        (uint32 array) the xids. `lsn` is the highest LSN of non-transactional messages, 0 if there is none;
-        `lsn_before` the highest LSNs of those for which the context is not known, read as outside of a stream block and
-        as inside of one.
+        (uint32 array) the xids. `lsns` are the largest distinct LSNs of non-transactional messages, in ascending order
+        and at most `LSNS_KEPT`; `lsns_before` two such lists of those for which the context is not known, read as
+        outside of a stream block and as inside of one.
     """
     cdef Payloads payloads = Payloads(array)
     cdef _Selection found = _Selection()
     cdef int64_t looked_at = 0
     cdef size_t k
-    found.lsn = found.lsn_before[0] = found.lsn_before[1] = 0
     if payloads.count:
         with nogil:
             looked_at = found.select(payloads, context, settled)
@@ -160,8 +174,8 @@ def control_messages(array, int context, bint settled):
         "messages": [found.kept[k] for k in range(found.kept.size())],
         "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),
         "xids": pa.array([found.begun_xids[k] for k in range(found.begun_xids.size())], pa.uint32()),
-        "lsn": found.lsn,
-        "lsn_before": (found.lsn_before[0], found.lsn_before[1]),
+        "lsns": _largest(found.seen),
+        "lsns_before": (_largest(found.seen_outside), _largest(found.seen_inside)),
     }
 
 

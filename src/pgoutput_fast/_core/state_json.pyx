@@ -8,6 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from pgoutput_fast._core.seen_lsns cimport MOST_LSNS, SeenLsns
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     OUTSIDE,
@@ -160,6 +161,13 @@ cdef dict _export_prepared(Tagger tagger, uint32_t xid):
     return values
 
 
+cdef list _export_messages(const SeenLsns& seen):
+    """LSNs in ascending order, each as its distance from the one before it, the first from the floor."""
+    cdef vector[int64_t] lsns = seen.lsns()
+    cdef size_t k
+    return [lsns[k] - (lsns[k - 1] if k else seen.floor()) for k in range(lsns.size())]
+
+
 def export_state(Tagger tagger):
     """(the state as a dict of JSON values, relation versions by their ids; `Described` for the rest of it)."""
     cdef StreamState* s = &tagger.state
@@ -179,9 +187,8 @@ def export_state(Tagger tagger):
         "lost": bool(s.lost),
         "bad_type": bool(s.bad_type),
         "session_starts": bool(s.session_starts),
-        "message_lsn": s.message_lsn,
-        "message_missed": bool(s.message_missed),
-        "message_gaps": [[gap.first, gap.second] for gap in s.message_gaps()],
+        "message_floor": s.messages.floor(),
+        "message_lsns": _export_messages(s.messages),
         "current": _export_transaction(s[0], s.current, tagger.versions) if s.context != OUTSIDE else None,
         "streamed": streamed,
         "prepared": prepared,
@@ -231,6 +238,33 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     return 0
 
 
+cdef int64_t _lsn(value) except? -2:
+    cdef int64_t lsn = value
+    if type(value) is not int or lsn < 0:
+        raise ValueError("not a stream state: an LSN is none")
+    return lsn
+
+
+cdef int _import_messages(dict values, SeenLsns* seen) except -1:
+    cdef int64_t lsn, highest
+    if "message_lsn" in values:
+        # Earlier states say the highest LSN, and up to which all came before: where they do not, that is the highest.
+        highest = _lsn(values["message_lsn"])
+        lsn = _lsn(values.get("repeated_lsn", highest))
+        distances = [highest - lsn] if highest > lsn else []
+    else:
+        lsn, distances = _lsn(values["message_floor"]), values["message_lsns"]
+    if type(distances) is not list or len(distances) > MOST_LSNS:
+        raise ValueError(f"not a stream state: its LSNs of logical messages are no list of at most {MOST_LSNS}")
+    seen[0] = SeenLsns(lsn)
+    for distance in distances:
+        if type(distance) is not int or distance < 1:
+            raise ValueError("not a stream state: its LSNs of logical messages do not ascend")
+        lsn = _lsn(<object> lsn + distance)
+        seen.add(lsn)
+    return 0
+
+
 def import_state(Tagger tagger, dict values):
     """The inverse of `export_state`, in one dict; the versions it names must have slots.
 
@@ -247,10 +281,7 @@ def import_state(Tagger tagger, dict values):
     s.lost = values["lost"]
     s.bad_type = values["bad_type"]
     s.session_starts = values["session_starts"]
-    s.message_lsn = values["message_lsn"]
-    s.message_missed = values.get("message_missed", False)
-    for after, before in values.get("message_gaps", ()):
-        s.miss_messages(after, before)
+    _import_messages(values, &s.messages)
     if (values["current"] is None) != (s.context == OUTSIDE):
         raise ValueError("not a stream state: what is open and what it is do not agree")
     if values["current"] is not None:

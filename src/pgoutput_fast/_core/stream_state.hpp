@@ -16,6 +16,7 @@
 
 #include "buffer.hpp"
 #include "record_log.hpp"
+#include "seen_lsns.hpp"
 #include "shared_map.hpp"
 
 namespace pgo {
@@ -193,10 +194,7 @@ struct StreamState {
     bool lost = false;             // after a bad boundary, until the next one
     bool bad_type = false;         // the next Relation rests on a Type that could not be read
     bool session_starts = false;   // a new session begins with the next message
-    // A server sends non-transactional messages in the order of their LSNs, and a new session sends some of them again:
-    // one that is not above the highest LSN came before, unless it lies where a message was lost.
-    int64_t message_lsn = 0;
-    bool message_missed = false;   // one behind the highest LSN may have been lost
+    SeenLsns messages;             // of non-transactional logical messages, some of which a server sends again
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
     SharedMap<Transaction> streamed;  // by xid
 
@@ -248,32 +246,6 @@ struct StreamState {
     bool missed_stretch(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
     bool misses_relations(const Transaction& stream) const { return missed_stretch(stream) || stream.misses_relations(); }
 
-    // Whether a non-transactional message came before; if not, it has come now.
-    bool repeats_message(int64_t lsn) {
-        if (lsn > message_lsn) {
-            if (message_missed) miss_messages(message_lsn, lsn);
-            message_missed = false;
-            message_lsn = lsn;
-            return false;
-        }
-        if (!gaps_) return true;
-        auto gap = gaps_->upper_bound(lsn);
-        if (gap == gaps_->end() || gap->second >= lsn) return true;
-        const int64_t end = gap->first;
-        own(gaps_).erase(end);
-        miss_messages(lsn, end);
-        return false;
-    }
-    // Messages between two LSNs may have been lost; they lie apart from other such stretches.
-    void miss_messages(int64_t after, int64_t before) {
-        if (before - after > 1) own(gaps_)[before] = after;
-    }
-    std::vector<std::pair<int64_t, int64_t>> message_gaps() const {
-        std::vector<std::pair<int64_t, int64_t>> found;
-        if (gaps_)
-            for (const auto& gap : *gaps_) found.emplace_back(gap.second, gap.first);
-        return found;
-    }
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
     // Streams and the plain transaction that are open, in the order in which they began.
@@ -313,7 +285,6 @@ private:
     int64_t doubted_ = 0;                     // those up to this number perhaps ended
     // What was known, or open, before these messages: so that a bad message costs the same however much that is.
     int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
-    std::shared_ptr<std::map<int64_t, int64_t>> gaps_;  // where messages were lost: from which LSN, by up to which
     SharedMap<Known> relations_;
     SharedMap<TypeName> types_;
 };

@@ -1,8 +1,9 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libcpp cimport bool as cbool
 from libcpp.string cimport string
-from libcpp.utility cimport pair
 from libcpp.vector cimport vector
+
+from pgoutput_fast._core.seen_lsns cimport SeenLsns
 
 
 cdef extern from "stream_state.hpp" namespace "pgo" nogil:
@@ -79,8 +80,7 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         cbool lost
         cbool bad_type
         cbool session_starts
-        int64_t message_lsn
-        cbool message_missed
+        SeenLsns messages
         Transaction current
         SharedMap[Transaction] streamed
         const SharedMap[Transaction]& prepared()
@@ -103,9 +103,6 @@ cdef extern from "stream_state.hpp" namespace "pgo" nogil:
         void lose_stretch(int64_t seq)
         cbool missed_stretch(const Transaction& stream)
         cbool misses_relations(const Transaction& stream)
-        cbool repeats_message(int64_t lsn) except +
-        void miss_messages(int64_t after, int64_t before) except +
-        vector[pair[int64_t, int64_t]] message_gaps() except +
         const Known* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
         void promote(const Transaction& transaction) except +

@@ -260,7 +260,7 @@ cdef class Tagger(Transactions):
             self.run_is_new = True
         if not m.transactional and m.lsn > 0:
             # One LSN is one message, whether or not somebody said that a session began.
-            if self.state.repeats_message(m.lsn):
+            if not self.state.messages.add(m.lsn):
                 self.taken[i] = 0
                 return OK
         m.seq = self.seq_of(i)

@@ -125,8 +125,6 @@ cdef class Transactions:
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef const uint8_t* p = w.base + w.start[i]
         self.taken[i] = 0
-        # It may have been a non-transactional logical message, whatever it looks like.
-        self.state.message_missed = True
         self.reject(w, i, reason, offset, slot, column, -1, -1)
         if reason == STATE_LOST:
             return False
