@@ -246,12 +246,11 @@ cdef int64_t _lsn(value) except? -2:
 
 
 cdef int _import_messages(dict values, SeenLsns* seen) except -1:
-    cdef int64_t lsn, highest
+    cdef int64_t lsn
     if "message_lsn" in values:
-        # Earlier states say the highest LSN, and up to which all came before: where they do not, that is the highest.
-        highest = _lsn(values["message_lsn"])
-        lsn = _lsn(values.get("repeated_lsn", highest))
-        distances = [highest - lsn] if highest > lsn else []
+        # Earlier states say the last LSN, and the highest of earlier sessions. A server sends messages in the order of
+        # their LSNs, so what is not above both came before.
+        lsn, distances = max(_lsn(values["message_lsn"]), _lsn(values.get("repeated_lsn", 0))), []
     else:
         lsn, distances = _lsn(values["message_floor"]), values["message_lsns"]
     if type(distances) is not list or len(distances) > MOST_LSNS:
