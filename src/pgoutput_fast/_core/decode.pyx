@@ -388,6 +388,7 @@ cdef class NativeDecoder:
 cdef class _Holder:
     """Holds a lock as long as anybody has it: a thread that cannot even begin lets go of it, too."""
     cdef readonly object lock
+    cdef bint has_let_go
 
     def __cinit__(self):
         lock = new_lock()
@@ -395,8 +396,14 @@ cdef class _Holder:
         self.lock = lock
 
     def __dealloc__(self):
-        if self.lock is not None:
+        if self.lock is not None and not self.has_let_go:
             self.lock.release()
+
+    cdef int let_go(self) except -1:
+        """Now, and not when nobody has it any more: a trace or a debugger may keep it."""
+        self.lock.release()
+        self.has_let_go = True
+        return 0
 
 
 @cython.final
@@ -552,8 +559,11 @@ cdef class _Call:
                 break
         return 0
 
-    def _work_beside(self, holder):
-        self._work()
+    def _work_beside(self, _Holder holder):
+        try:
+            self._work()
+        finally:
+            holder.let_go()
 
     cdef int _join(self, list at_work) except -1:
         """No thread is at work any more, even if waiting is interrupted: what they work on is about to go."""
