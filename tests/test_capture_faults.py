@@ -98,7 +98,10 @@ def _crash(own: pg.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, t
     warned = [each for each in warned if not each.startswith("warning: ")]  # what the check at the start says
     assert len(warned) >= crashes
     assert all(
-        re.match(r"trying again in [\d.]+ s: \S|the connection is lost and made again: \S", each)
+        re.match(
+            r"trying again in [\d.]+ s: \S|the connection is lost and made again: \S|the server says: \S",
+            each,
+        )
         for each in warned
     )
 

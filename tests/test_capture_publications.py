@@ -19,7 +19,7 @@ from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, dr
 from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.segments import list_segments
+from pgoutput_fast.segments import Segment, list_segments, read_segment
 
 __all__ = ["slot"]  # a fixture
 
@@ -43,6 +43,10 @@ def _stands(database: pg.Database, slot: str) -> int:
     return found.confirmed_flush_lsn
 
 
+def _kinds(segment: Segment) -> list[int]:
+    return read_segment(segment.path)["kind"].to_pylist()
+
+
 def _capture(database: pg.Database, slot: str, directory: Path, **more: Any) -> Capture:
     return Capture(database.dsn, slot, ["captured"], directory, limits=Limits(seconds=0.2), **more)
 
@@ -62,7 +66,7 @@ def test_one_that_is_missing(database: pg.Database, slot: str, tmp_path: Path, t
     with pytest.raises(CaptureError, match="publication nope: there is none"):
         Capture(database.dsn, f"{slot}_new", ["nope"], tmp_path / "new", through=through).run()
     assert find_slot(database.dsn, f"{slot}_new") is None
-    assert time.monotonic() - began < 20  # it is not tried again and again
+    assert time.monotonic() - began < 60  # it is not tried again for five minutes
     # Nothing was begun by that.
     _capture(database, slot, tmp_path, through=through).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
@@ -104,8 +108,9 @@ def test_a_slot_that_is_older_than_its_publication(
         ):
             _capture(database, slot, tmp_path, through=through).run(until_lsn=now(database))
         assert _stands(database, slot) == before
-    assert time.monotonic() - began < 20
-    assert list_segments(tmp_path) == []
+    assert time.monotonic() - began < 60  # it is not tried again for five minutes
+    # Before its error an old server sends the Begin, which may be in a segment by then.
+    assert {kind for each in list_segments(tmp_path) for kind in _kinds(each)} <= {0, ord("B")}
     # With nothing in between, nothing is lacking.
     drop_slot(database.dsn, slot)
     database.execute("DROP PUBLICATION captured", "TRUNCATE counted")
