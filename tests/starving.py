@@ -4,6 +4,9 @@ LIBRARY is out_of_memory.cpp, compiled and preloaded. So many allocations are tr
 tried twice: it alone fails; it fails and so do all behind it. One line on standard output for each failure: its ordinal, a
 tab, and what came of it. The process dies of what it must not do.
 
+`python starving.py python SCENARIO STEP` lets allocations of Python itself fail, every STEP-th, each in a fork of its own:
+by itself, and with all behind it. The lines are the same; a fork that dies has a line that says so.
+
 `python starving.py limited MIB` works with an address space that has 1, 2, ... MIB MiB more than it takes before.
 """
 
@@ -13,11 +16,13 @@ import ctypes
 import gc
 import os
 import resource
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -322,6 +327,41 @@ def main(library: str, name: str, tries: int) -> None:
         print("left", (taken() - held) // (len(failures) - warm), sep="\t", flush=True)
 
 
+def without_python_memory(name: str, step: int) -> None:
+    """Lets every `step`-th allocation of Python's own fail, until some are behind the end of the call."""
+    import _testcapi
+
+    use_windows(64)
+    scenario = scenarios()[name]()
+    expected = result_of(scenario.work(scenario.make()))
+    shim = SimpleNamespace(
+        starve=lambda which, then_all: _testcapi.set_nomemory(which - 1, 0 if then_all else which),
+        feed=_testcapi.remove_mem_hooks,
+        starved=lambda: 1,
+    )
+
+    def came_of(which: int, then_all: int) -> str:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            os.write(write, outcome(shim, scenario, expected, which, then_all)[1].encode())
+            os._exit(0)
+        os.close(write)
+        told = os.read(read, 10_000).decode()
+        os.close(read)
+        _, status = os.waitpid(child, 0)
+        return told if status == 0 else f"died: {status}"
+
+    for then_all in (0, 1):
+        which, right = 1, 0
+        while right < 3:
+            came = came_of(which, then_all)
+            print(which, came, sep="\t", flush=True)
+            right = right + 1 if came == "right" else 0
+            which += step
+
+
 def limited(most: int) -> None:
     """A stream whose rows, records and state take some 20 MB, with 1 to `most` MiB more than there are: a line for each.
 
@@ -394,5 +434,7 @@ def taken() -> int:
 if __name__ == "__main__":
     if sys.argv[1] == "limited":
         limited(int(sys.argv[2]))
+    elif sys.argv[1] == "python":
+        without_python_memory(sys.argv[2], int(sys.argv[3]))
     else:
         main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

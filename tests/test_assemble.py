@@ -40,6 +40,7 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.unsanitized
 def test_capsules_that_nobody_takes_leak_nothing() -> None:
     values: list[bytes | None] = [b"{" + b"x" * 100_000 + b"}"] * 20
     for _ in range(20):
@@ -86,6 +87,7 @@ assert ended and status == 0, "the child waits for a lock that nobody holds"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.unsanitized
 def test_a_child_has_memory_whoever_held_it_in_its_parent() -> None:
     subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=180)
 

@@ -231,6 +231,7 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.unsanitized
 def test_a_network_that_loses_everything(tmp_path: Path) -> None:
     """By default it is noticed within a minute: while something waits to be acknowledged, no keepalive runs."""
     if os.geteuid() != 0 or not shutil.which("ip"):

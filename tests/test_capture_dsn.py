@@ -91,6 +91,7 @@ def test_whoever_connects_says_so(
 
 
 @pytest.mark.parametrize("until", [[], ["--until", "now"]])
+@pytest.mark.unsanitized
 def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
     arguments = ["--slot", "s", "--publication", "p", "--path", str(tmp_path), "--retry-seconds", "0", *until]
     done = subprocess.run(
@@ -106,6 +107,7 @@ def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
     assert "sesame" not in done.stderr + done.stdout
 
 
+@pytest.mark.unsanitized
 def test_spark_s_snapshot_says_so() -> None:
     pytest.importorskip("pyspark")
     from pgoutput_fast.spark.snapshot_source import plan_snapshot

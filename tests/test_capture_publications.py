@@ -72,6 +72,7 @@ def test_one_that_is_missing(database: pg.Database, slot: str, tmp_path: Path, t
     expect_exactly_once(database, tmp_path)
 
 
+@pytest.mark.unsanitized
 def test_the_command_says_which_is_missing(database: pg.Database, slot: str, tmp_path: Path) -> None:
     database.execute("INSERT INTO counted VALUES (1, 1)")
     before = _stands(database, slot)
@@ -302,6 +303,7 @@ def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
     expect_exactly_once(database, tmp_path)
 
 
+@pytest.mark.unsanitized
 def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Its capture is a process of its own, and what that ends with is the query's error."""
     pytest.importorskip("pyspark")

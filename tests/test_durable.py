@@ -44,6 +44,7 @@ for k in range(rounds):
 
 
 @pytest.mark.parametrize("links", ["with links", "without links"])
+@pytest.mark.unsanitized
 def test_of_two_writers_of_a_name_one_wins(tmp_path: Path, links: str) -> None:
     command = [sys.executable, "-c", RACER]
     racers = [

@@ -186,6 +186,7 @@ def test_until_where_a_capture_goes(database: pg.Database, tmp_path: Path) -> No
         database.execute(f"SELECT pg_drop_replication_slot('{name}')")
 
 
+@pytest.mark.unsanitized
 def test_until_of_the_command_is_refused_as_elsewhere() -> None:
     arguments = ["--slot", "s", "--publication", "p", "--path", "d", "--until", "100000000/0"]
     run = subprocess.run(

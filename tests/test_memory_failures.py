@@ -66,6 +66,21 @@ def test_a_failed_allocation_is_a_memory_error_or_nothing(library: Path, scenari
     assert int(lines[-1][1]) < LEFT_BEHIND
 
 
+# Of these, only our own code and Python's run while memory lacks. Others call functions of Arrow's, which crash then.
+@pytest.mark.parametrize(
+    "scenario", ["text", "small batches", "streams", "stories", "stories go on", "threads 2", "threads 3", "tag", "decode_tagged"]
+)  # fmt: skip
+def test_python_s_own_allocations_fail(scenario: str) -> None:
+    pytest.importorskip("_testcapi", reason="this Python was installed without its own tests")
+    command = [sys.executable, str(HERE / "starving.py"), "python", scenario, "1" if EVERY else "31"]
+    environment = os.environ | {"PYTHONMALLOC": "malloc"}  # the C library notices what is released twice
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=True)
+    came = Counter(line.split("\t")[1] for line in done.stdout.splitlines())
+    print(scenario, dict(came))
+    assert set(came) <= set(starving.GOOD), done.stdout
+    assert came["MemoryError"] > 3
+
+
 def test_no_function_that_cannot_raise_takes_memory() -> None:
     """Cython prints and drops what is raised where nothing can be: the call then goes on with half of its work done."""
     found = set()

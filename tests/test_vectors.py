@@ -183,6 +183,7 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
         ("PGOUTPUT_FAST_VECTORS", "", LEVELS[-1] if LEVELS else "portable"),
     ],
 )
+@pytest.mark.unsanitized
 def test_the_environment_says_how_far_to_go(variable: str, value: str, highest: str) -> None:
     look = "from pgoutput_fast._core.column import use_vectors; print(use_vectors())"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PGOUTPUT_FAST_")}

@@ -13,7 +13,7 @@ from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, STREAMING
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit, new_lock
+from pgoutput_fast._core.task cimport Batches, Frame, Spares, Task, messages_that_fit, new_lock, wait_for
 from pgoutput_fast._core.tagged cimport load_tagged, tagged_columns
 
 from _thread import start_new_thread
@@ -227,24 +227,21 @@ cdef class NativeDecoder:
     def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, before):
         cdef _Call call = _Call(self, arrays, lsn, seq, before)
         cdef bint nested = self.tagger.saved != NULL
+        cdef bint succeeded = False
         if not nested:
             self.tagger.begin_call()
         try:
             result = call.tag(changes_only) if only_tag else call.run()
             records = take_records(self.tagger.records, self.tagger.versions, self.options, self.types)
+            succeeded = True
         except Malformed:
-            error = self._error_of_tag()
-            if not nested:
-                self.tagger.undo()
-            raise error from None
-        except BaseException:
-            if not nested:
-                self.tagger.undo()
-            raise
+            raise self._error_of_tag() from None
         finally:
             call.end()
-        if not nested:
-            self.tagger.end_call()
+            if not nested and succeeded:
+                self.tagger.end_call()
+            elif not nested:
+                self.tagger.undo()
         return result, records
 
     # ---- a window ------------------------------------------------------------------------------------------------
@@ -262,6 +259,7 @@ cdef class NativeDecoder:
             batches = Batches(relation)
             self.batches[slot] = batches
         if not batches.touched:
+            batches.done = []
             self.touched.append(batches)
             batches.touched = True
         return batches
@@ -420,7 +418,8 @@ cdef class _Call:
     cdef object frames                   # those whose results were not taken, the oldest first
     cdef object turn                     # a lock: held by whoever tags
     cdef bint stopped                    # nothing more is to be tagged
-    cdef object error                    # why, where that is an error
+    cdef bint failed                     # a thread ended before its work was done
+    cdef object error                    # why; None if there was no memory to keep it
 
     def __cinit__(self, NativeDecoder decoder, list arrays, lsn, seq, before):
         self.decoder = decoder
@@ -502,23 +501,16 @@ cdef class _Call:
     # ---- threads ---------------------------------------------------------------------------------------------------
 
     def _work(self):
-        """What each thread does. It raises nothing: what goes wrong is kept with its task, or stops the call."""
+        """What each thread does. What goes wrong is kept with its task, or stops the call."""
         cdef Frame frame = None
         cdef Frame other
         cdef Scratch scratch
+        cdef bint finished = False
         try:
-            scratch = self.decoder.scratches.pop()
-        except IndexError:
-            scratch = Scratch()
-        try:
+            scratch = self.decoder.scratches.pop() if self.decoder.scratches else Scratch()
             while True:
-                frame = None  # the last one may be somebody else's by now
-                with self.turn:
-                    try:
-                        frame = self._next_frame()
-                    except BaseException:
-                        self.stopped = True
-                        raise
+                frame = None  # another thread may reuse the last one
+                frame = self._frame_in_turn()
                 if frame is None:
                     break
                 while frame.do_one(scratch):
@@ -527,12 +519,32 @@ cdef class _Call:
                 while other.do_one(scratch):
                     pass
             self.decoder.scratches.append(scratch)
+            finished = True
         except BaseException as error:
-            self.stopped = True
             if self.error is None:
                 self.error = error
-            if frame is not None:
-                frame.give_up(error)
+        finally:
+            # This also runs where there is no memory to keep the error.
+            if not finished:
+                self.stopped = self.failed = True
+                if frame is not None:
+                    frame.give_up(self.error)
+
+    cdef Frame _frame_in_turn(self):
+        """The next window as `_next_frame` gives it, after all threads that wait for their turn already.
+
+        There is no `with`, see `wait_for`.
+        """
+        cdef bint tagged = False
+        self.turn.acquire()
+        try:
+            frame = self._next_frame()
+            tagged = True
+        finally:
+            if not tagged:
+                self.stopped = True
+            self.turn.release()
+        return frame
 
     cdef int64_t _more_threads(self) except -1:
         """How many threads beside this one find something to do."""
@@ -562,16 +574,19 @@ cdef class _Call:
     def _work_beside(self, _Holder holder):
         try:
             self._work()
+        except BaseException:
+            pass  # the call knows that this thread failed
         finally:
             holder.let_go()
 
     cdef int _join(self, list at_work) except -1:
         """No thread is at work any more, even if waiting is interrupted: what they work on is about to go."""
+        cdef Py_ssize_t ended = 0
         interruption = None
-        while at_work:
+        while ended < len(at_work):
             try:
-                at_work[len(at_work) - 1].acquire()
-                at_work.pop()
+                at_work[ended].acquire()
+                ended += 1
             except BaseException as error:
                 self.stopped = True
                 interruption = error
@@ -583,6 +598,7 @@ cdef class _Call:
         """[(relation, batch)] of the whole call."""
         cdef Batches batches
         cdef list at_work = []
+        self.decoder.touched = []
         try:
             if self.decoder.options.threads > 1:
                 self._start(at_work)
@@ -594,6 +610,8 @@ cdef class _Call:
             self._join(at_work)
         if self.error is not None and (isinstance(self.error, MemoryError) or not isinstance(self.error, Exception)):
             raise self.error  # that, or an interruption, is no message's fault
+        if self.failed and self.error is None:
+            raise MemoryError
         self._take_finished(0)
         if self.error is not None:
             raise self.error
@@ -620,11 +638,12 @@ cdef class _Call:
             if frame.left:
                 if len(self.frames) <= under_way:
                     break
-                with frame.at_work:  # which is held until all is done
-                    pass
+                wait_for(frame.at_work)  # which is held until all is done
             for task in frame.tasks:
                 if task.error is not None:
                     raise task.error
+                if not task.done:
+                    raise MemoryError  # there was none to keep the error
             self.decoder.tagger.records.take_rejects(frame.records)
             for task in frame.tasks:
                 task.batches.done.extend(task.made)
@@ -636,16 +655,15 @@ cdef class _Call:
         return 0
 
     cdef int end(self) except -1:
-        """No batch is open any more, and nothing leads to what was made."""
+        """No batch is open any more, and nothing leads to what was made. It takes no memory, so it cannot fail."""
         cdef Batches batches
         cdef Frame frame
-        for frame in self.frames:
+        while self.frames:
+            frame = self.frames.popleft()
             frame.forget()
-        self.frames.clear()
         for batches in self.decoder.touched:
             batches.touched = False
-            batches.done = []
+            batches.done = None
             batches.open = batches.last = None
             batches.rows = batches.bytes = 0
-        self.decoder.touched = []
         return 0

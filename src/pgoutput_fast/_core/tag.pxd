@@ -28,7 +28,7 @@ cdef class Tagger(Transactions):
     cdef vector[int64_t] marks           # ordinals in the window before which a session starts
 
     cdef int _name(self, relation, int32_t slot) except -1
-    cdef int _forget_names(self, set oids) except -1
+    cdef int _forget_names(self) except -1
     cdef int32_t slot_of_version(self, version) except -2
     cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil
     cdef int64_t step(self, Window w, int64_t i) except -1 nogil

@@ -105,17 +105,18 @@ cdef class Tagger(Transactions):
         """The state is again what it was at `begin_call`."""
         if self.saved == NULL:
             return
-        # It may be that there is no memory: what takes none comes first, and counts whatever becomes of the rest.
+        # There may be no memory, so none of this takes any but the last two lines, which can fail without harm:
+        # nothing refers to a version that stays, and the next call begins with records of its own.
         self.state.swap(dereference(self.saved))
         self.run = self.saved_run
-        self.records = Records()
         self.forget_lookups()
         self.end_call()
-        # A version that stays because this fails does no harm: nothing refers to it.
-        for relation in self.versions[self.saved_versions:]:
-            self.slots.pop(relation.version, None)
-        self._forget_names({relation.oid for relation in self.versions[self.saved_versions:]})
+        cdef Py_ssize_t slot
+        for slot in range(self.saved_versions, len(self.versions)):
+            self.slots.pop(self.versions[slot].version, None)
+        self._forget_names()
         del self.versions[self.saved_versions:]
+        self.records = Records()
 
     def start_session(self):
         """A new decoding session begins with the next message."""
@@ -154,24 +155,28 @@ cdef class Tagger(Transactions):
             return 0
         other = dereference(known).second
         if other != NAMELESS and (
-            other < 0 or self.versions[other].qualified_name != relation.qualified_name
+            other < 0
+            or self.versions[other].name != relation.name
+            or self.versions[other].namespace != relation.namespace
         ):
             slot = SLOT_UNKNOWN
         dereference(known).second = slot
         return 0
 
-    cdef int _forget_names(self, set oids) except -1:
-        """What these oids are called is told by the saved versions alone."""
+    cdef int _forget_names(self) except -1:
+        """What oids are called is told by the saved versions alone. It takes no memory."""
         cdef unordered_map[uint32_t, int32_t].iterator known
-        for oid in oids:
-            known = self.named.find(<uint32_t> oid)
+        cdef Py_ssize_t slot
+        if self.saved_versions == len(self.versions):
+            return 0
+        for slot in range(self.saved_versions, len(self.versions)):
+            known = self.named.find(<uint32_t> self.versions[slot].oid)
             if known != self.named.end():
                 dereference(known).second = NAMELESS
-        for slot, relation in enumerate(self.versions[:self.saved_versions]):
-            if relation.oid in oids:
-                self._name(relation, slot)
-        for oid in oids:
-            known = self.named.find(<uint32_t> oid)
+        for slot in range(self.saved_versions):
+            self._name(self.versions[slot], slot)
+        for slot in range(self.saved_versions, len(self.versions)):
+            known = self.named.find(<uint32_t> self.versions[slot].oid)
             if known != self.named.end() and dereference(known).second == NAMELESS:
                 self.named.erase(known)
         return 0

@@ -45,6 +45,7 @@ cdef class Task:
 
 
 cdef object new_lock()
+cdef int wait_for(object lock) except -1
 
 
 cdef class Frame:
@@ -53,7 +54,8 @@ cdef class Frame:
     cdef Tags tags
     cdef vector[uint32_t] order          # the items' messages, by relation version
     cdef list tasks                      # in the order in which results are taken
-    cdef list waiting                    # those that nobody has begun; the first to be done are at the end
+    cdef list waiting                    # the same in the order in which they are begun
+    cdef Py_ssize_t begun                # how many of those were
     cdef int64_t left                    # how many are not done
     cdef Records records                 # rejects
     cdef object options
@@ -63,6 +65,7 @@ cdef class Frame:
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1
     cdef int _do(self, Task task, Scratch scratch) except -1
+    cdef int _one_less(self) except -1
     cdef int give_up(self, object error) except -1
     cdef int forget(self) except -1
 

@@ -51,7 +51,6 @@ cdef class Batches:
     def __cinit__(self, relation):
         self.relation = relation
         self.spare = []
-        self.done = []
 
 
 cdef class Spares:
@@ -93,17 +92,29 @@ cdef object new_lock():
         raise MemoryError("no memory for a lock") from None
 
 
+cdef int wait_for(object lock) except -1:
+    """Waits until nobody holds the lock.
+
+    It takes no memory. A `with` would: for an exception that passes, and then it crashes or never releases the lock.
+    """
+    lock.acquire()
+    lock.release()
+    return 0
+
+
+cdef list _NO_TASKS = []  # nobody appends to it
+
+
 cdef class Task:
-    def __cinit__(self):
-        self.made = []
+    pass
 
 
 cdef class Frame:
     def __cinit__(self):
         self.window = Window()
         self.tags = Tags()
-        self.tasks = []
-        self.waiting = []
+        self.tasks = _NO_TASKS
+        self.waiting = _NO_TASKS
 
     cdef int start(self, list tasks, options, types) except -1:
         """From now on there are tasks to be done, by any thread."""
@@ -121,26 +132,35 @@ cdef class Frame:
         # Those that go on with a batch come last: what began it may be under way still.
         waiting = [task for task in tasks if task.before is None]
         waiting.extend([task for task in tasks if task.before is not None])
-        waiting.reverse()
+        self.begun = 0
         self.waiting = waiting  # at the very end: whoever still holds the frame may help
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
         """Does a task that nobody has begun; False if there is none. What goes wrong is the task's error."""
         cdef Task task
-        if not self.waiting:
+        if self.begun == len(self.waiting):
             return False
-        task = self.waiting.pop()
+        task = self.waiting[self.begun]
+        self.begun += 1
         try:
-            self._do(task, scratch)
-            self.records.take_rejects(scratch.records)
-        except BaseException as error:
-            scratch.records.drop_rejects()
-            task.error = error
+            try:
+                self._do(task, scratch)
+                self.records.take_rejects(scratch.records)
+                task.done = True
+            except BaseException as error:
+                scratch.records.drop_rejects()
+                task.error = error
+        finally:
+            self._one_less()
+        return True
+
+    cdef int _one_less(self) except -1:
+        """A task less that is not done."""
         self.left -= 1
         if self.left == 0:
             self.at_work.release()
-        return True
+        return 0
 
     cdef int _do(self, Task task, Scratch scratch) except -1:
         cdef RelationRows rows = task.rows
@@ -150,8 +170,7 @@ cdef class Frame:
         task.before = None
         if before is not None and not before.done:
             if before.error is None and before.at_work is not self.at_work:
-                with before.at_work:  # which is held until it is done
-                    pass
+                wait_for(before.at_work)  # which is held until it is done
             if not before.done:
                 raise RuntimeError("what came before was not done") from before.error
         while True:
@@ -168,28 +187,28 @@ cdef class Frame:
         rows.rest()
         task.made = rows.batches
         rows.batches = []
-        task.done = True
         return 0
 
     cdef int give_up(self, object error) except -1:
-        """What nobody has begun is not done any more: whoever waits for it need not. `error` is why."""
+        """Ends all tasks that nobody has begun, so that nobody waits for them. `error` says why. It takes no memory."""
         cdef Task task
-        while self.waiting:
-            task = self.waiting.pop()
+        while self.begun < len(self.waiting):
+            task = self.waiting[self.begun]
+            self.begun += 1
             task.error = error
-            self.left -= 1
-            if self.left == 0:
-                self.at_work.release()
+            self._one_less()
         return 0
 
     cdef int forget(self) except -1:
-        """What it made is taken: no task leads to it any more, nor to batches."""
+        """What it made is taken: no task leads to it any more, nor to batches. It takes no memory."""
         cdef Task task
         for task in self.tasks:
             task.before = None
             task.rows = None
-            task.made = []
-        self.tasks = []
+            task.made = None
+        self.tasks = _NO_TASKS
+        self.waiting = _NO_TASKS
+        self.begun = 0
         return 0
 
     def _error(self, RelationRows rows, Scratch scratch):
