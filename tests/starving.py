@@ -149,7 +149,8 @@ def decoding(payloads: list[bytes], before: list[bytes] = [], **options: Any) ->
             decoder.decode(before)
         return decoder
 
-    return Scenario(make, lambda decoder: decoder.decode(payloads), state_of)
+    array = pa.array(payloads, pa.binary())  # Arrow crashes if it finds no memory while it makes one
+    return Scenario(make, lambda decoder: decoder.decode(array), state_of)
 
 
 def spilling(payloads: list[bytes], before: list[bytes]) -> Scenario:
@@ -166,9 +167,10 @@ def spilling(payloads: list[bytes], before: list[bytes]) -> Scenario:
 
 def tagging(payloads: list[bytes], before: list[bytes]) -> Scenario:
     _, state = pgo.tag(before) if before else (None, None)
+    array = pa.array(payloads, pa.binary())
 
     def work(_: Any) -> Any:
-        tagged, after = pgo.tag(payloads, state)
+        tagged, after = pgo.tag(array, state)
         return tagged, after.to_json()
 
     return Scenario(lambda: None, work, lambda _: state.to_json() if state is not None else None)

@@ -63,17 +63,17 @@ cdef class Spares:
             return None
         self.columns -= _columns_of(batches)
         if len(batches.spare) == 1:
-            del self.kept[batches]
+            self.kept.pop(batches, None)  # `keep` may have failed to note them
         return batches.spare.pop()
 
     cdef int keep(self, Batches batches, RelationRows rows) except -1:
         """From now on nobody fills it."""
         cdef Batches oldest
-        self.kept.pop(batches, None)
-        self.kept[batches] = None
         batches.spare.append(rows)
         self.columns += _columns_of(batches)
-        while self.columns > SPARE_COLUMNS:
+        self.kept.pop(batches, None)
+        self.kept[batches] = None
+        while self.columns > SPARE_COLUMNS and self.kept:
             oldest = next(iter(self.kept))
             del self.kept[oldest]
             self.columns -= len(oldest.spare) * _columns_of(oldest)
