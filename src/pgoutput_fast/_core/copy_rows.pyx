@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memmove, memset
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport Buffer, Column
+from pgoutput_fast._core.converters cimport Buffer, Column
 from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
+from pgoutput_fast._core.converters cimport ArrowArray, Buffer, Column, Issues, Mark, Source
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport Block
 from pgoutput_fast._core.stream_state cimport Records, Run

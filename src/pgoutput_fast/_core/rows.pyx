@@ -5,7 +5,8 @@ from libc.string cimport memcpy
 from libcpp.algorithm cimport fill_n, sort
 
 from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
-from pgoutput_fast._core.column cimport (
+from pgoutput_fast._core.column cimport make_column
+from pgoutput_fast._core.converters cimport (
     BYTES,
     FIXED,
     LIST,
@@ -22,7 +23,6 @@ from pgoutput_fast._core.column cimport (
     has_only_nulls,
     is_malformed,
     is_unrepresentable,
-    make_column,
     settle_known,
     start_array,
 )
