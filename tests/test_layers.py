@@ -37,7 +37,7 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     },
     {
         "decoding": (
-            "decoded", "decoder", "fates", "framing", "held", "payloads", "spill", "state", "transactions",
+            "decoded", "decoder", "fates", "framing", "held", "payloads", "release", "spill", "state", "transactions",
         )
     },
     {"_core": ("_core", "_core.*")},
