@@ -149,6 +149,15 @@ def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spil
     assert list(held.waiting) == [6], "2 is open no more: it was rolled back, or is void"
 
 
+def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spiller: Spiller) -> None:
+    one = Releaser(Held(), spiller, MANY, 1, MANY)
+    first = tagged(("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 1, 9))
+    one.keep_open(first, NO_FATES, [0, 1])
+    ended = fates((5, 1, "committed"), (6, 0, "committed"))
+    # What is given bit by bit comes as it waits, what comes at once is cut to the size of a piece.
+    assert [seqs(piece) for piece in one.committed(tagged(), ended)] == [[2, 4], [1, 3]]
+
+
 def test_too_many_rows_in_memory_go_to_files(spiller: Spiller) -> None:
     held = Held()
     one = Releaser(held, spiller, 1, 100, MANY)
