@@ -80,7 +80,7 @@ class Shape:
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
         """Decodes all calls, on a decoder that knows what it must."""
         if self.tags:
-            native = NativeDecoder(pgo.Options(), None)
+            native = NativeDecoder(pgo.Options())
             native.tag([_array(self.known)], None, None)
             return lambda: [native.tag([call], None, None) for call in self.calls].clear()
         decoder = pgo.Decoder(options or self.options)

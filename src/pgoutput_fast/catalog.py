@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import operator
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pgoutput_fast._core.describe import parse_relation
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
@@ -157,33 +155,6 @@ def _is_column(column: Column) -> bool:
 def version_of(body: bytes) -> int:
     """The version id of a Relation body: the first 8 bytes of its SHA-256, big-endian and signed."""
     return int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
-
-
-# Many relations have columns that are alike: one object for all.
-_column = functools.lru_cache(maxsize=4096)(Column)
-
-# A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
-fields_of = functools.lru_cache(maxsize=1024)(parse_relation)
-
-
-@functools.lru_cache(maxsize=1024)
-def relation_of(body: bytes, type_names: tuple[tuple[int, tuple[str, str]], ...] = ()) -> Relation:
-    """The relation version that a Relation body (without tag and xid) describes.
-
-    Args:
-        body: the bytes.
-        type_names: (oid, (namespace, name)) of what Type messages said of its columns' types.
-
-    Raises:
-        Malformed: if the body breaks the protocol.
-    """
-    oid, namespace, name, identity, columns = fields_of(body)
-    names = dict(type_names)
-    named = (
-        _column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
-        for column, type_oid, typmod, key in columns
-    )
-    return Relation(oid, version_of(body), namespace, name, identity, tuple(named))
 
 
 def type_offset(relation: Relation, column: int) -> int:

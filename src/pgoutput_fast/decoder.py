@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.foreign import cast, checked_table
@@ -16,7 +15,7 @@ from pgoutput_fast.lists import expect_list
 from pgoutput_fast.options import Options
 from pgoutput_fast.payloads import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.state import StreamState, native_decoder, state_of
 
 if TYPE_CHECKING:
     from pgoutput_fast.transactions import CommittedView
@@ -65,7 +64,7 @@ class Decoder:
         # The ground floor runs without the GIL, and a call moves the state: one at a time.
         self._lock = threading.Lock()
         self._closed = False
-        self._native = NativeDecoder(self.options, state, catalog)
+        self._native = native_decoder(self.options, state, catalog)
         held = state.held if state is not None else None
         if held is not None and self.options.transactions != "committed":
             raise ValueError(
@@ -80,15 +79,14 @@ class Decoder:
         """A snapshot from which another decoder, in another process, can go on."""
         with self._lock:
             self._expect_open()
-            state: StreamState = self._native.state
+            state = state_of(self._native)
             return state if self._view is None else state.with_held(self._view.snapshot())
 
     @property
     def catalog(self) -> Catalog:
         """The relation versions met so far."""
         with self._lock:
-            catalog: Catalog = self._native.catalog
-            return catalog
+            return self._native.catalog
 
     def start_session(self) -> None:
         """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
@@ -239,11 +237,11 @@ def tag(
         raise ValueError(
             "the state holds changes back that wait for their commit: go on with a Decoder of the committed view"
         )
-    native = NativeDecoder(Options(), state)
+    native = native_decoder(Options(), state)
     arrays = as_binary_arrays(payloads)
     lsns, seqs = _positions(arrays, lsn, seq, native.next_seq)
     batch, _ = native.tag(arrays, lsns, seqs)
-    return batch, native.state
+    return batch, state_of(native)
 
 
 def decode_tagged(
@@ -288,7 +286,7 @@ def decode_tagged(
         outcomes = _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA)
         outcomes = _as_schema("outcomes", outcomes, OUTCOMES_SCHEMA, ("txn", "outcome", "at_seq"))
         batch = _committed_view().released(batch, outcomes)
-    changes, records = NativeDecoder(options, None, catalog).decode_tagged(batch)
+    changes, records = native_decoder(options, None, catalog).decode_tagged(batch)
     return Decoded([RelationBatch(*each) for each in changes], records, options)
 
 

@@ -111,6 +111,11 @@ class Fates:
             committed, is_lost = committed[order], is_lost[order]
         return cls(txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _grouped(rolled_back))
 
+    @property
+    def rolled_back(self) -> list[tuple[int, int, int]]:
+        """(txn, subxid, at_seq) of `aborts`."""
+        return [(txn, *abort) for txn, found in self.aborts.items() for abort in found]
+
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
         """Those that were committed or lost and have rows that wait, in the order of their ends."""
         waiting = set(waiting)

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.catalog import Catalog, Relation, parsed_json
 from pgoutput_fast.held import Held
+from pgoutput_fast.options import Options
 
 if TYPE_CHECKING:
     from pgoutput_fast._core.state_json import Described
 
-__all__ = ["News", "StreamState"]
+__all__ = ["News", "StreamState", "native_decoder", "state_of"]
 
 FORMAT = 1
 
@@ -199,3 +201,26 @@ class StreamState:
             raise ValueError(f"not a stream state: {problem} is missing") from None
         except (TypeError, AttributeError, OverflowError) as problem:
             raise ValueError(f"not a stream state: {problem}") from None
+
+
+def native_decoder(
+    options: Options, state: StreamState | None = None, catalog: Catalog | None = None
+) -> NativeDecoder:
+    """A native decoder that goes on from a state, the stream's beginning if there is none.
+
+    Args:
+        catalog: relation versions to know beside those of the state.
+
+    Raises:
+        ValueError: if the state is not what a decoder gave.
+    """
+    known = state.catalog if state is not None else Catalog()
+    if catalog is not None:
+        known = known.merged(catalog)
+    return NativeDecoder(options, known, state.values if state is not None else None)
+
+
+def state_of(native: NativeDecoder) -> StreamState:
+    """Where a native decoder stands."""
+    values, described = native.state_values()
+    return StreamState(values, native.catalog, described=described)

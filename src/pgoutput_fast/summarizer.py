@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast._core.controls import LSNS_KEPT, boundary_of, control_messages, is_origin
-from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import fields_of
+from pgoutput_fast._core.describe import Malformed, fields_of, parse_type
 from pgoutput_fast.encode_messages import encode_stream_start
 from pgoutput_fast.lives import Block, Life, all_of, hear_first, place
 from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void, void_stream

@@ -46,7 +46,7 @@ from pgoutput_fast.encode_messages import (
     encode_stream_stop,
 )
 from pgoutput_fast.options import Options
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.state import StreamState, native_decoder, state_of
 
 __all__ = ["SESSION_STARTS", "Message", "Summary", "void", "void_stream"]
 
@@ -103,7 +103,7 @@ class Summary:
         """
         if self.count == 0:
             return state
-        native, base = NativeDecoder(Options(), state), state.next_seq
+        native, base = native_decoder(Options(), state), state.next_seq
         before = _values(native)
         if before["session_starts"] or self.first[:1] == (Message(0, 0, SESSION_STARTS),):
             _replay(native, [Message(0, 0, SESSION_STARTS)], base)
@@ -129,7 +129,7 @@ class Summary:
                     _replay(native, void_stream(xid, 0), base)
             _replay(native, self.said, base)
             _replay(native, self.body, base)
-        return StreamState(_values(native) | {"next_seq": base + self.count}, native.state.catalog)
+        return StreamState(_values(native) | {"next_seq": base + self.count}, native.catalog)
 
     def has_begun(self, xid: int) -> bool:
         """Whether an xid is among those of `begun`."""
@@ -175,7 +175,7 @@ class Summary:
 
 
 def _values(native: NativeDecoder) -> dict[str, Any]:
-    values = native.state.values
+    values = state_of(native).values
     assert values is not None
     return values
 

@@ -16,16 +16,10 @@ from pgoutput_fast._core.stretches import plain_stretches
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoded import Decoded, RelationBatch
 from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
-from pgoutput_fast.fates import (
-    NO_FATES,
-    Fates,
-    by_transaction,
-    committed_rows,
-    values_of,
-    without_rolled_back,
-)
+from pgoutput_fast.fates import NO_FATES, Fates, values_of
 from pgoutput_fast.held import Due, Held
 from pgoutput_fast.options import Options
+from pgoutput_fast.release import Piece, Releaser
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
     OUTCOMES_SCHEMA,
@@ -94,7 +88,7 @@ class CommittedView:
         with self._call(native) as call:
             while call.held.due:
                 call.give_due()
-            for segment in _segments(native, lambda: call.held, arrays, lsns, seqs):
+            for segment in _segments(native, lambda txn: call.fits(txn), arrays, lsns, seqs):
                 call.take(segment)
                 while call.held.due:
                     call.give_due()
@@ -103,7 +97,7 @@ class CommittedView:
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
         """The same in pieces, each a call of its own: where a large transaction ends, what follows waits."""
         yield from self._give(native)
-        segments = _segments(native, lambda: call.held, arrays, lsns, seqs)
+        segments = _segments(native, lambda txn: call.fits(txn), arrays, lsns, seqs)
         more = True
         while more:
             with self._call(native) as call:
@@ -145,8 +139,7 @@ class CommittedView:
         rows = pa.Table.from_batches([batch])
         waits = pa.array(_IS_HELD[values_of(rows, "kind", 0).astype(np.uint8)])
         fates = Fates.of_outcomes(outcomes)
-        rolled_back = [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
-        changes = committed_rows(without_rolled_back(rows.filter(waits), rolled_back), fates)
+        changes = Piece.of([rows.filter(waits)], fates, fates.rolled_back).committed()
         return _one_batch(pa.concat_tables([changes, rows.filter(pc.invert(waits))]))
 
 
@@ -164,7 +157,7 @@ class _Segment:
 
 
 def _segments(
-    native: Any, held: Callable[[], Held], arrays: list[pa.Array], lsns: Any, seqs: Any
+    native: Any, fits: Callable[[int], bool], arrays: list[pa.Array], lsns: Any, seqs: Any
 ) -> Iterator[_Segment]:
     """The payloads in order. To be asked for one by one: where they are cut depends on where the stream stands."""
     begin = 0
@@ -173,7 +166,7 @@ def _segments(
         announced = None
         if native.open_plain is not None:
             txn, *announced = native.open_plain
-            if not _is_small(*held().size([txn])):
+            if not fits(txn):
                 announced = None
         ends = plain_stretches(array, native.between_transactions, _LEAST_STRETCH, announced)
         for first, last in [*ends, (len(array), len(array))]:
@@ -200,11 +193,6 @@ def _first_txn(tagged: pa.RecordBatch) -> int | None:
     return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
 
 
-def _is_small(rows: int, nbytes: int) -> bool:
-    """Whether what waits may be given in one piece."""
-    return rows <= _PIECE_ROWS and nbytes <= _PIECE_BYTES
-
-
 class _Call:
     """One call's work on a copy of what is held; nothing of it counts before it has succeeded."""
 
@@ -213,12 +201,16 @@ class _Call:
     ) -> None:
         self.held = held
         self.learnt = learnt
+        self._releaser = Releaser(held, spiller, options.memory_limit, _PIECE_ROWS, _PIECE_BYTES)
         self._options = options
-        self._spiller = spiller
         self._native = native
         self._decoder = decoder
         self._changes: list[Any] = []
         self._records = _Records()
+
+    def fits(self, txn: int) -> bool:
+        """Whether all that waits of a transaction may be given in one piece."""
+        return self._releaser.fits([txn])
 
     def take(self, segment: _Segment) -> None:
         """Decodes what a stretch of payloads brings or releases, but for what is too much for one piece."""
@@ -244,59 +236,23 @@ class _Call:
                 # A transaction comes in one stretch: all of this is of one that a later call ends.
                 self.held.keep(begun[0], pa.Table.from_batches([tagged]))
             else:
-                self._take_tagged(tagged, fates)
-        if self.held.memory > self._options.memory_limit:
-            self.held.spill(self._spiller, self._options.memory_limit // 2)
-
-    def _take_tagged(self, tagged: pa.RecordBatch, fates: Fates) -> None:
-        arrived = pa.Table.from_batches([tagged])
-        txns = values_of(arrived, "txn", -1)
-        ends = txns < 0
-        if len(fates.txns):
-            ends |= np.isin(txns, fates.txns)
-        for txn, rows in by_transaction(arrived, txns, ~ends):
-            self.held.keep(txn, rows)
-        for txn, aborts in fates.aborts.items():
-            self.held.roll_back(txn, aborts)
-        if not ends.any() and not len(fates.txns):
-            return
-        known = [txn for txn in fates.txns.tolist() if txn in self.held.waiting]
-        dropped = set(fates.txns[~fates.committed & ~fates.lost].tolist())
-        for txn in known:
-            if txn in dropped:
-                self.held.drop(txn)
-        known = [txn for txn in known if txn not in dropped]
-        rows, nbytes = self.held.size(known)
-        if not _is_small(rows, nbytes):
-            # Too much for one piece: all of it is given bit by bit.
-            for txn, part in by_transaction(
-                arrived, txns, ends & (txns >= 0) & ~np.isin(txns, list(dropped))
-            ):
-                self.held.keep(txn, part)
-            for txn, aborts in fates.aborts.items():
-                self.held.roll_back(txn, aborts)
-            self.held.due += fates.due(self.held.waiting)
-            self._give([arrived.filter(pa.array(ends & (txns < 0)))], NO_FATES, [])
-            return
-        rolled_back = self.held.aborts(known)
-        rolled_back += [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
-        self._give([*self.held.take(known), arrived.filter(pa.array(ends))], fates, rolled_back)
+                piece = self._releaser.take(pa.Table.from_batches([tagged]), fates)
+                if piece is not None:
+                    self._give(piece)
+        self._releaser.spill()
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
-        tables, whose, rolled_back = self.held.take_due(_PIECE_ROWS, _PIECE_BYTES)
-        self._give(tables, Fates.of_due(whose), rolled_back)
+        self._give(self._releaser.take_due())
 
-    def _give(self, tables: list[pa.Table], fates: Fates, rolled_back: list[tuple[int, int, int]]) -> None:
-        rows = pa.concat_tables(tables) if tables else TAGGED_SCHEMA.empty_table()
-        if rows.num_rows == 0:
+    def _give(self, piece: Piece) -> None:
+        if piece.rows.num_rows == 0:
             return
-        rows = without_rolled_back(rows, rolled_back)
-        if fates.lost.any():
-            lost = np.isin(values_of(rows, "txn", -1), fates.txns[fates.lost])
-            self._records.reject(rows.filter(pa.array(lost)), self._native.catalog)
+        lost = piece.lost()
+        if lost is not None:
+            self._records.reject(lost, self._native.catalog)
         self.learnt = self._decoder.learn_from(self._native, self.learnt)
-        changes, records = self._decoder.decode_tagged(_one_batch(committed_rows(rows, fates)))
+        changes, records = self._decoder.decode_tagged(_one_batch(piece.committed()))
         self._changes += changes
         self._records.add(records, contents=True)
 

@@ -1,4 +1,4 @@
-"""The one table from PostgreSQL types to Arrow types; every face asks here.
+"""From PostgreSQL types to Arrow types; every face asks here. The table of built-in types is in `builtin_types.py`.
 
 A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has the code for text and for binary.
 """
@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pgoutput_fast.builtin_types import (
+    ELEMENT_OF,
+    MULTIRANGES,
+    NAME_OF_OID,
+    OID_OF_NAME,
+    POINT,
+    RANGES,
+    SCALARS,
+    is_built_in,
+)
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
 
 if TYPE_CHECKING:
     from pgoutput_fast.catalog import Column
     from pgoutput_fast.options import Options
 
-__all__ = ["FIRST_USER_OID", "ColumnType", "FieldType", "changed_type", "column_type_of", "is_built_in"]
-
-# FirstGenbkiObjectId: below it every oid means the same on every server.
-FIRST_USER_OID = 10_000
+__all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
 
 MAX_DECIMAL_PRECISION = 38
 
@@ -65,107 +72,6 @@ class FieldType:
     name: str
     oid: int
     type: ColumnType
-
-
-# oid -> (name, array's oid (0: there is none), converter, Arrow type); numeric and uuid depend on more and are decided
-# below. What is not here on purpose is listed in docs/types.md.
-_BUILT_IN: dict[int, tuple[str, int, str, pa.DataType]] = {
-    16: ("bool", 1000, "bool", pa.bool_()),
-    17: ("bytea", 1001, "bytea", pa.binary()),
-    18: ("char", 1002, "char", pa.string()),
-    19: ("name", 1003, "string", pa.string()),
-    20: ("int8", 1016, "int8", pa.int64()),
-    21: ("int2", 1005, "int2", pa.int16()),
-    22: ("int2vector", 1006, "int2vector", pa.string()),
-    23: ("int4", 1007, "int4", pa.int32()),
-    24: ("regproc", 1008, "reg", pa.string()),
-    25: ("text", 1009, "string", pa.string()),
-    26: ("oid", 1028, "oid", pa.int64()),
-    27: ("tid", 1010, "tid", pa.string()),
-    28: ("xid", 1011, "oid", pa.int64()),
-    29: ("cid", 1012, "oid", pa.int64()),
-    30: ("oidvector", 1013, "oidvector", pa.string()),
-    114: ("json", 199, "string", pa.string()),
-    142: ("xml", 143, "string", pa.string()),
-    194: ("pg_node_tree", 0, "string", pa.string()),
-    601: ("lseg", 1018, "lseg", pa.string()),
-    602: ("path", 1019, "path", pa.string()),
-    603: ("box", 1020, "box", pa.string()),
-    604: ("polygon", 1027, "polygon", pa.string()),
-    628: ("line", 629, "line", pa.string()),
-    650: ("cidr", 651, "cidr", pa.string()),
-    700: ("float4", 1021, "float4", pa.float32()),
-    701: ("float8", 1022, "float8", pa.float64()),
-    718: ("circle", 719, "circle", pa.string()),
-    774: ("macaddr8", 775, "macaddr8", pa.string()),
-    790: ("money", 791, "money", pa.decimal128(19, 2)),
-    829: ("macaddr", 1040, "macaddr", pa.string()),
-    869: ("inet", 1041, "inet", pa.string()),
-    1033: ("aclitem", 1034, "unknown", pa.string()),  # has no binary form: text in binary rows, too
-    1042: ("bpchar", 1014, "string", pa.string()),
-    1043: ("varchar", 1015, "string", pa.string()),
-    1082: ("date", 1182, "date", pa.date32()),
-    1083: ("time", 1183, "time", pa.time64("us")),
-    1114: ("timestamp", 1115, "timestamp", pa.timestamp("us")),
-    1184: ("timestamptz", 1185, "timestamptz", pa.timestamp("us", tz="UTC")),
-    1186: ("interval", 1187, "interval", pa.month_day_nano_interval()),
-    1266: ("timetz", 1270, "timetz", pa.string()),
-    1560: ("bit", 1561, "bits", pa.string()),
-    1562: ("varbit", 1563, "bits", pa.string()),
-    1700: ("numeric", 1231, "numeric", pa.string()),
-    1790: ("refcursor", 2201, "string", pa.string()),
-    2202: ("regprocedure", 2207, "reg", pa.string()),
-    2203: ("regoper", 2208, "reg", pa.string()),
-    2204: ("regoperator", 2209, "reg", pa.string()),
-    2205: ("regclass", 2210, "reg", pa.string()),
-    2206: ("regtype", 2211, "reg", pa.string()),
-    2950: ("uuid", 2951, "uuid", pa.string()),
-    2970: ("txid_snapshot", 2949, "snapshot", pa.string()),
-    3220: ("pg_lsn", 3221, "pg_lsn", pa.string()),
-    3614: ("tsvector", 3643, "tsvector", pa.string()),
-    3615: ("tsquery", 3645, "tsquery", pa.string()),
-    3642: ("gtsvector", 3644, "unknown", pa.string()),  # has no binary form, as aclitem
-    3734: ("regconfig", 3735, "reg", pa.string()),
-    3769: ("regdictionary", 3770, "reg", pa.string()),
-    3802: ("jsonb", 3807, "jsonb", pa.string()),
-    4072: ("jsonpath", 4073, "jsonb", pa.string()),  # as jsonb: a version byte before the text
-    4089: ("regnamespace", 4090, "reg", pa.string()),
-    4096: ("regrole", 4097, "reg", pa.string()),
-    4191: ("regcollation", 4192, "reg", pa.string()),
-    5038: ("pg_snapshot", 5039, "snapshot", pa.string()),
-    5069: ("xid8", 271, "xid8", pa.string()),
-}
-# oid -> (name, array's oid, oid of the bounds' type); of a multirange the range's.
-_RANGES = {
-    3904: ("int4range", 3905, 23),
-    3906: ("numrange", 3907, 1700),
-    3908: ("tsrange", 3909, 1114),
-    3910: ("tstzrange", 3911, 1184),
-    3912: ("daterange", 3913, 1082),
-    3926: ("int8range", 3927, 20),
-}
-_MULTIRANGES = {
-    4451: ("int4multirange", 6150, 3904),
-    4532: ("nummultirange", 6151, 3906),
-    4533: ("tsmultirange", 6152, 3908),
-    4534: ("tstzmultirange", 6153, 3910),
-    4535: ("datemultirange", 6155, 3912),
-    4536: ("int8multirange", 6157, 3926),
-}
-_POINT = {600: ("point", 1017)}
-
-_NAME_AND_ARRAY = {
-    oid: entry[:2] for table in (_BUILT_IN, _RANGES, _MULTIRANGES, _POINT) for oid, entry in table.items()
-}
-_ELEMENT_OF = {array: oid for oid, (_, array) in _NAME_AND_ARRAY.items() if array}
-_OID_OF_NAME = {name: oid for oid, (name, _) in _NAME_AND_ARRAY.items()}
-_OID_OF_NAME |= {f"_{name}": array for name, array in _NAME_AND_ARRAY.values() if array}
-_NAME_OF_OID = {oid: name for name, oid in _OID_OF_NAME.items()}
-
-
-def is_built_in(oid: int) -> bool:
-    """Whether the oid alone says what a column becomes; of other types a Type message or a catalog may tell more."""
-    return oid in _NAME_OF_OID
 
 
 # A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
@@ -248,12 +154,12 @@ class _Resolver:
         known = self._types.get(base)
         if known is not None:
             return said == (known.namespace, known.name)
-        return said == ("pg_catalog", _NAME_OF_OID.get(base, said[1]))
+        return said == ("pg_catalog", NAME_OF_OID.get(base, said[1]))
 
     def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
         if namespace == "pg_catalog":
             # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
-            base = _OID_OF_NAME.get(name)
+            base = OID_OF_NAME.get(name)
             return _unknown(name) if base is None else self._of_oid(base, typmod)
         if name.startswith("_") and len(name) > 1:
             element = name[1:]
@@ -267,17 +173,17 @@ class _Resolver:
         self._parts += 1
         if depth > MAX_DEPTH or self._parts > MAX_PARTS:
             raise _TooLargeError
-        if oid in _BUILT_IN:
+        if oid in SCALARS:
             return _scalar(oid, typmod, self._options)
-        if oid in _ELEMENT_OF:
-            return _list(self._of_oid(_ELEMENT_OF[oid], typmod, depth + 1), _ELEMENT_OF[oid])
-        if oid in _RANGES:
-            name, _, bounds = _RANGES[oid]
+        if oid in ELEMENT_OF:
+            return _list(self._of_oid(ELEMENT_OF[oid], typmod, depth + 1), ELEMENT_OF[oid])
+        if oid in RANGES:
+            name, _, bounds = RANGES[oid]
             return _range(name, self._of_oid(bounds, -1, depth + 1))
-        if oid in _MULTIRANGES:
-            name, _, ranges = _MULTIRANGES[oid]
+        if oid in MULTIRANGES:
+            name, _, ranges = MULTIRANGES[oid]
             return _multirange(name, self._of_oid(ranges, -1, depth + 1))
-        if oid in _POINT:
+        if oid in POINT:
             return _struct("point", "point", [(axis, 0, _scalar(701, -1, self._options)) for axis in "xy"])
         known = self._types.get(oid)
         return _unknown("") if known is None else self._of_user_type(known, typmod, depth + 1)
@@ -358,7 +264,7 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
 
 @lru_cache(maxsize=1024)
 def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
-    name, _, kernel, arrow = _BUILT_IN[oid]
+    name, _, kernel, arrow = SCALARS[oid]
     if kernel == "numeric":
         return _numeric(typmod, numeric)
     if kernel == "uuid":

@@ -1,4 +1,4 @@
-from pgoutput_fast._core.column cimport ArrowArray, Column
+from pgoutput_fast._core.converters cimport ArrowArray, Column
 
 
 cdef ArrowArray* new_array() except NULL

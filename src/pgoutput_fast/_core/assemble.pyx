@@ -3,7 +3,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 
-from pgoutput_fast._core.column cimport ArrowArray, Column, give_column, pack_array
+from pgoutput_fast._core.converters cimport ArrowArray, Column, give_column, pack_array
 
 import pyarrow as pa
 

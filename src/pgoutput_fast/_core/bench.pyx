@@ -5,7 +5,8 @@ All times are CPU seconds of the calling thread. Nothing of the package imports 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_cells, make_column
+from pgoutput_fast._core.column cimport make_column
+from pgoutput_fast._core.converters cimport Column, Convert, Issues, Mark, Source, convert_cells
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window

@@ -3,6 +3,19 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.assemble cimport array_of, exported_column
+from pgoutput_fast._core.converters cimport (
+    IN_ARRAY,
+    IN_COMPOSITE,
+    IN_MULTIRANGE,
+    IN_RANGE,
+    NO_NUMERICS,
+    NUMERIC_ITSELF,
+    Issues,
+    Kernel,
+    Source,
+    convert_column,
+    find_kernel,
+)
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell
 
 

@@ -5,10 +5,18 @@ Slicing alone is another one than that of messages: rows lie behind each other, 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memmove, memset
+from libc.string cimport memmove, memset
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport Buffer, Column
+from pgoutput_fast._core.converters cimport Buffer, Column
+from pgoutput_fast._core.copy_format cimport (
+    BEHIND_TRAILER,
+    COPY_FLAGS_AT,
+    COPY_TRAILER_BYTES,
+    IN_ROWS,
+    CopyHeader,
+    take_copy_header,
+)
 from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
@@ -16,7 +24,7 @@ from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport BINARY_CELLS, INSERT, TEXT_CELLS, Block
 from pgoutput_fast._core.stream_state cimport NONE64, Run
 from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport Cell, load32
+from pgoutput_fast._core.wire cimport Cell
 
 from pgoutput_fast._core.rows import make_rows
 from pgoutput_fast.errors import COPY_CUT, COPY_GOES_ON, DecodeError, reason_text
@@ -67,18 +75,7 @@ cdef int64_t LONGEST_WINDOW = 1 << 28
 # What readers may look at before a value.
 cdef int64_t ROOM = 64
 
-cdef bytes SIGNATURE = b"PGCOPY\n\xff\r\n\0"
-cdef int64_t HEADER_BYTES = 19
-# Flags that a reader must know: those of the upper half.
-cdef uint32_t CRITICAL_FLAGS = 0xffff0000
 cdef int64_t LONGEST_EXTENSION = 1 << 20
-
-# Where in the stream the next byte belongs.
-cdef enum Stage:
-    IN_HEADER = 0
-    IN_EXTENSION = 1
-    IN_ROWS = 2
-    BEHIND_TRAILER = 3
 
 
 @cython.final
@@ -104,8 +101,8 @@ cdef class CopyRows:
     cdef Buffer kept                    # what was written and is no whole row yet, with room before it
     cdef vector[int64_t] steady         # per column: the length that its cells have
     cdef vector[int64_t] no_seqs
-    cdef int stage
-    cdef int64_t skipped                # bytes of the header's extension still to come
+    cdef CopyHeader header
+    cdef vector[uint8_t] cell_formats   # per column
     cdef int64_t window_bytes, least_window  # so much is gathered, and is when no long row is under way
     cdef readonly int64_t decoded_bytes  # of the stream, that are decoded
     cdef readonly int64_t row_count     # rows that are decoded, rejected ones included
@@ -129,7 +126,7 @@ cdef class CopyRows:
         self.on_batch = on_batch
         self.window_bytes = self.least_window = window_bytes if window_bytes > 0 else WINDOW_BYTES
         for column in relation.columns:
-            self.rows.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
+            self.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
         # A row stands for a message: all of them are of one stretch, and before every change.
         self.no_seqs.resize(BLOCK_ROWS, -1)
         self.tagger.seqs = self.no_seqs.data()
@@ -144,8 +141,6 @@ cdef class CopyRows:
         self.scratch.row_change.resize(BLOCK_ROWS, INSERT)
         self.steady.resize(self.rows.count + 1, NOT_STEADY)
         self._make_room()
-        self.skipped = 0
-        self.stage = IN_HEADER
         self.decoded_bytes = self.row_count = 0
         self.failed = False
 
@@ -199,7 +194,7 @@ cdef class CopyRows:
         if self.failed:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
         self._take_kept()
-        if self.stage != BEHIND_TRAILER:
+        if self.header.stage != BEHIND_TRAILER:
             self._raise(COPY_CUT, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
 
     def take_batches(self):
@@ -246,11 +241,14 @@ cdef class CopyRows:
         cdef int progress
         # Whatever is raised, by `on_batch` too, leaves it so: what was decoded then is not known any more.
         self.failed = True
-        while self.stage < IN_ROWS and n:
-            n = self._header(p + used, size - used)
+        while self.header.stage < IN_ROWS and n:
+            n = take_copy_header(&self.header, p + used, size - used, LONGEST_EXTENSION)
+            if n < 0:
+                # Flags and extension are the options of a COPY: they count as one field here.
+                self._raise(BAD_COPY_HEADER, min(self.header.bad_at, COPY_FLAGS_AT), -1, -1, 0)
             used += n
             self.decoded_bytes += n
-        while self.stage == IN_ROWS:
+        while self.header.stage == IN_ROWS:
             with nogil:
                 progress = self._rows(p, size, least, &used)
             if progress == ROWS_DONE:
@@ -260,30 +258,10 @@ cdef class CopyRows:
             self.rows.finish_batch()
             if self.on_batch is not None:
                 self.on_batch(self.rows.batches.pop())
-        if self.stage == BEHIND_TRAILER and used < size:
+        if self.header.stage == BEHIND_TRAILER and used < size:
             self._raise(COPY_GOES_ON, self.decoded_bytes, -1, -1, self.row_count)
         self.failed = False
         return used
-
-    cdef int64_t _header(self, const uint8_t* p, int64_t size) except -1:
-        """Signature, flags and extension; how many bytes of them were there."""
-        cdef int64_t n
-        if self.stage == IN_EXTENSION:
-            n = min(size, self.skipped)
-            self.skipped -= n
-            if self.skipped == 0:
-                self.stage = IN_ROWS
-            return n
-        n = min(size, <int64_t> len(SIGNATURE))
-        if memcmp(p, <const char*> SIGNATURE, <size_t> n) != 0:
-            self._raise(BAD_COPY_HEADER, 0, -1, -1, 0)
-        if size < HEADER_BYTES:
-            return 0
-        self.skipped = <int32_t> load32(p + 15)
-        if load32(p + 11) & CRITICAL_FLAGS or not 0 <= self.skipped <= LONGEST_EXTENSION:
-            self._raise(BAD_COPY_HEADER, 11, -1, -1, 0)
-        self.stage = IN_EXTENSION if self.skipped else IN_ROWS
-        return HEADER_BYTES
 
     cdef int _rows(self, const uint8_t* p, int64_t size, const uint8_t* least, int64_t* used) except -1 nogil:
         """Whole rows from p + used[0] on: ROWS_DONE if no more are there, or what RelationRows.fill says."""
@@ -307,7 +285,7 @@ cdef class CopyRows:
             # Cells lie within 32 bits of the base: a block ends with the row that goes beyond `block_bytes`.
             self.window.base = at - min(ROOM, at - least)
             self.window.end = p + size
-            self.rows.origin = self.decoded_bytes - (at - self.window.base)
+            block.origin = self.decoded_bytes - (at - self.window.base)
             cells.cells = self.scratch.cells.data()
             cells.stride = stride
             cells.start = self.window.start
@@ -323,7 +301,7 @@ cdef class CopyRows:
                     self.scratch.trouble.reason = place.reason
                     self.scratch.trouble.column = place.column
                     self.scratch.trouble.sent = place.sent
-                    self.scratch.trouble.byte_offset = self.rows.origin + (place.at - self.window.base)
+                    self.scratch.trouble.byte_offset = block.origin + (place.at - self.window.base)
                     return ROWS_FAILED
                 worst = max(GROWTH * (cells.bytes + cells.rows), cells.rows * LONGEST_NUMERIC)
                 if self.rows.rows and self.rows._largest() + worst > OFFSET_LIMIT:
@@ -337,6 +315,7 @@ cdef class CopyRows:
                 block.rows = cells.rows
                 block.bytes = cells.bytes
                 block.formats = BINARY_CELLS
+                block.cell_formats = self.cell_formats.data()
                 block.unchanged = False
                 block.reason = OK
                 progress = self.rows.convert_block(self.tagger, self.window, &block, self.scratch)
@@ -356,9 +335,9 @@ cdef class CopyRows:
             if stop == COPY_MORE:
                 return ROWS_DONE
             if stop == COPY_END:
-                used[0] += 2
-                self.decoded_bytes += 2
-                self.stage = BEHIND_TRAILER
+                used[0] += COPY_TRAILER_BYTES
+                self.decoded_bytes += COPY_TRAILER_BYTES
+                self.header.stage = BEHIND_TRAILER
                 return ROWS_DONE
 
     # ---- errors ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "column.hpp"
+#include "copy_format.hpp"
 #include "reasons.hpp"
 #include "wire.hpp"
 
@@ -66,7 +67,7 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
         const uint8_t* q = p;
         if (end - q < 2) return COPY_MORE;
         const uint16_t sent = load16(q);
-        if (sent == 0xffff) return COPY_END;
+        if (sent == COPY_TRAILER) return COPY_END;
         if (sent != columns) {
             place->sent = sent;
             return bad(q, BAD_CELL_COUNT, -1);

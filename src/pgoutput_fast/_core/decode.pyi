@@ -1,21 +1,23 @@
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast._core.records import RecordTables
+from pgoutput_fast._core.state_json import Described
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.options import Options
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.user_types import UserTypes
 
 def use_windows(messages: int) -> int: ...
 
 class NativeDecoder:
     options: Options
+    types: UserTypes
     def __init__(
-        self, options: Options, state: StreamState | None = None, catalog: Catalog | None = None
+        self, options: Options, catalog: Catalog | None = None, values: dict[str, Any] | None = None
     ) -> None: ...
-    @property
-    def state(self) -> StreamState: ...
+    def state_values(self) -> tuple[dict[str, Any], Described]: ...
     @property
     def catalog(self) -> Catalog: ...
     @property

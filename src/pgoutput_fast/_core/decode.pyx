@@ -28,7 +28,6 @@ from pgoutput_fast._core.state_json import export_state, import_state
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
 from pgoutput_fast.schema import TAGGED_SCHEMA
-from pgoutput_fast.state import StreamState
 from pgoutput_fast.types import column_type_of
 
 # A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
@@ -115,7 +114,9 @@ cdef class NativeDecoder:
     cdef set described_columns           # (table, column) that a version has that is not at hand
     cdef vector[int64_t] ends            # per slot: 0, but while a window is planned
 
-    def __init__(self, options, state=None, catalog=None):
+    def __init__(self, options, catalog=None, values=None):
+        """`catalog` has the relation versions to know from the beginning, `values` say where the stream stands: what
+        `state_values` gave. None for a stream's beginning."""
         self.options = options
         self.tagger = Tagger(options.on_error == "quarantine")
         self.batch_rows = options.batch_rows
@@ -127,24 +128,21 @@ cdef class NativeDecoder:
         self.idle = []
         self.scratches = []
         self.described_columns = set()
-        known = state.catalog if state is not None else Catalog()
-        if catalog is not None:
-            known = known.merged(catalog)
+        known = catalog if catalog is not None else Catalog()
         self.types = known.types
         try:
             for relation in known.relations:
                 self.tagger.slot_of(relation)
-            if state is not None and state.values is not None:
-                import_state(self.tagger, state.values)
+            if values is not None:
+                import_state(self.tagger, values)
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
         except (TypeError, AttributeError, OverflowError, StructError) as problem:
             raise ValueError(f"not a stream state: {problem}") from None
 
-    @property
-    def state(self):
-        values, described = export_state(self.tagger)
-        return StreamState(values, self.catalog, described=described)
+    def state_values(self):
+        """(where the stream stands, as a dict of JSON values; `Described` for what was said outside of streams)."""
+        return export_state(self.tagger)
 
     @property
     def catalog(self):

@@ -1,4 +1,7 @@
-"""Relation and Type bodies -> their fields. Rare messages, so plain Python objects; every read is bounded."""
+"""Bodies of Relation and Type messages -> their fields, and relation versions.
+
+These messages are rare, so plain Python objects do. Every read is bounded.
+"""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pgoutput_fast._core.reasons cimport (
@@ -11,6 +14,10 @@ from pgoutput_fast._core.reasons cimport (
     TRUNCATED,
 )
 from pgoutput_fast._core.wire cimport load16, load32
+
+from functools import lru_cache
+
+from pgoutput_fast.catalog import Column, Relation, version_of
 
 
 class Malformed(Exception):
@@ -101,6 +108,33 @@ def parse_relation(const uint8_t[::1] body):
         columns.append((column, type_oid, <int32_t> r.u32(), flags == 1))
     r.finish()
     return oid, namespace, name, chr(identity), columns
+
+
+# A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
+fields_of = lru_cache(maxsize=1024)(parse_relation)
+
+# Many relations have columns that are alike: one object for all.
+_column = lru_cache(maxsize=4096)(Column)
+
+
+@lru_cache(maxsize=1024)
+def relation_of(body, type_names=()):
+    """The relation version that a Relation body (without tag and xid) describes.
+
+    Args:
+        body: the bytes.
+        type_names: (oid, (namespace, name)) of what Type messages said of its columns' types.
+
+    Raises:
+        Malformed: if the body breaks the protocol.
+    """
+    oid, namespace, name, identity, columns = fields_of(body)
+    names = dict(type_names)
+    named = [
+        _column(column, type_oid, typmod, key, *names.get(type_oid, (None, None)))
+        for column, type_oid, typmod, key in columns
+    ]
+    return Relation(oid, version_of(body), namespace, name, identity, tuple(named))
 
 
 def parse_type(const uint8_t[::1] body):

@@ -1,8 +1,19 @@
 """A COPY in binary format with the columns lsn and data -> positions and payloads. Chunks may be cut anywhere."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
+from pgoutput_fast._core.copy_format cimport (
+    BEHIND_TRAILER,
+    COPY_HEADER_BYTES,
+    COPY_TRAILER,
+    COPY_TRAILER_BYTES,
+    IN_EXTENSION,
+    IN_HEADER,
+    IN_ROWS,
+    CopyHeader,
+    take_copy_header,
+)
 from pgoutput_fast._core.reasons cimport BAD_POSITION, OK, PAYLOAD_TOO_LONG
 from pgoutput_fast._core.wire cimport load16, load32, load64
 
@@ -10,9 +21,8 @@ import pyarrow as pa
 
 from pgoutput_fast._core.describe import Malformed
 
-cdef const uint8_t* SIGNATURE = <const uint8_t*> b"PGCOPY\n\xff\r\n\0"
-cdef int64_t SIGNATURE_SIZE = 11
-cdef int64_t HEADER = 19           # the signature, flags, and how long the extension is
+# What an extension is not longer than: what its length can say.
+cdef int64_t LONGEST_EXTENSION = 0x7fffffff
 cdef int64_t ROW = 18              # how many fields, a length, the position, a length
 cdef int64_t MOST_PAYLOAD = 0x3fffffff
 cdef int64_t MOST_BINARY = 0x7fffffff
@@ -24,17 +34,9 @@ cdef enum:
     COPY_CUT = 60
     COPY_LEFT_OVER = 61
 
-# Where in the stream a reader is.
-cdef enum:
-    AT_HEADER = 0
-    AT_EXTENSION = 1
-    AT_ROWS = 2
-    AT_END = 3
-
 
 cdef struct Place:
-    int stage
-    int64_t skip           # of the extension
+    CopyHeader header
     int64_t at             # what was read in full ends here
     int64_t needed         # bytes from there on, without which nothing more can be read
     int64_t first_row      # where the first row begins, if there is one
@@ -52,38 +54,24 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
     place.reason = OK
     while True:
         left = size - place.at
-        if place.stage == AT_HEADER:
-            n = min(left, SIGNATURE_SIZE)
-            if n and memcmp(p, SIGNATURE, <size_t> n) != 0:
-                stop(place, BAD_COPY_HEADER, 0)
+        if place.header.stage < IN_ROWS:
+            n = take_copy_header(&place.header, p + place.at, left, LONGEST_EXTENSION)
+            if n < 0:
+                stop(place, BAD_COPY_HEADER, place.header.bad_at)
                 return
-            if left < HEADER:
-                place.needed = HEADER
-                return
-            # The lower half of the flags is for what a reader may ignore; bit 16 once meant oids before the fields.
-            if load32(p + SIGNATURE_SIZE) >> 16:
-                stop(place, BAD_COPY_HEADER, SIGNATURE_SIZE)
-                return
-            place.skip = <int32_t> load32(p + SIGNATURE_SIZE + 4)
-            if place.skip < 0:
-                stop(place, BAD_COPY_HEADER, SIGNATURE_SIZE + 4)
-                return
-            place.at += HEADER
-            place.stage = AT_EXTENSION
-        elif place.stage == AT_EXTENSION:
-            n = min(left, place.skip)
             place.at += n
-            place.skip -= n
-            if place.skip:
+            if place.header.stage == IN_HEADER:
+                place.needed = COPY_HEADER_BYTES
                 return
-            place.stage = AT_ROWS
-        elif place.stage == AT_ROWS:
-            if left < 2:
-                place.needed = 2
+            if place.header.stage == IN_EXTENSION and place.at == size:
                 return
-            if load16(p + place.at) == 0xffff:
-                place.at += 2
-                place.stage = AT_END
+        elif place.header.stage == IN_ROWS:
+            if left < COPY_TRAILER_BYTES:
+                place.needed = COPY_TRAILER_BYTES
+                return
+            if load16(p + place.at) == COPY_TRAILER:
+                place.at += COPY_TRAILER_BYTES
+                place.header.stage = BEHIND_TRAILER
                 continue
             if load16(p + place.at) != 2:
                 stop(place, BAD_COPY_ROW, place.at)
@@ -146,7 +134,6 @@ cdef class CopiedRows:
     cdef bint _torn                      # memory ran out in the middle of a chunk
 
     def __cinit__(self):
-        self._place.stage = AT_HEADER
         self._needed = self._before = self._rows = 0
         self._failed = False
 
@@ -208,7 +195,7 @@ cdef class CopiedRows:
         # What waits for more may be wrong already.
         self._needed = 0
         self.feed(pa.py_buffer(b""))
-        if self._place.stage != AT_END:
+        if self._place.header.stage != BEHIND_TRAILER:
             self._fail(COPY_CUT, self._before + <int64_t> self._rest.size(), 0)
 
     cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport Column
+from pgoutput_fast._core.converters cimport Column
 from pgoutput_fast._core.stream_state cimport Records, RejectRecord, Slice
 
 

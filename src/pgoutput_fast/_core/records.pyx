@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
-from pgoutput_fast._core.column cimport (
+from pgoutput_fast._core.converters cimport (
     BITS,
     BYTES,
     FIXED,

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport ArrowArray, Buffer, Column, Issues, Mark, Source
+from pgoutput_fast._core.converters cimport ArrowArray, Buffer, Column, Issues, Mark, Source
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport Block
 from pgoutput_fast._core.stream_state cimport Records, Run
@@ -86,19 +86,12 @@ cdef class RelationRows:
     cdef int64_t batch_bytes
     cdef bint refuse_unrepresentable
     cdef bint quarantine
-    # Of rows that come by COPY: per column the format of its cells, and where in the stream the block's base lies.
-    cdef vector[uint8_t] cell_formats
-    cdef int64_t origin
 
     cdef int fill(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t expected, int64_t* at,
                   Scratch scratch) except -1 nogil
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil
     cdef int append_meta(self, Tags tags, Block* block, Scratch scratch) except -1 nogil
-    cdef inline int64_t place(self, Window w, uint32_t message, const Cell* cell) noexcept nogil:
-        """Where a cell's value lies: in its message, or in the stream of a COPY."""
-        return self.origin + cell.offset if self.cell_formats.size() else cell.offset - <int64_t> w.start[message]
-
     cdef int64_t bytes(self) noexcept nogil
     cdef int64_t _largest(self) noexcept nogil
     cdef int expect(self, int64_t more) except -1 nogil

@@ -5,7 +5,8 @@ from libc.string cimport memcpy
 from libcpp.algorithm cimport fill_n, sort
 
 from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
-from pgoutput_fast._core.column cimport (
+from pgoutput_fast._core.column cimport make_column
+from pgoutput_fast._core.converters cimport (
     BYTES,
     FIXED,
     LIST,
@@ -22,7 +23,6 @@ from pgoutput_fast._core.column cimport (
     has_only_nulls,
     is_malformed,
     is_unrepresentable,
-    make_column,
     settle_known,
     start_array,
 )
@@ -71,6 +71,12 @@ cdef enum:
     SUBXID = 4
     COMMIT_LSN = 5
     COMMIT_TIMESTAMP = 6
+
+
+cdef inline int64_t _place(Window w, uint32_t message, const Block* block, const Cell* cell) noexcept nogil:
+    """Where a cell's value lies: in its message, or in the stream that the whole block comes from."""
+    return block.origin + cell.offset if block.cell_formats != NULL else cell.offset - <int64_t> w.start[message]
+
 
 cdef inline int64_t _of_run(const Run* run, int64_t k) noexcept nogil:
     """What the run's rows have in a metadata column, NONE64 for null."""
@@ -196,6 +202,7 @@ cdef class RelationRows:
         cdef int64_t k, first, worst
         cdef int progress
         cdef int32_t columns = self.count
+        block.cell_formats = NULL
         self.expect(expected)
         while at[0] < count:
             if self.rows and self.bytes() >= self.batch_bytes:
@@ -290,7 +297,7 @@ cdef class RelationRows:
             scratch.marks.push_back(self.columns[c].mark())
         for c in range(self.count):
             cells = block.cells + c * block.stride
-            formats = self.cell_formats[c] if self.cell_formats.size() else block.formats
+            formats = block.cell_formats[c] if block.cell_formats != NULL else block.formats
             if not self.wanted[c]:
                 pass
             elif formats != (TEXT_CELLS | BINARY_CELLS):
@@ -356,7 +363,7 @@ cdef class RelationRows:
             scratch.trouble.reason = scratch.issues[scratch.refused[row]].reason
             scratch.trouble.column = c
             scratch.trouble.sent = -1
-            scratch.trouble.byte_offset = self.place(w, message, block.cells + c * block.stride + row)
+            scratch.trouble.byte_offset = _place(w, message, block, block.cells + c * block.stride + row)
             if not (self.quarantine and malformed):
                 return True
             self._reject_message(tags, w, scratch)
@@ -407,13 +414,13 @@ cdef class RelationRows:
                 message = block.row_message[issue.row]
                 r.seq = tags.seq_of(message)
                 r.lsn = tags.lsn_of(message)
-                r.byte_offset = self.place(w, message, cell)
+                r.byte_offset = _place(w, message, block, cell)
                 r.type_oid = self.type_oids[c]
                 r.slot = self.slot
                 r.column = c
                 r.change_type = block.row_change[issue.row] & 7
-                if self.cell_formats.size():
-                    r.format = c'b' if self.cell_formats[c] == BINARY_CELLS else c't'
+                if block.cell_formats != NULL:
+                    r.format = c'b' if block.cell_formats[c] == BINARY_CELLS else c't'
                 else:
                     r.format = w.base[cell.offset - 5]
                 r.reason = issue.reason

@@ -51,6 +51,10 @@ cdef struct Block:
     int64_t rows
     int64_t bytes            # of the messages
     uint8_t formats
+    # Of cells that do not say their formats, as messages do: the format of each column, else NULL; and where in the
+    # stream the window's base lies.
+    const uint8_t* cell_formats
+    int64_t origin
     uint64_t* alike          # per column: room for the header that its cells share
     bint unchanged           # some cell was not sent and nothing answers it
     # Where a tuple went wrong.

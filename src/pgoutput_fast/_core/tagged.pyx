@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
 from pgoutput_fast._core.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
-from pgoutput_fast._core.column cimport append_bits, settle_nulls
+from pgoutput_fast._core.converters cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
 from pgoutput_fast._core.scan cimport (
     BOUNDARY,

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast.capture.errors import CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
@@ -23,7 +22,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.payloads import as_binary_arrays
 from pgoutput_fast.segments import MOST_BYTES, Source
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.state import StreamState, native_decoder, state_of
 
 __all__ = ["Limits", "Progress", "Recorder"]
 
@@ -339,13 +338,13 @@ class _Stream:
     """
 
     def __init__(self, state: StreamState | None, forget: bool) -> None:
-        self._native = NativeDecoder(pgo.Options(), state)
+        self._native = native_decoder(pgo.Options(), state)
         self.start_session(forget, ())
 
     @property
     def state(self) -> StreamState:
         """Behind what was tagged."""
-        return self._native.state
+        return state_of(self._native)
 
     def start_session(self, forget: bool, waiting: Sequence[pa.RecordBatch]) -> None:
         """Puts a mark: what was open is void, for the server sends it again.
@@ -357,8 +356,8 @@ class _Stream:
         """
         if forget:
             found = [batch.column("version").unique().drop_null().to_pylist() for batch in waiting]
-            state = self._native.state.forgetting(version for versions in found for version in versions)
-            self._native = NativeDecoder(pgo.Options(), state)
+            state = state_of(self._native).forgetting(version for versions in found for version in versions)
+            self._native = native_decoder(pgo.Options(), state)
         self._native.start_session()
 
     @property

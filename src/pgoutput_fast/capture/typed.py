@@ -7,7 +7,6 @@ segments alone: what a killed process left half done is made again, under the sa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,10 @@ from pgoutput_fast.capture.typed_output import TypedOutput
 from pgoutput_fast.capture.typed_progress import Progress, read_progress, write_progress
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoder import decode_tagged
-from pgoutput_fast.fates import Fates, by_transaction, committed_rows, values_of, without_rolled_back
-from pgoutput_fast.held import Due, Held
+from pgoutput_fast.fates import Fates, values_of
+from pgoutput_fast.held import Held
 from pgoutput_fast.options import Options
+from pgoutput_fast.release import Releaser
 from pgoutput_fast.segment_names import Named, named_segments
 from pgoutput_fast.segment_stores import Store
 from pgoutput_fast.segments import open_segment, read_segment
@@ -32,7 +32,6 @@ _CHANGES = list(b"IUDT")
 # About so many rows or bytes are decoded at a time.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 25
-_BEHIND = 1 << 62  # every message
 
 
 class TypedFiles:
@@ -112,23 +111,15 @@ class TypedFiles:
                 if each.last_seq >= running[0]:
                     rows = read_segment(self._store.at(each.name))
                     self._learn(rows, self._state(each))
-                    self._keep(_changes(rows), _fates(rows), running)
+                    self._releaser().keep(_changes(rows), _fates(rows), running)
 
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
         """What the rows of a segment are."""
         found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
         self._versions |= {relation.version: relation for relation in found}
 
-    def _keep(self, changes: pa.Table, fates: Fates, wanted: list[int]) -> None:
-        """Changes of some transactions, and what was rolled back of them."""
-        txns = values_of(changes, "txn", -1)
-        for txn, part in by_transaction(changes, txns, np.isin(txns, wanted)):
-            self._held.keep(txn, part)
-        for txn in wanted:
-            if txn in fates.aborts:
-                self._held.roll_back(txn, fates.aborts[txn])
-        if self._held.memory > self._options.memory_limit:
-            self._held.spill(self._spiller, self._options.memory_limit // 2)
+    def _releaser(self) -> Releaser:
+        return Releaser(self._held, self._spiller, self._options.memory_limit, _PIECE_ROWS, _PIECE_BYTES)
 
     # ---- a segment -----------------------------------------------------------------------------------------------
 
@@ -137,57 +128,17 @@ class TypedFiles:
         changes, fates, running = _changes(rows), _fates(rows), state.open_txns
         self._learn(rows, state)
         catalog = Catalog(self._versions.values(), state.catalog.types)
+        releaser = self._releaser()
         with TypedOutput(self._store, name) as output:
-            for piece in self._committed(changes, fates):
+            for piece in releaser.committed(changes, fates):
                 for batch in piece.combine_chunks().to_batches():
                     output.add(decode_tagged(batch, catalog, self._options))
-        self._keep(changes, fates, running)
-        for txn in self._held.waiting.keys() - set(running):
-            self._held.drop(txn)  # aborted, or void
+        releaser.keep_open(changes, fates, running)
         if not self._held.waiting:
             self._versions = {}
         last_seq = int(values_of(rows, "seq").max())
         write_progress(self._store, Progress(last_seq, state.next_seq))
         self._last_seq = last_seq
-
-    def _committed(self, changes: pa.Table, fates: Fates) -> Iterator[pa.Table]:
-        """The changes of transactions that commit in the segment, in the order of the commits, in pieces."""
-        chosen = fates.committed & np.isin(fates.txns, list(self._held.waiting))
-        columns = (fates.at_seq, fates.txns, fates.commit_lsn, fates.commit_timestamp)
-        begin, waiting = 0, np.zeros(2, np.int64)
-        for due in sorted(zip(*(each[chosen].tolist() for each in columns), strict=True)):
-            at_seq, txn, lsn, timestamp = due
-            waiting += self._held.size([txn])
-            if waiting[0] <= _PIECE_ROWS and waiting[1] <= _PIECE_BYTES:
-                continue
-            yield from self._several(changes, fates, begin, at_seq)
-            self._keep(changes, fates, [txn])
-            yield from self._one(Due(txn, at_seq, lsn, timestamp))
-            begin, waiting = at_seq + 1, np.zeros(2, np.int64)
-        yield from self._several(changes, fates, begin, _BEHIND)
-
-    def _several(self, changes: pa.Table, fates: Fates, begin: int, end: int) -> Iterator[pa.Table]:
-        """Transactions whose ends lie between two messages, and of which little waits."""
-        txns = fates.txns[fates.committed & (fates.at_seq >= begin) & (fates.at_seq < end)]
-        here = changes.filter(pa.array(np.isin(values_of(changes, "txn", -1), txns)))
-        waiting = sorted(self._held.waiting.keys() & set(txns.tolist()))
-        aborts = self._held.aborts(waiting)
-        aborts += [(txn, *abort) for txn, found in fates.aborts.items() for abort in found]
-        whole = pa.concat_tables([*self._held.take(waiting), here])
-        whole = committed_rows(without_rolled_back(whole, aborts), fates)
-        for begin in range(0, whole.num_rows, _PIECE_ROWS):
-            yield whole.slice(begin, _PIECE_ROWS)
-
-    def _one(self, due: Due) -> Iterator[pa.Table]:
-        """A transaction that waits, bit by bit."""
-        self._held.due = (due,)
-        while self._held.due:
-            tables, whose, aborts = self._held.take_due(_PIECE_ROWS, _PIECE_BYTES)
-            if tables:
-                piece = without_rolled_back(pa.concat_tables(tables), aborts)
-                piece = committed_rows(piece, Fates.of_due(whose))
-                if piece.num_rows:
-                    yield piece
 
 
 def _changes(rows: pa.Table) -> pa.Table:

@@ -7,8 +7,8 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast._core.describe import Malformed, parse_type
-from pgoutput_fast.catalog import Catalog, Relation, relation_of
+from pgoutput_fast._core.describe import Malformed, parse_type, relation_of
+from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
 from pgoutput_fast.spark.tagged import expect_tagged
 

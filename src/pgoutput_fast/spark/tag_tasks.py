@@ -21,7 +21,7 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.options import Options
 from pgoutput_fast.spark.order_tasks import ascending, runs_of, text_at
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.state import StreamState, native_decoder
 from pgoutput_fast.summarizer import Summarizer
 
 __all__ = [
@@ -288,7 +288,7 @@ class _Stretches:
         self._count, self._native = 0, None
         if start.state is not None:
             state = StreamState(json.loads(zlib.decompress(start.state)), self._catalog)
-            self._native = NativeDecoder(Options(), state)
+            self._native = native_decoder(Options(), state)
         return start
 
     def _tagged(self, part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
