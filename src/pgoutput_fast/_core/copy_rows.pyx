@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memmove, memset
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.column cimport Buffer, Column
-from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, OK, Reason
+from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, COPY_TRAILING_BYTES, COPY_TRUNCATED, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Window
@@ -19,7 +19,7 @@ from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport Cell, load32
 
 from pgoutput_fast._core.rows import make_rows
-from pgoutput_fast.errors import COPY_CUT, COPY_GOES_ON, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
 
 
@@ -200,7 +200,7 @@ cdef class CopyRows:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
         self._take_kept()
         if self.stage != BEHIND_TRAILER:
-            self._raise(COPY_CUT, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
+            self._raise(COPY_TRUNCATED, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
 
     def take_batches(self):
         """Record batches that are ready, and the one that is being filled; they are the caller's now."""
@@ -261,7 +261,7 @@ cdef class CopyRows:
             if self.on_batch is not None:
                 self.on_batch(self.rows.batches.pop())
         if self.stage == BEHIND_TRAILER and used < size:
-            self._raise(COPY_GOES_ON, self.decoded_bytes, -1, -1, self.row_count)
+            self._raise(COPY_TRAILING_BYTES, self.decoded_bytes, -1, -1, self.row_count)
         self.failed = False
         return used
 
