@@ -135,8 +135,10 @@ def _bare_in_python(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.value.lineno, "a reason is a number"
         elif isinstance(node, ast.Assign):
             names = [each for target in node.targets for each in ast.walk(target)]
-            values = [each for each in ast.walk(node.value) if _is_number(each)]
-            if values and any(_name(each) in {"reason", *Reason.__members__} for each in names):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if any(map(_is_number, values)) and any(
+                _name(each) in {"reason", *Reason.__members__} for each in names
+            ):
                 yield node.lineno, "a code gets its number here"
 
 
