@@ -26,6 +26,7 @@ from pgoutput_fast.capture import Capture, create_slot, drop_slot, plugin_option
 from pgoutput_fast.capture.session import connect
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.demo.servers import Server, find_installations
+from pgoutput_fast.lsn import format_lsn
 from pgoutput_fast.segments import list_segments, read_segment
 
 __all__ = ["main", "measure", "section"]
@@ -167,7 +168,7 @@ class _Bench:
         )
 
     def recvlogical(self, slot: str) -> None:
-        end = f"{self.end >> 32:X}/{self.end & 0xFFFFFFFF:X}"
+        end = format_lsn(self.end)
         command = [
             str(self._bindir / "pg_recvlogical"), "--start", "--slot", slot, "--dbname", self.dsn,
             "--file", "/dev/null", "--endpos", end, "--no-loop",

@@ -17,8 +17,8 @@ from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast._core.headers import headers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.kinds import KIND_NAMES
 from pgoutput_fast.spark.carried import Carried
-from pgoutput_fast.spark.row_tasks import KIND_NAMES
 
 ORDERS = RelationSpec(
     16401,
@@ -104,7 +104,7 @@ def test_a_message_of_both_forms_is_not_guessed_at() -> None:
 @pytest.mark.parametrize("arrow", FORMS)
 def test_headers_on_spark(raw: Any, tagged: list[dict[str, Any]], arrow: bool) -> None:
     kinds = _values(raw, pgspark.udf.message_kind("payload", arrow=arrow))
-    assert kinds == [KIND_NAMES[chr(payload[0])] for payload in WAL] + [None]
+    assert kinds == [KIND_NAMES[payload[0]] for payload in WAL] + [None]
     oids = _values(raw, pgspark.udf.relation_oid(col("payload"), arrow=arrow))
     of = {row["seq"]: row["relation"] for row in tagged if row["kind"] in b"IUDR"}
     assert oids == [of.get(i) for i in range(len(WAL))] + [None]

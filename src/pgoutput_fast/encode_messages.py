@@ -13,6 +13,35 @@ from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 from pgoutput_fast.encode_values import to_microseconds
+from pgoutput_fast.kinds import (
+    COLUMN_BINARY,
+    COLUMN_NULL,
+    COLUMN_TEXT,
+    COLUMN_UNCHANGED,
+    MESSAGE_KINDS,
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_DELETE,
+    MSG_INSERT,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_PREPARE,
+    MSG_RELATION,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+    MSG_STREAM_STOP,
+    MSG_TRUNCATE,
+    MSG_TYPE,
+    MSG_UPDATE,
+    TUPLE_KEY,
+    TUPLE_NEW,
+    TUPLE_OLD,
+)
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.lsn import Lsn, parse_lsn
 
@@ -44,6 +73,13 @@ __all__ = [
     "encode_type",
     "encode_update",
 ]
+
+
+_TAG = {kind: kind.to_bytes() for kind in MESSAGE_KINDS}
+_NEW, _KEY, _OLD = (kind.to_bytes() for kind in (TUPLE_NEW, TUPLE_KEY, TUPLE_OLD))
+_NULL, _NOT_SENT, _TEXT, _BINARY = (
+    kind.to_bytes() for kind in (COLUMN_NULL, COLUMN_UNCHANGED, COLUMN_TEXT, COLUMN_BINARY)
+)
 
 
 class _Unchanged(Enum):
@@ -102,7 +138,7 @@ def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes
     """`B`: begin of a transaction that is sent whole."""
     return b"".join(
         (
-            b"B",
+            _TAG[MSG_BEGIN],
             _lsn("final_lsn", final_lsn),
             _timestamp("commit_timestamp", commit_timestamp),
             _uint32("xid", xid),
@@ -112,12 +148,12 @@ def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes
 
 def encode_commit(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`C`: commit of the transaction that the last `B` began."""
-    return b"C" + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+    return _TAG[MSG_COMMIT] + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
 
 
 def encode_origin(origin_lsn: Lsn, name: str) -> bytes:
     """`O`: where the transaction was first committed."""
-    return b"O" + _lsn("origin_lsn", origin_lsn) + _string("name", name)
+    return _TAG[MSG_ORIGIN] + _lsn("origin_lsn", origin_lsn) + _string("name", name)
 
 
 def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
@@ -130,7 +166,7 @@ def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
         raise ValueError('replica_identity must be "d", "n", "f" or "i"')
     full = relation.replica_identity == "f"
     parts = [
-        b"R",
+        _TAG[MSG_RELATION],
         _xid_prefix(xid),
         _uint32("oid", relation.oid),
         _namespace(relation.namespace),
@@ -151,14 +187,16 @@ def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
 def encode_type(oid: int, namespace: str, name: str, *, xid: int | None = None) -> bytes:
     """`Y`: the name of a type; pg_catalog is written as an empty namespace."""
     return b"".join(
-        (b"Y", _xid_prefix(xid), _uint32("oid", oid), _namespace(namespace), _string("name", name))
+        (_TAG[MSG_TYPE], _xid_prefix(xid), _uint32("oid", oid), _namespace(namespace), _string("name", name))
     )
 
 
 def encode_insert(relation_oid: int, new: Sequence[Cell], *, xid: int | None = None) -> bytes:
     """`I`: a new row."""
     expect_list("new", new, "cells")
-    return b"".join((b"I", _xid_prefix(xid), _uint32("relation_oid", relation_oid), b"N", encode_tuple(new)))
+    return b"".join(
+        (_TAG[MSG_INSERT], _xid_prefix(xid), _uint32("relation_oid", relation_oid), _NEW, encode_tuple(new))
+    )
 
 
 def encode_update(
@@ -175,7 +213,14 @@ def encode_update(
     expect_list("key", key, "cells")
     before = b"" if old is None and key is None else _old_tuple(old, key)
     return b"".join(
-        (b"U", _xid_prefix(xid), _uint32("relation_oid", relation_oid), before, b"N", encode_tuple(new))
+        (
+            _TAG[MSG_UPDATE],
+            _xid_prefix(xid),
+            _uint32("relation_oid", relation_oid),
+            before,
+            _NEW,
+            encode_tuple(new),
+        )
     )
 
 
@@ -189,7 +234,9 @@ def encode_delete(
     """`D`, with the whole old row (`O`) or its identity (`K`)."""
     expect_list("old", old, "cells")
     expect_list("key", key, "cells")
-    return b"".join((b"D", _xid_prefix(xid), _uint32("relation_oid", relation_oid), _old_tuple(old, key)))
+    return b"".join(
+        (_TAG[MSG_DELETE], _xid_prefix(xid), _uint32("relation_oid", relation_oid), _old_tuple(old, key))
+    )
 
 
 def encode_truncate(
@@ -203,7 +250,7 @@ def encode_truncate(
     expect_list("relation_oids", relation_oids, "oids")
     return b"".join(
         (
-            b"T",
+            _TAG[MSG_TRUNCATE],
             _xid_prefix(xid),
             _int32("relation_oids", len(relation_oids)),
             bytes((cascade * 1 + restart_identity * 2,)),
@@ -218,7 +265,7 @@ def encode_message(
     """`M`: a logical message."""
     return b"".join(
         (
-            b"M",
+            _TAG[MSG_MESSAGE],
             _xid_prefix(xid),
             b"\1" if transactional else b"\0",
             _lsn("lsn", lsn),
@@ -231,24 +278,26 @@ def encode_message(
 
 def encode_stream_start(xid: int, first_segment: bool) -> bytes:
     """`S`: begin of a stream block of the top-level transaction `xid`."""
-    return b"S" + _uint32("xid", xid) + (b"\1" if first_segment else b"\0")
+    return _TAG[MSG_STREAM_START] + _uint32("xid", xid) + (b"\1" if first_segment else b"\0")
 
 
 def encode_stream_stop() -> bytes:
     """`E`: end of a stream block."""
-    return b"E"
+    return _TAG[MSG_STREAM_STOP]
 
 
 def encode_stream_commit(xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`c`: commit of a streamed transaction."""
-    return b"c" + _uint32("xid", xid) + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+    return (
+        _TAG[MSG_STREAM_COMMIT] + _uint32("xid", xid) + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+    )
 
 
 def encode_stream_abort(
     xid: int, subxid: int, abort_lsn: Lsn | None = None, abort_timestamp: Timestamp | None = None
 ) -> bytes:
     """`A`; position and time come both (streaming=parallel) or not at all."""
-    payload = b"A" + _uint32("xid", xid) + _uint32("subxid", subxid)
+    payload = _TAG[MSG_STREAM_ABORT] + _uint32("xid", xid) + _uint32("subxid", subxid)
     if abort_lsn is None and abort_timestamp is None:
         return payload
     if abort_lsn is None or abort_timestamp is None:
@@ -260,19 +309,21 @@ def encode_begin_prepare(
     prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`b`: begin of a transaction that is sent at PREPARE TRANSACTION."""
-    return b"b" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    return _TAG[MSG_BEGIN_PREPARE] + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
 def encode_prepare(prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str) -> bytes:
     """`P`: end of the transaction that the last `b` began."""
-    return b"P\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    return _TAG[MSG_PREPARE] + b"\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
 def encode_stream_prepare(
     prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`p`: PREPARE TRANSACTION of a streamed transaction."""
-    return b"p\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    return (
+        _TAG[MSG_STREAM_PREPARE] + b"\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    )
 
 
 def encode_commit_prepared(
@@ -281,7 +332,7 @@ def encode_commit_prepared(
     """`K`: COMMIT PREPARED."""
     return b"".join(
         (
-            b"K",
+            _TAG[MSG_COMMIT_PREPARED],
             _commit_fields(commit_lsn, end_lsn, commit_timestamp),
             _uint32("xid", xid),
             _string("gid", gid),
@@ -300,7 +351,7 @@ def encode_rollback_prepared(
     """`r`: ROLLBACK PREPARED."""
     return b"".join(
         (
-            b"r\0",
+            _TAG[MSG_ROLLBACK_PREPARED] + b"\0",
             _lsn("prepare_end_lsn", prepare_end_lsn),
             _lsn("rollback_end_lsn", rollback_end_lsn),
             _timestamp("prepare_timestamp", prepare_timestamp),
@@ -317,16 +368,16 @@ def encode_tuple(cells: Sequence[Cell]) -> bytes:
     parts = [_int16("cells", len(cells))]
     for cell in cells:
         if cell is None:
-            parts.append(b"n")
+            parts.append(_NULL)
         elif isinstance(cell, str):
             text = _utf8("cell", cell)
-            parts += (b"t", _length("cell", text), text)
+            parts += (_TEXT, _length("cell", text), text)
         elif isinstance(cell, bytes):
-            parts += (b"t", _length("cell", cell), cell)
+            parts += (_TEXT, _length("cell", cell), cell)
         elif isinstance(cell, Binary):
-            parts += (b"b", _length("cell", cell.data), cell.data)
+            parts += (_BINARY, _length("cell", cell.data), cell.data)
         elif cell is UNCHANGED:
-            parts.append(b"u")
+            parts.append(_NOT_SENT)
         else:
             raise ValueError("cell must be None, str, bytes, Binary or UNCHANGED")
     return b"".join(parts)
@@ -334,9 +385,9 @@ def encode_tuple(cells: Sequence[Cell]) -> bytes:
 
 def _old_tuple(old: Sequence[Cell] | None, key: Sequence[Cell] | None) -> bytes:
     if old is not None and key is None:
-        return b"O" + encode_tuple(old)
+        return _OLD + encode_tuple(old)
     if key is not None and old is None:
-        return b"K" + encode_tuple(key)
+        return _KEY + encode_tuple(key)
     raise ValueError("exactly one of old and key must be given")
 
 

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.held import Due
+from pgoutput_fast.kinds import MSG_MESSAGE
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 __all__ = ["NO_FATES", "Fates", "by_transaction", "committed_rows", "values_of", "without_rolled_back"]
-
-_MESSAGE = ord("M")
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
@@ -165,7 +164,7 @@ def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> p
         & (keys[place] == wanted)
         & rows.column("subxid").is_valid().to_numpy()
         & (values_of(rows, "seq") < seqs[place])
-        & (values_of(rows, "kind") != _MESSAGE)
+        & (values_of(rows, "kind") != MSG_MESSAGE)
     )
     return rows.filter(pa.array(~gone)) if bool(gone.any()) else rows
 

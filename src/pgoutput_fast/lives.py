@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pgoutput_fast.encode_messages import encode_stream_stop
+from pgoutput_fast.kinds import MSG_TYPE
 from pgoutput_fast.summary import Message
 
 __all__ = ["Block", "Life", "all_of", "hear_first", "place"]
@@ -41,7 +42,7 @@ class Block:
     def learn(self, kind: int, oid: int, subxid: int, message: Message) -> None:
         self.said[kind, oid, subxid] = message
         self._keys_of.setdefault(subxid, set()).add((kind, oid, subxid))
-        if kind == ord("Y"):
+        if kind == MSG_TYPE:
             hear_first(self.firsts, (kind, oid, subxid), message)
 
     def forget(self, subxid: int) -> None:

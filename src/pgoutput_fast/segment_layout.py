@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.kinds import ROW_CHANGES
 from pgoutput_fast.schema import TAGGED_SCHEMA
 
 __all__ = ["write_rows"]
@@ -48,7 +49,7 @@ def _layout(
     relations = batch.column("relation").fill_null(-1).to_numpy()
     versions = batch.column("version").fill_null(0).to_numpy()
     # Control rows that concern no relation have no statistics to be asked for one: apart, they are skipped.
-    room = np.where(np.isin(kinds, list(b"IUD")), 2, np.where(relations >= 0, 1, 0))
+    room = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
     order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, room))
     room, relations = room[order], relations[order]
     # Control rows stay together, whatever relations they concern: few are of any size.

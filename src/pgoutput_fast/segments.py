@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.kinds import OUTCOMES
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -410,7 +411,7 @@ def outcomes_of(segment: Segment) -> pa.RecordBatch:
     """The fates that the control rows of one segment tell."""
     groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
     rows = read_segment(segment.path, row_groups=groups)
-    ends = np.isin(rows.column("kind").to_numpy(), list(b"CcKAr"))
+    ends = np.isin(rows.column("kind").to_numpy(), OUTCOMES)
     return decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes
 
 

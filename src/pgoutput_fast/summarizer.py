@@ -12,17 +12,36 @@ import pyarrow as pa
 from pgoutput_fast._core.controls import LSNS_KEPT, boundary_of, control_messages, is_origin
 from pgoutput_fast._core.describe import Malformed, fields_of, parse_type
 from pgoutput_fast.encode_messages import encode_stream_start
+from pgoutput_fast.kinds import (
+    BOUNDARIES,
+    CLOSINGS,
+    DESCRIPTIONS,
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_ORIGIN,
+    MSG_PREPARE,
+    MSG_RELATION,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+    MSG_STREAM_STOP,
+    MSG_TYPE,
+)
 from pgoutput_fast.lives import Block, Life, all_of, hear_first, place
 from pgoutput_fast.summary import SESSION_STARTS, Message, Summary, void, void_stream
 from pgoutput_fast.xids import XidSet
 
 __all__ = ["Summarizer", "compose", "summarize"]
 
-# Behind these no transaction is open, or they are an error.
-_CLOSERS = b"CPEcApKr"
-_BOUNDARIES = b"BbS" + _CLOSERS
+# What moves the state: beside boundaries what they hold of descriptions and origins.
+_NO_BOUNDARIES = (*DESCRIPTIONS, MSG_ORIGIN)
+_CONTROLS = (*BOUNDARIES, *_NO_BOUNDARIES)
 _UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
-_OPENERS = {ord("B"): _PLAIN, ord("b"): _PREPARING, ord("S"): _STREAMING}
+_CONTEXT_BEHIND = {MSG_BEGIN: _PLAIN, MSG_BEGIN_PREPARE: _PREPARING, MSG_STREAM_START: _STREAMING}
 
 _Lsns = tuple[int, ...]
 
@@ -100,7 +119,7 @@ class Summarizer:
         """Xids whose beginnings must keep their place among the other messages."""
         named = {*self._xids(), *self._past}
         for message in (each for _, each in events if isinstance(each, Message)):
-            if message.payload[:1] and message.payload[0] in _BOUNDARIES:
+            if message.payload[:1] and message.payload[0] in BOUNDARIES:
                 fields = boundary_of(message.payload)
                 named.update(() if fields is None else (fields[0],))
         return named
@@ -153,20 +172,20 @@ class Summarizer:
             self._take_session(message)
             return
         kind = message.payload[0] if message.payload else 0
-        fields = boundary_of(message.payload) if kind in _BOUNDARIES else None
+        fields = boundary_of(message.payload) if kind in BOUNDARIES else None
         if not self._settled:
-            if kind not in b"RYO" and fields is None:
+            if kind not in _NO_BOUNDARIES and fields is None:
                 self._fail(message)
             else:
                 self._first.append(message)
-                self._settled = kind in _CLOSERS
+                self._settled = kind in CLOSINGS
                 if fields is not None:
-                    self._context = _OPENERS.get(kind, _OUTSIDE)
-        elif kind in b"RY":
+                    self._context = _CONTEXT_BEHIND.get(kind, _OUTSIDE)
+        elif kind in DESCRIPTIONS:
             self._learn(kind, message)
-        elif kind in b"O":
+        elif kind == MSG_ORIGIN:
             self._take_origin(message)
-        elif fields is None or not self._boundary(chr(kind), message, *fields):
+        elif fields is None or not self._boundary(kind, message, *fields):
             self._fail(message)
 
     # ---- what it means ---------------------------------------------------------------------------------------------
@@ -175,7 +194,7 @@ class Summarizer:
         streaming = self._context == _STREAMING
         body = message.payload[5 if streaming else 1 :]
         try:
-            oid = (fields_of if kind == ord("R") else parse_type)(body)[0]
+            oid = (fields_of if kind == MSG_RELATION else parse_type)(body)[0]
         except Malformed:
             self._fail(message)
             return
@@ -190,7 +209,7 @@ class Summarizer:
         known = self._said.get((kind, oid))
         if known is None or known.seq < message.seq:
             self._said[kind, oid] = message
-        if kind == ord("Y"):
+        if kind == MSG_TYPE:
             hear_first(self._firsts, (kind, oid), message)
 
     def _take_origin(self, message: Message) -> None:
@@ -254,7 +273,7 @@ class Summarizer:
 
     def _boundary(
         self,
-        kind: str,
+        kind: int,
         message: Message,
         xid: int,
         subxid: int,
@@ -264,29 +283,29 @@ class Summarizer:
         first: bool,
     ) -> bool:
         """False where it is an error for sure."""
-        if kind == "E":
+        if kind == MSG_STREAM_STOP:
             return self._close(_STREAMING)
-        if kind == "C":
+        if kind == MSG_COMMIT:
             return self._context == _PLAIN and self._fields[2] == lsn and self._close(_PLAIN)
-        if kind == "P":
+        if kind == MSG_PREPARE:
             return self._prepare(message, xid, end_lsn, gid)
         if self._context != _OUTSIDE:
             return False
-        if kind in "Bb":
+        if kind in (MSG_BEGIN, MSG_BEGIN_PREPARE):
             self._begin(xid)
-            self._open(_PLAIN if kind == "B" else _PREPARING, message)
+            self._open(_PLAIN if kind == MSG_BEGIN else _PREPARING, message)
             self._fields = (xid, subxid, lsn, end_lsn, gid)
             return True
-        if kind == "S" and first:
+        if kind == MSG_STREAM_START and first:
             life = self._stream(xid)
             self._open(_STREAMING, message)
             self._block = life.open(message)
-        elif kind in "Kr":
+        elif kind in (MSG_COMMIT_PREPARED, MSG_ROLLBACK_PREPARED):
             self._end_prepared(xid, kind, message, lsn, gid)
         elif xid in self._streams:
             self._go_on(kind, message, xid, subxid, end_lsn, gid)
         elif xid not in self._found and (self._has_begun(xid) or self._session):
-            return kind == "A"  # no stream is open that did not begin here
+            return kind == MSG_STREAM_ABORT  # no stream is open that did not begin here
         else:
             self._go_on_unknown(kind, message, xid, subxid)
         return True
@@ -309,15 +328,15 @@ class Summarizer:
         life.prepared = (gid, end_lsn)
         return self._close(_PREPARING)
 
-    def _go_on_unknown(self, kind: str, message: Message, xid: int, subxid: int) -> None:
+    def _go_on_unknown(self, kind: int, message: Message, xid: int, subxid: int) -> None:
         """Of a transaction that was open before the stretch, or is not known."""
         life = self._found.setdefault(xid, Life())
-        if kind == "S":
+        if kind == MSG_STREAM_START:
             block = life.block if life.block is not None else life.open(message)
             block.start = block.start or message
             self._open(_STREAMING, message)
             self._block = block
-        elif kind == "A" and xid != subxid:
+        elif kind == MSG_STREAM_ABORT and xid != subxid:
             block = life.block if life.block is not None else life.open(None)
             block.forget(subxid)
             block.forgotten.setdefault(subxid, message)
@@ -325,34 +344,34 @@ class Summarizer:
             life.left = True
             life.keep([message])
 
-    def _go_on(self, kind: str, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes) -> None:
+    def _go_on(self, kind: int, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes) -> None:
         """Of a stream that began in this stretch."""
         life = self._streams[xid]
         assert life.block is not None
-        if kind == "S":
+        if kind == MSG_STREAM_START:
             self._open(_STREAMING, message)
             self._block = life.block
-        elif kind == "A" and xid != subxid:
+        elif kind == MSG_STREAM_ABORT and xid != subxid:
             life.block.forget(subxid)
         else:
             del self._streams[xid]
-            if kind == "c":
+            if kind == MSG_STREAM_COMMIT:
                 self._settle(xid)
                 self._promote(life)
-            elif kind == "p":
+            elif kind == MSG_STREAM_PREPARE:
                 self._settle(xid)
                 life.keep([message])
                 life.prepared = (gid, end_lsn)
                 self._prepared[xid] = life
 
-    def _end_prepared(self, xid: int, kind: str, message: Message, lsn: int, gid: bytes) -> None:
+    def _end_prepared(self, xid: int, kind: int, message: Message, lsn: int, gid: bytes) -> None:
         """A prepared transaction ends, and with it what was streamed of it a second time."""
         self._streams.pop(xid, None)
         known = self._prepared.get(xid)
         if known is not None and known.prepared is not None:
-            if known.prepared[0] == gid and (kind == "K" or known.prepared[1] == lsn):
+            if known.prepared[0] == gid and (kind == MSG_COMMIT_PREPARED or known.prepared[1] == lsn):
                 del self._prepared[xid]
-                if kind == "K":
+                if kind == MSG_COMMIT_PREPARED:
                     self._promote(known)
         elif xid not in self._begun and xid not in self._past:
             life = self._found.setdefault(xid, Life())
@@ -419,7 +438,7 @@ def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
 
 def _bounded(payload: pa.Buffer) -> bytes:
     """A message's bytes; of what is none of pgoutput's, as many as tell what it may be instead."""
-    if payload.size and payload[0] not in _BOUNDARIES + b"RYO" and payload.size > 65:
+    if payload.size and payload[0] not in _CONTROLS and payload.size > 65:
         payload = payload.slice(0, 64 + (payload.size & 1))
     return bytes(payload)
 

@@ -15,10 +15,12 @@ from pgoutput_fast._core.decode import NativeDecoder
 from pgoutput_fast._core.stretches import plain_stretches
 from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoded import Decoded, RelationBatch
-from pgoutput_fast.errors import FATE_UNKNOWN, reason_text
+from pgoutput_fast.errors import reason_text
 from pgoutput_fast.fates import NO_FATES, Fates, values_of
 from pgoutput_fast.held import Due, Held
+from pgoutput_fast.kinds import HELD_UNTIL_COMMIT, MSG_TRUNCATE
 from pgoutput_fast.options import Options
+from pgoutput_fast.reasons import Reason
 from pgoutput_fast.release import Piece, Releaser
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
@@ -35,8 +37,7 @@ __all__ = ["CommittedView"]
 
 # What is held back: changes, truncates and transactional messages.
 _IS_HELD = np.zeros(256, np.bool_)
-_IS_HELD[list(b"IUDTM")] = True
-_TRUNCATE = ord("T")
+_IS_HELD[list(HELD_UNTIL_COMMIT)] = True
 
 # So many messages are tagged at a time, and about so many rows or bytes of a large transaction given at a time.
 _TAGGED_MESSAGES = 1 << 15
@@ -342,9 +343,9 @@ def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
     columns = {"seq": rows.column("seq"), "lsn": rows.column("lsn"), "raw": rows.column("payload")}
     names = {relation.version: relation.qualified_name for relation in catalog.relations}
     changed = zip(values_of(rows, "kind").tolist(), rows.column("version").to_pylist(), strict=True)
-    relations = [names.get(version) if kind != _TRUNCATE else None for kind, version in changed]
+    relations = [names.get(version) if kind != MSG_TRUNCATE else None for kind, version in changed]
     columns["relation"] = pa.array(relations, pa.string())
-    columns["reason"] = pa.array([reason_text(FATE_UNKNOWN)] * rows.num_rows, pa.string())
+    columns["reason"] = pa.array([reason_text(Reason.FATE_UNKNOWN)] * rows.num_rows, pa.string())
     return pa.Table.from_arrays(
         [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],
         schema=REJECTS_SCHEMA,

@@ -13,6 +13,18 @@ from pgoutput_fast._core.fields cimport (
     read_u32,
     wrong,
 )
+from pgoutput_fast._core.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_PREPARE,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+)
 from pgoutput_fast._core.reasons cimport BAD_COUNT, BAD_FLAGS, OK
 from pgoutput_fast._core.stream_state cimport NONE64, BoundaryRecord, MessageRecord
 
@@ -25,28 +37,28 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
     """
     cdef uint8_t first
     b.kind = kind
-    if kind == c'B':
+    if kind == MSG_BEGIN:
         b.lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
         b.xid = read_u32(f)
-    elif kind == c'C':
+    elif kind == MSG_COMMIT:
         read_no_flags(f)
         b.lsn = read_lsn(f)
         b.end_lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
-    elif kind == c'S':
+    elif kind == MSG_STREAM_START:
         b.xid = read_u32(f)
         first = read_byte(f)
         if first > 1:
             wrong(f, BAD_FLAGS, f.at - 1)
         b.first_segment = <int8_t> first
-    elif kind == c'c':
+    elif kind == MSG_STREAM_COMMIT:
         b.xid = read_u32(f)
         read_no_flags(f)
         b.lsn = read_lsn(f)
         b.end_lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
-    elif kind == c'A':
+    elif kind == MSG_STREAM_ABORT:
         b.xid = read_u32(f)
         b.subxid = read_u32(f)
         if f.at < f.size:
@@ -55,23 +67,23 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
             b.timestamp = read_timestamp(f)
             if b.lsn == 0:
                 b.lsn = NONE64
-    elif kind == c'b':
+    elif kind == MSG_BEGIN_PREPARE:
         b.lsn = read_lsn(f)
         b.end_lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
         b.xid = read_u32(f)
         read_text(f, gid, gid_length)
         b.prepare_timestamp = b.timestamp
-    elif kind == c'P' or kind == c'p' or kind == c'K':
+    elif kind == MSG_PREPARE or kind == MSG_STREAM_PREPARE or kind == MSG_COMMIT_PREPARED:
         read_no_flags(f)
         b.lsn = read_lsn(f)
         b.end_lsn = read_lsn(f)
         b.timestamp = read_timestamp(f)
         b.xid = read_u32(f)
         read_text(f, gid, gid_length)
-        if kind != c'K':
+        if kind != MSG_COMMIT_PREPARED:
             b.prepare_timestamp = b.timestamp
-    elif kind == c'r':
+    elif kind == MSG_ROLLBACK_PREPARED:
         read_no_flags(f)
         b.lsn = read_lsn(f)
         b.end_lsn = read_lsn(f)

@@ -4,6 +4,15 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary
 from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
+from pgoutput_fast._core.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_STREAM_START,
+    MSG_TRUNCATE,
+)
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, message_class
 from pgoutput_fast._core.seen_lsns cimport MOST_LSNS, SeenLsns
@@ -94,10 +103,10 @@ cdef class _Selection:
             p = payloads.data + at
             kind = p[0] if at < end else 0
             cls = message_class(kind)
-            if cls & CHANGE or kind == c'T':
+            if cls & CHANGE or kind == MSG_TRUNCATE:
                 at = end
                 continue
-            if kind == c'M':
+            if kind == MSG_MESSAGE:
                 if context == UNKNOWN:
                     _hear(self.seen_outside, _message_lsn(p, end - at, False))
                     _hear(self.seen_inside, _message_lsn(p, end - at, True))
@@ -110,14 +119,14 @@ cdef class _Selection:
                 return i + 1  # nothing behind it will be read
             if cls & BOUNDARY:
                 start_fields(&f, p, end - at, 1)
-                if place == BETWEEN and kind == c'B':
+                if place == BETWEEN and kind == MSG_BEGIN:
                     parse_boundary(&f, kind, &b, &gid, &gid_length)
                     place = INSIDE if f.reason == OK else ELSEWHERE
                     begin = i
                     lsn = b.lsn
                     xid = <uint32_t> b.xid
                     first = self.kept.size() - 1
-                elif place == INSIDE and kind == c'C':
+                elif place == INSIDE and kind == MSG_COMMIT:
                     parse_boundary(&f, kind, &b, &gid, &gid_length)
                     if f.reason == OK and b.lsn == lsn:
                         # Nothing of it outlives it but what Relations and Types in it said.
@@ -125,20 +134,20 @@ cdef class _Selection:
                         self.begun_xids.push_back(xid)
                         left = first
                         for k in range(first + 1, self.kept.size() - 1):
-                            if payloads.data[_offset(payloads, self.kept[k])] != c'O':
+                            if payloads.data[_offset(payloads, self.kept[k])] != MSG_ORIGIN:
                                 self.kept[left] = self.kept[k]
                                 left += 1
                         self.kept.resize(left)
                         place = BETWEEN
                     else:
                         place = ELSEWHERE
-                elif kind == c'B' or kind == c'b' or kind == c'S' or place == INSIDE:
+                elif kind == MSG_BEGIN or kind == MSG_BEGIN_PREPARE or kind == MSG_STREAM_START or place == INSIDE:
                     place = ELSEWHERE
                 else:
                     place = BETWEEN
-                context = (STREAMING if kind == c'S' else PLAIN if kind == c'B' else
-                           PREPARING if kind == c'b' else OUTSIDE)
-            elif kind == c'O' and not _is_origin(p, end - at):
+                context = (STREAMING if kind == MSG_STREAM_START else PLAIN if kind == MSG_BEGIN else
+                           PREPARING if kind == MSG_BEGIN_PREPARE else OUTSIDE)
+            elif kind == MSG_ORIGIN and not _is_origin(p, end - at):
                 place = ELSEWHERE
             at = end
         return count

@@ -17,7 +17,7 @@ from pgoutput_fast._core.copy_format cimport (
     CopyHeader,
     take_copy_header,
 )
-from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, OK, Reason
+from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, COPY_TRAILING_BYTES, COPY_TRUNCATED, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Window
@@ -27,7 +27,7 @@ from pgoutput_fast._core.tag cimport Tagger
 from pgoutput_fast._core.wire cimport Cell
 
 from pgoutput_fast._core.rows import make_rows
-from pgoutput_fast.errors import COPY_CUT, COPY_GOES_ON, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.types import column_type_of
 
 
@@ -195,7 +195,7 @@ cdef class CopyRows:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
         self._take_kept()
         if self.header.stage != BEHIND_TRAILER:
-            self._raise(COPY_CUT, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
+            self._raise(COPY_TRUNCATED, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
 
     def take_batches(self):
         """Record batches that are ready, and the one that is being filled; they are the caller's now."""
@@ -259,7 +259,7 @@ cdef class CopyRows:
             if self.on_batch is not None:
                 self.on_batch(self.rows.batches.pop())
         if self.header.stage == BEHIND_TRAILER and used < size:
-            self._raise(COPY_GOES_ON, self.decoded_bytes, -1, -1, self.row_count)
+            self._raise(COPY_TRAILING_BYTES, self.decoded_bytes, -1, -1, self.row_count)
         self.failed = False
         return used
 

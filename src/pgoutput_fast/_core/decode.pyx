@@ -26,7 +26,8 @@ from pgoutput_fast._core.describe import Malformed
 from pgoutput_fast._core.rows import make_rows
 from pgoutput_fast._core.state_json import export_state, import_state
 from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.types import column_type_of
 

@@ -21,7 +21,7 @@ from pgoutput_fast.catalog import Column, Relation, version_of
 
 
 class Malformed(Exception):
-    """A body that breaks the protocol: `reason` is a code of reasons.hpp, `offset` counts from the body's start."""
+    """A body that breaks the protocol: `reason` is a code of reasons.py, `offset` counts from the body's start."""
 
     def __init__(self, int reason, int64_t offset):
         super().__init__(reason, offset)

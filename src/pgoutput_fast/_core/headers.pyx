@@ -8,16 +8,43 @@ none below 0x20202020 (539 million) is.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memchr
 
-from pgoutput_fast._core.reasons cimport EMPTY_PAYLOAD, OK, PAYLOAD_TOO_LONG, TRUNCATED, UNKNOWN_TAG
+from pgoutput_fast._core.kinds cimport (
+    COLUMN_BINARY,
+    COLUMN_NULL,
+    COLUMN_TEXT,
+    COLUMN_UNCHANGED,
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT_PREPARED,
+    MSG_DELETE,
+    MSG_MESSAGE,
+    MSG_PREPARE,
+    MSG_RELATION,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+    MSG_TRUNCATE,
+    MSG_TYPE,
+    MSG_UPDATE,
+    TUPLE_KEY,
+    TUPLE_NEW,
+    TUPLE_OLD,
+)
+from pgoutput_fast._core.reasons cimport (
+    EMPTY_PAYLOAD,
+    LAYOUT_AMBIGUOUS,
+    LAYOUT_UNKNOWN,
+    OK,
+    PAYLOAD_TOO_LONG,
+    TRUNCATED,
+    UNKNOWN_TAG,
+)
 from pgoutput_fast._core.scan cimport CHANGE, PREFIXED, Payloads, message_class
 from pgoutput_fast._core.wire cimport load16, load32
 
 import pyarrow as pa
-
-from pgoutput_fast.errors import LAYOUT_AMBIGUOUS, LAYOUT_UNKNOWN
-
-cdef uint8_t NO_LAYOUT = LAYOUT_UNKNOWN
-cdef uint8_t TWO_LAYOUTS = LAYOUT_AMBIGUOUS
 
 # MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
 cdef int64_t MAX_PAYLOAD = 0x3fffffff
@@ -30,13 +57,11 @@ cdef void _fill_xid_places() noexcept:
     cdef int tag
     for tag in range(256):
         XID_AT[tag] = 0
-    for tag in b"ScA":
-        XID_AT[tag] = 1
-    for tag in b"PKp":
-        XID_AT[tag] = 26
-    XID_AT[c'B'] = 17
-    XID_AT[c'b'] = 25
-    XID_AT[c'r'] = 34
+    XID_AT[MSG_STREAM_START] = XID_AT[MSG_STREAM_COMMIT] = XID_AT[MSG_STREAM_ABORT] = 1
+    XID_AT[MSG_PREPARE] = XID_AT[MSG_COMMIT_PREPARED] = XID_AT[MSG_STREAM_PREPARE] = 26
+    XID_AT[MSG_BEGIN] = 17
+    XID_AT[MSG_BEGIN_PREPARE] = 25
+    XID_AT[MSG_ROLLBACK_PREPARED] = 34
 
 
 _fill_xid_places()
@@ -64,9 +89,9 @@ cdef int64_t _past_tuple(const uint8_t* p, int64_t size, int64_t at) noexcept no
             return -1
         kind = p[at]
         at += 1
-        if kind == c'n' or kind == c'u':
+        if kind == COLUMN_NULL or kind == COLUMN_UNCHANGED:
             continue
-        if (kind != c't' and kind != c'b') or size - at < 4:
+        if (kind != COLUMN_TEXT and kind != COLUMN_BINARY) or size - at < 4:
             return -1
         length = <int32_t> load32(p + at)
         at += 4
@@ -80,20 +105,20 @@ cdef bint _fits(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
     """Whether the message ends exactly where its body, if it begins at `at`, does."""
     cdef uint8_t kind = p[0]
     cdef int64_t count
-    if kind == c'M':
+    if kind == MSG_MESSAGE:
         if size - at < 9 or p[at] > 1:
             return False
         at = _past_text(p, size, at + 9)
         return at >= 0 and size - at >= 4 and <int64_t> <int32_t> load32(p + at) == size - at - 4
     if size - at < 4:
         return False
-    if kind == c'T':
+    if kind == MSG_TRUNCATE:
         count = <int32_t> load32(p + at)
         return count > 0 and size - at == 5 + 4 * count and p[at + 4] < 4
     at += 4
-    if kind == c'Y':
+    if kind == MSG_TYPE:
         return _past_text(p, size, _past_text(p, size, at)) == size
-    if kind == c'R':
+    if kind == MSG_RELATION:
         at = _past_text(p, size, _past_text(p, size, at))
         if at < 0 or size - at < 3 or not (p[at] == c'd' or p[at] == c'n' or p[at] == c'f' or p[at] == c'i'):
             return False
@@ -106,13 +131,13 @@ cdef bint _fits(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
         return count == 0 and at == size
     if at >= size:
         return False
-    if (kind == c'U' or kind == c'D') and (p[at] == c'K' or p[at] == c'O'):
+    if (kind == MSG_UPDATE or kind == MSG_DELETE) and (p[at] == TUPLE_KEY or p[at] == TUPLE_OLD):
         at = _past_tuple(p, size, at + 1)
-        if kind == c'D' or at < 0:
+        if kind == MSG_DELETE or at < 0:
             return at == size
-    elif kind == c'D':
+    elif kind == MSG_DELETE:
         return False
-    return at < size and p[at] == c'N' and _past_tuple(p, size, at + 1) == size
+    return at < size and p[at] == TUPLE_NEW and _past_tuple(p, size, at + 1) == size
 
 
 cdef bint _is_name(const uint8_t* p) noexcept nogil:
@@ -158,21 +183,21 @@ cdef void _read(const uint8_t* p, int64_t size, int told, Header* h) noexcept no
     else:
         plain = _fits(p, size, 1)
         streamed = size > 5 and _fits(p, size, 5)
-        if plain and streamed and (p[0] == c'R' or p[0] == c'Y') and _is_name(p + 5):
+        if plain and streamed and (p[0] == MSG_RELATION or p[0] == MSG_TYPE) and _is_name(p + 5):
             # The oid that a streamed one would have there is the beginning of a schema's name.
             streamed = False
         if plain == streamed:
-            h.reason = TWO_LAYOUTS if plain else NO_LAYOUT
+            h.reason = LAYOUT_AMBIGUOUS if plain else LAYOUT_UNKNOWN
             return
         h.in_stream = streamed
     at = 5 if h.in_stream else 1
-    if size < at + (4 if cls & CHANGE or p[0] == c'R' else 0):
+    if size < at + (4 if cls & CHANGE or p[0] == MSG_RELATION else 0):
         h.reason = TRUNCATED
         h.reason_offset = size
         return
     if h.in_stream:
         h.xid = load32(p + 1)
-    if cls & CHANGE or p[0] == c'R':
+    if cls & CHANGE or p[0] == MSG_RELATION:
         h.relation = load32(p + at)
 
 

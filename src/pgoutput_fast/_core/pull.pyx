@@ -14,7 +14,15 @@ from pgoutput_fast._core.copy_format cimport (
     CopyHeader,
     take_copy_header,
 )
-from pgoutput_fast._core.reasons cimport BAD_POSITION, OK, PAYLOAD_TOO_LONG
+from pgoutput_fast._core.reasons cimport (
+    BAD_COPY_HEADER,
+    BAD_COPY_ROW,
+    BAD_POSITION,
+    COPY_TRAILING_BYTES,
+    COPY_TRUNCATED,
+    OK,
+    PAYLOAD_TOO_LONG,
+)
 from pgoutput_fast._core.wire cimport load16, load32, load64
 
 import pyarrow as pa
@@ -27,12 +35,6 @@ cdef int64_t ROW = 18              # how many fields, a length, the position, a 
 cdef int64_t MOST_PAYLOAD = 0x3fffffff
 cdef int64_t MOST_BINARY = 0x7fffffff
 
-# What is wrong with a COPY and not with a message: codes of errors.py that no other stage gives.
-cdef enum:
-    BAD_COPY_HEADER = 58
-    BAD_COPY_ROW = 59
-    COPY_CUT = 60
-    COPY_LEFT_OVER = 61
 
 
 cdef struct Place:
@@ -99,7 +101,7 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
             place.payload_bytes += n
         else:
             if left:
-                stop(place, COPY_LEFT_OVER, place.at)
+                stop(place, COPY_TRAILING_BYTES, place.at)
             return
 
 
@@ -196,7 +198,7 @@ cdef class CopiedRows:
         self._needed = 0
         self.feed(pa.py_buffer(b""))
         if self._place.header.stage != BEHIND_TRAILER:
-            self._fail(COPY_CUT, self._before + <int64_t> self._rest.size(), 0)
+            self._fail(COPY_TRUNCATED, self._before + <int64_t> self._rest.size(), 0)
 
     cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:
         self._failed = True

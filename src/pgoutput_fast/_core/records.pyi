@@ -2,8 +2,6 @@ import pyarrow as pa
 
 from pgoutput_fast.user_types import UserTypes
 
-BOUNDARY_KINDS: dict[str, str]
-
 class RecordTables:
     types: UserTypes
     @property

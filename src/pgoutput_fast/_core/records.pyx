@@ -18,6 +18,7 @@ from pgoutput_fast._core.converters cimport (
     give_column,
     start_array,
 )
+from pgoutput_fast._core.kinds cimport COLUMN_BINARY, COLUMN_TEXT
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     BoundaryRecord,
@@ -34,6 +35,7 @@ import pyarrow as pa
 
 from pgoutput_fast._core.rows import CHANGE_TYPES
 from pgoutput_fast.errors import reason_text
+from pgoutput_fast.kinds import BOUNDARIES, KIND_NAMES
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
     OUTCOMES_SCHEMA,
@@ -42,21 +44,6 @@ from pgoutput_fast.schema import (
     TRUNCATES_SCHEMA,
 )
 from pgoutput_fast.types import column_type_of
-
-# Names of the `transactions` table's kinds, by the message's tag.
-BOUNDARY_KINDS = {
-    "B": "begin",
-    "C": "commit",
-    "b": "begin_prepare",
-    "P": "prepare",
-    "K": "commit_prepared",
-    "r": "rollback_prepared",
-    "S": "stream_start",
-    "E": "stream_stop",
-    "c": "stream_commit",
-    "A": "stream_abort",
-    "p": "stream_prepare",
-}
 
 
 cdef dict LAYOUTS = {}
@@ -235,8 +222,8 @@ cdef class RecordTables:
         cdef RecordReader[BoundaryRecord] reader
         cdef list kinds = [None] * 256
         cdef bytes kind
-        for tag, name in BOUNDARY_KINDS.items():
-            kinds[ord(tag)] = name.encode()
+        for tag in BOUNDARIES:
+            kinds[tag] = KIND_NAMES[tag].encode()
         reader.begin(self.records.boundaries)
         while reader.next(b):
             kind = kinds[b.kind]
@@ -347,7 +334,7 @@ cdef class RecordTables:
             t.put_text(2, relation)
             t.put_text(3, column)
             t.put_text(4, CHANGE_TYPES[r.change_type] if r.change_type != 0xff else None)
-            t.put_text(5, {c't': "text", c'b': "binary"}.get(r.format))
+            t.put_text(5, {COLUMN_TEXT: "text", COLUMN_BINARY: "binary"}.get(r.format))
             t.put_int(6, r.type_oid)
             t.put_int(7, r.byte_offset)
             t.put_text(8, reason)

@@ -26,6 +26,7 @@ from pgoutput_fast._core.converters cimport (
     settle_known,
     start_array,
 )
+from pgoutput_fast._core.kinds cimport COLUMN_BINARY, COLUMN_TEXT
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
@@ -386,7 +387,8 @@ cdef class RelationRows:
                         break
                 i += 1
             before = scratch.issues.size()
-            convert_column(self.columns[c][0], self.columns[c].binary if format == c'b' else self.columns[c].text,
+            convert_column(self.columns[c][0],
+                           self.columns[c].binary if format == COLUMN_BINARY else self.columns[c].text,
                            source, cells + start, i - start, scratch.issues)
             for k in range(before, scratch.issues.size()):
                 scratch.issues[k].row += <uint32_t> start
@@ -420,7 +422,7 @@ cdef class RelationRows:
                 r.column = c
                 r.change_type = block.row_change[issue.row] & 7
                 if block.cell_formats != NULL:
-                    r.format = c'b' if block.cell_formats[c] == BINARY_CELLS else c't'
+                    r.format = COLUMN_BINARY if block.cell_formats[c] == BINARY_CELLS else COLUMN_TEXT
                 else:
                     r.format = w.base[cell.offset - 5]
                 r.reason = issue.reason

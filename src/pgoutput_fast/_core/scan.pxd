@@ -1,6 +1,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
+from pgoutput_fast._core.kinds cimport TUPLE_KEY, TUPLE_OLD
+
 # What a message is to the stages behind: bits of Window.flags.
 cdef enum:
     IN_STREAM = 1      # the message carries an xid prefix if its kind does
@@ -19,7 +21,7 @@ cdef uint8_t message_class(uint8_t tag) noexcept nogil
 
 cdef inline uint8_t old_tuple(uint8_t tag) noexcept nogil:
     """The flag of an update whose first tuple has this tag."""
-    return OLD_TUPLE if tag == c'K' or tag == c'O' else 0
+    return OLD_TUPLE if tag == TUPLE_KEY or tag == TUPLE_OLD else 0
 
 
 cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil

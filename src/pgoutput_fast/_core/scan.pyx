@@ -5,6 +5,27 @@ the messages R Y I U D T M have an xid before their body. Any boundary message s
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 
+from pgoutput_fast._core.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_DELETE,
+    MSG_INSERT,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_PREPARE,
+    MSG_RELATION,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+    MSG_STREAM_STOP,
+    MSG_TRUNCATE,
+    MSG_TYPE,
+    MSG_UPDATE,
+)
 from pgoutput_fast._core.wire cimport load32, prefetch
 
 import pyarrow as pa
@@ -22,13 +43,14 @@ cdef void _fill_classes() noexcept:
     cdef int tag
     for tag in range(256):
         CLASSES[tag] = 0
-    for tag in b"IUD":
-        CLASSES[tag] = CHANGE | PREFIXED
-    for tag in b"RYTM":
-        CLASSES[tag] = PREFIXED
-    for tag in b"BCSEcAbPpKr":
-        CLASSES[tag] = BOUNDARY
-    CLASSES[c'O'] = UNPREFIXED
+    CLASSES[MSG_INSERT] = CLASSES[MSG_UPDATE] = CLASSES[MSG_DELETE] = CHANGE | PREFIXED
+    CLASSES[MSG_RELATION] = CLASSES[MSG_TYPE] = CLASSES[MSG_TRUNCATE] = CLASSES[MSG_MESSAGE] = PREFIXED
+    CLASSES[MSG_BEGIN] = CLASSES[MSG_COMMIT] = BOUNDARY
+    CLASSES[MSG_STREAM_START] = CLASSES[MSG_STREAM_STOP] = BOUNDARY
+    CLASSES[MSG_STREAM_COMMIT] = CLASSES[MSG_STREAM_ABORT] = BOUNDARY
+    CLASSES[MSG_BEGIN_PREPARE] = CLASSES[MSG_PREPARE] = CLASSES[MSG_STREAM_PREPARE] = BOUNDARY
+    CLASSES[MSG_COMMIT_PREPARED] = CLASSES[MSG_ROLLBACK_PREPARED] = BOUNDARY
+    CLASSES[MSG_ORIGIN] = UNPREFIXED
 
 
 _fill_classes()
@@ -151,7 +173,7 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
                     flags |= MALFORMED
                 else:
                     w.relation[i] = load32(p + header)
-                    if kind == c'U':
+                    if kind == MSG_UPDATE:
                         flags |= old_tuple(p[header + 4])
             if streaming:
                 if length >= 5:
@@ -159,7 +181,7 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
                 else:
                     flags |= MALFORMED
         elif cls & BOUNDARY:
-            streaming = IN_STREAM if kind == c'S' else 0
+            streaming = IN_STREAM if kind == MSG_STREAM_START else 0
         w.kind[i] = kind
         w.flags[i] = flags
     in_stream[0] = streaming != 0

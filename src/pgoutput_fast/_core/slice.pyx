@@ -4,6 +4,19 @@ Column by column, so that a converter reads its cells one behind the other. No v
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from pgoutput_fast._core.kinds cimport (
+    COLUMN_BINARY,
+    COLUMN_NULL,
+    COLUMN_TEXT,
+    COLUMN_UNCHANGED,
+    MSG_DELETE,
+    MSG_INSERT,
+    MSG_TRUNCATE,
+    MSG_UPDATE,
+    TUPLE_KEY,
+    TUPLE_NEW,
+    TUPLE_OLD,
+)
 from pgoutput_fast._core.reasons cimport (
     BAD_CELL_COUNT,
     BAD_CELL_KIND,
@@ -43,7 +56,7 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
         if p == end:
             return _fail(block, TRUNCATED, p, message, c)
         kind = p[0]
-        if kind == c't' or kind == c'b':
+        if kind == COLUMN_TEXT or kind == COLUMN_BINARY:
             if end - p < 5:
                 return _fail(block, TRUNCATED, end, message, c)
             length = <int32_t> load32(p + 1)
@@ -58,9 +71,9 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
             p += length
         else:
             cell.offset = <uint32_t> (p - base)
-            if kind == c'n':
+            if kind == COLUMN_NULL:
                 cell.length = CELL_NULL
-            elif kind == c'u':
+            elif kind == COLUMN_UNCHANGED:
                 cell.length = CELL_UNCHANGED
                 unchanged[0] = True
             else:
@@ -73,10 +86,10 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
 
 cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
     """What the row of a change is whose first tuple has this tag, if that is all it has; else SEVERAL."""
-    if tag == c'N':
-        return INSERT if kind == c'I' else UPDATE_POSTIMAGE if kind == c'U' else SEVERAL
-    if kind == c'D':
-        return DELETE | KEY_ONLY if tag == c'K' else DELETE if tag == c'O' else SEVERAL
+    if tag == TUPLE_NEW:
+        return INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE if kind == MSG_UPDATE else SEVERAL
+    if kind == MSG_DELETE:
+        return DELETE | KEY_ONLY if tag == TUPLE_KEY else DELETE if tag == TUPLE_OLD else SEVERAL
     return SEVERAL
 
 
@@ -129,7 +142,7 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
     cdef int32_t c
     cdef Cell* cell
     block.message = message
-    if kind == c'T':
+    if kind == MSG_TRUNCATE:
         for c in range(columns):
             block.cells[c * block.stride + row].length = CELL_NULL
             block.cells[c * block.stride + row].offset = 0
@@ -137,26 +150,27 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
         block.row_change[row] = TRUNCATE
         block.rows = row + 1
         return True
-    if kind != c'I' and (p[0] == c'K' or p[0] == c'O'):
+    if kind != MSG_INSERT and (p[0] == TUPLE_KEY or p[0] == TUPLE_OLD):
         old = p[0]
         p = _tuple(p + 1, end, w.base, start, columns, row, block, &unsent_old)
         if p == NULL:
             return False
         block.row_message[row] = message
-        block.row_change[row] = (DELETE if kind == c'D' else UPDATE_PREIMAGE) | (KEY_ONLY if old == c'K' else 0)
+        block.row_change[row] = ((DELETE if kind == MSG_DELETE else UPDATE_PREIMAGE)
+                                 | (KEY_ONLY if old == TUPLE_KEY else 0))
         row += 1
-        if kind == c'U' and p == end:
+        if kind == MSG_UPDATE and p == end:
             _fail(block, TRUNCATED, p, start, -1)
             return False
-    if kind != c'D':
-        if p[0] != c'N':
+    if kind != MSG_DELETE:
+        if p[0] != TUPLE_NEW:
             _fail(block, BAD_TUPLE_TAG, p, start, -1)
             return False
         p = _tuple(p + 1, end, w.base, start, columns, row, block, &unsent_new)
         if p == NULL:
             return False
         block.row_message[row] = message
-        block.row_change[row] = INSERT if kind == c'I' else UPDATE_POSTIMAGE
+        block.row_change[row] = INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE
         if unsent_new and old:
             # A value that was not sent because it did not change, but that the old tuple has.
             unsent_new = False

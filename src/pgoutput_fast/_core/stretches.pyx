@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.fields cimport EPOCH_SHIFT, LAST_TIMESTAMP
+from pgoutput_fast._core.kinds cimport MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_COMMIT, MSG_STREAM_START
 from pgoutput_fast._core.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.wire cimport load64, prefetch
 
@@ -68,9 +69,9 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
         p = payloads.data + at
         kind = p[0] if at < end <= at + MAX_PAYLOAD else 0
         if TURNS[kind]:
-            if place == BETWEEN and kind == c'B':
+            if place == BETWEEN and kind == MSG_BEGIN:
                 place = INSIDE if _begins(p, end - at, &lsn, &timestamp) else ELSEWHERE
-            elif place == INSIDE and kind == c'C':
+            elif place == INSIDE and kind == MSG_COMMIT:
                 place = BETWEEN if _commits(p, end - at, lsn, timestamp) else ELSEWHERE
             else:
                 place = ELSEWHERE
@@ -80,7 +81,8 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
                     found.push_back(complete)
                 begin = complete = i + 1
                 # After these no transaction is open, whether they can be read or not.
-                if kind != 0 and kind != c'B' and kind != c'b' and kind != c'S' and message_class(kind):
+                if (kind != 0 and kind != MSG_BEGIN and kind != MSG_BEGIN_PREPARE and kind != MSG_STREAM_START
+                        and message_class(kind)):
                     place = BETWEEN
         if place == BETWEEN:
             complete = i + 1

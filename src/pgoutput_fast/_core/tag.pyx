@@ -18,6 +18,7 @@ from pgoutput_fast._core.fields cimport (
     same_bytes,
     start_fields,
 )
+from pgoutput_fast._core.kinds cimport MSG_MESSAGE, MSG_ORIGIN, MSG_RELATION, MSG_TYPE
 from pgoutput_fast._core.reasons cimport (
     BAD_COUNT,
     BAD_FLAGS,
@@ -366,26 +367,26 @@ cdef class Tagger(Transactions):
                 i += 1
                 continue
             else:
-                if self.state.context == STREAMING and kind != c'O':
+                if self.state.context == STREAMING and kind != MSG_ORIGIN:
                     self._run_of_subtransaction(w, i)
                 self.open_run()
                 result = OK
-                if kind == c'R':
+                if kind == MSG_RELATION:
                     result = self.relation(w, i)
                     if result == MEET_RELATION or result == FAILED:
                         self.at = i
                         self.run_of[i] = <uint32_t> self.runs.size() - 1
                         return result
-                elif kind == c'Y':
+                elif kind == MSG_TYPE:
                     self.at = i
                     self.run_of[i] = <uint32_t> self.runs.size() - 1
                     return MEET_TYPE
-                elif kind == c'M':
+                elif kind == MSG_MESSAGE:
                     if self.message(w, i):
                         return FAILED
                     i += 1
                     continue
-                elif kind == c'O':
+                elif kind == MSG_ORIGIN:
                     result = self.origin(w, i)
                 elif self.state.context == OUTSIDE:
                     result = self.fail(w, i, OUTSIDE_TRANSACTION, 0)

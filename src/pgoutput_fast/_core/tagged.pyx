@@ -4,6 +4,19 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.boundary cimport parse_boundary, parse_message
 from pgoutput_fast._core.fields cimport Fields, finish, read_lsn, read_text, start_fields
+from pgoutput_fast._core.kinds cimport (
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_PREPARE,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_TRUNCATE,
+    MSG_UPDATE,
+)
 from pgoutput_fast._core.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
 from pgoutput_fast._core.converters cimport append_bits, settle_nulls
 from pgoutput_fast._core.records cimport TableBuilder
@@ -62,7 +75,7 @@ cdef enum:
 
 
 cdef inline bint _waits(uint8_t kind) noexcept nogil:
-    return message_class(kind) & CHANGE or kind == c'T' or kind == c'M'
+    return message_class(kind) & CHANGE or kind == MSG_TRUNCATE or kind == MSG_MESSAGE
 
 
 cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
@@ -283,7 +296,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
         w.kind[i] = <uint8_t> kind[i]
         w.flags[i] = IN_STREAM if stream else 0
         cls = message_class(w.kind[i])
-        if cls & CHANGE or w.kind[i] == c'T':
+        if cls & CHANGE or w.kind[i] == MSG_TRUNCATE:
             if w.length[i] < (10 if stream else 6):
                 if tagger.fail(w, i, TRUNCATED, w.length[i]):
                     raise Malformed(TRUNCATED, w.length[i])
@@ -300,18 +313,18 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                 if tagger.fail(w, i, TAGS_DISAGREE, header):
                     raise Malformed(TAGS_DISAGREE, header)
                 continue
-            if w.kind[i] == c'U':
+            if w.kind[i] == MSG_UPDATE:
                 w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
-            elif w.kind[i] == c'T' and not _load_truncate(tagger, w, i, truncates):
+            elif w.kind[i] == MSG_TRUNCATE and not _load_truncate(tagger, w, i, truncates):
                 continue
             tagger.item_message[tagger.items] = <uint32_t> i
             tagger.item_slot[tagger.items] = slot
             tagger.items += 1
         elif cls & BOUNDARY:
             _load_boundary(tagger, w, i, &run)
-        elif w.kind[i] == c'M':
+        elif w.kind[i] == MSG_MESSAGE:
             _load_message(tagger, w, i, &run)
-        elif w.kind[i] == c'O':
+        elif w.kind[i] == MSG_ORIGIN:
             _load_origin(tagger, w, i, run.txn, origins)
     _record_truncates(tagger, w, truncates)
     return _complete_boundaries(tagger, origins)
@@ -392,15 +405,16 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
     if gid != NULL:
         b.gid = tagger.records.keep(gid, <size_t> gid_length)
     tagger.records.boundaries.push_back(b)
-    if run.txn == NONE64 or not (kind == c'C' or kind == c'c' or kind == c'K' or kind == c'A' or kind == c'r'):
+    if run.txn == NONE64 or not (kind == MSG_COMMIT or kind == MSG_STREAM_COMMIT or kind == MSG_COMMIT_PREPARED
+                                 or kind == MSG_STREAM_ABORT or kind == MSG_ROLLBACK_PREPARED):
         return 0
     o.txn = run.txn
     o.at_seq = b.seq
-    o.committed = kind != c'A' and kind != c'r'
+    o.committed = kind != MSG_STREAM_ABORT and kind != MSG_ROLLBACK_PREPARED
     if o.committed:
         o.commit_lsn = b.lsn
         o.commit_timestamp = b.timestamp
-    elif kind == c'A' and b.subxid != b.xid:
+    elif kind == MSG_STREAM_ABORT and b.subxid != b.xid:
         o.subxid = b.subxid
     tagger.records.outcomes.push_back(o)
     return 0
@@ -435,16 +449,17 @@ cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
     cdef dict prepared = {}
     reader.begin(tagger.records.boundaries)
     while reader.next(b):
-        if (b.kind == c'P' or b.kind == c'p') and b.txn != NONE64:
+        if (b.kind == MSG_PREPARE or b.kind == MSG_STREAM_PREPARE) and b.txn != NONE64:
             prepared[b.txn] = b.timestamp
     if not origins and not prepared:
         return 0
     reader.begin(tagger.records.boundaries)
     while reader.next(b):
-        if b.kind == c'K' and b.txn in prepared:
+        if b.kind == MSG_COMMIT_PREPARED and b.txn in prepared:
             b.prepare_timestamp = prepared[b.txn]
-        if b.txn in origins and (b.kind == c'C' or b.kind == c'c' or b.kind == c'P' or b.kind == c'p'
-                                 or (b.kind == c'A' and b.subxid == b.xid)):
+        if b.txn in origins and (b.kind == MSG_COMMIT or b.kind == MSG_STREAM_COMMIT
+                                 or b.kind == MSG_PREPARE or b.kind == MSG_STREAM_PREPARE
+                                 or (b.kind == MSG_STREAM_ABORT and b.subxid == b.xid)):
             _, b.origin_lsn, name = origins[b.txn]
             b.origin = tagger.records.keep(<const uint8_t*> <const char*> name, <size_t> len(name))
         completed.push_back(b)

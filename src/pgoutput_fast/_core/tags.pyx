@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport swap
 
+from pgoutput_fast._core.kinds cimport MSG_TRUNCATE
 from pgoutput_fast._core.scan cimport IN_STREAM, Window
 from pgoutput_fast._core.stream_state cimport Records, RejectRecord
 from pgoutput_fast._core.wire cimport load32, write_truncate_of
@@ -41,7 +42,7 @@ cdef class Tags:
         r.reason = reason
         r.described = described
         r.sent = sent
-        if (w.kind[i] == c'T' and offset >= (10 if w.flags[i] & IN_STREAM else 6) and offset + 4 <= length
+        if (w.kind[i] == MSG_TRUNCATE and offset >= (10 if w.flags[i] & IN_STREAM else 6) and offset + 4 <= length
                 and records.rejects.size() and records.rejects.back().seq == r.seq):
             length = write_truncate_of(p, (w.flags[i] & IN_STREAM) != 0, load32(p + offset), alone)
             p = alone

@@ -10,7 +10,8 @@ from pgoutput_fast._core.stream_state cimport NONE64
 
 from _thread import allocate_lock
 
-from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.kinds import MESSAGE_KINDS
 from pgoutput_fast.types import column_type_of
 
 # Some 6 MB, and up to 20 kB for each list or composite: of 1,000 narrow relation versions, or of ten as wide as can be.

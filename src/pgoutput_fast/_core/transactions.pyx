@@ -9,6 +9,22 @@ from libcpp.unordered_map cimport unordered_map
 
 from pgoutput_fast._core.boundary cimport parse_boundary
 from pgoutput_fast._core.fields cimport Fields, same_bytes, start_fields
+from pgoutput_fast._core.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_PREPARE,
+    MSG_RELATION,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+    MSG_STREAM_STOP,
+    MSG_TRUNCATE,
+    MSG_TYPE,
+)
 from pgoutput_fast._core.reasons cimport (
     EXPECTED_BEGIN,
     EXPECTED_BEGIN_PREPARE,
@@ -128,7 +144,7 @@ cdef class Transactions:
         self.reject(w, i, reason, offset, slot, column, -1, -1)
         if reason == STATE_LOST:
             return False
-        if kind == c'K' or kind == c'r':
+        if kind == MSG_COMMIT_PREPARED or kind == MSG_ROLLBACK_PREPARED:
             self._lose_prepared(w, i)
         if self._may_have_ended_others(kind, reason):
             self.state.doubt(self.seq_of(i))
@@ -140,7 +156,7 @@ cdef class Transactions:
             self._leave()
             self.state.lose_stretch(self.seq_of(i))
             self.forget_lookups()
-        elif kind == c'R':
+        elif kind == MSG_RELATION:
             if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> 0x3fffffff:
                 self.lose_relation(load32(p + header), w.subxid[i], self.seq_of(i))
             else:
@@ -149,7 +165,7 @@ cdef class Transactions:
                     self.state.streamed.edit(self.state.current.xid).miss_relation(w.subxid[i])
                 self.forget_lookups()
             self.state.bad_type = False
-        elif kind == c'Y':
+        elif kind == MSG_TYPE:
             self.state.bad_type = True
         return False
 
@@ -163,15 +179,15 @@ cdef class Transactions:
         if reason == OUTSIDE_TRANSACTION:
             return True
         if self.state.context == OUTSIDE:
-            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == c'T'
+            return cls & (BOUNDARY | CHANGE) or cls == 0 or kind == MSG_TRUNCATE
         if reason == OTHER_COMMIT or reason == OTHER_PREPARE:
             return True
-        return cls & BOUNDARY and kind != (c'C' if self.state.context == PLAIN else
-                                           c'P' if self.state.context == PREPARING else c'E')
+        return cls & BOUNDARY and kind != (MSG_COMMIT if self.state.context == PLAIN else
+                                           MSG_PREPARE if self.state.context == PREPARING else MSG_STREAM_STOP)
 
     cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil:
         """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
-        cdef uint32_t at = 26 if w.kind[i] == c'K' else 34
+        cdef uint32_t at = 26 if w.kind[i] == MSG_COMMIT_PREPARED else 34
         cdef uint32_t xid
         cdef const Transaction* t
         if w.length[i] < at + 4:
@@ -253,16 +269,16 @@ cdef class Transactions:
                                int64_t* offset) noexcept nogil:
         """Why a boundary may not come here, and which of its bytes says so; OK if it may."""
         offset[0] = 0
-        if b.kind == c'E':
+        if b.kind == MSG_STREAM_STOP:
             if self.state.context != STREAMING and not self.state.lost:
                 return self._expected(EXPECTED_STREAM_START)
-        elif b.kind == c'C':
+        elif b.kind == MSG_COMMIT:
             if self.state.context == PLAIN:
                 offset[0] = 2
                 return <uint8_t> OK if b.lsn == self.state.current.commit_lsn else <uint8_t> OTHER_COMMIT
             if not self.state.lost:
                 return self._expected(EXPECTED_BEGIN)
-        elif b.kind == c'P':
+        elif b.kind == MSG_PREPARE:
             if self.state.context == PREPARING:
                 if b.xid != self.state.current.xid or not same_bytes(self.state.current.gid, gid, gid_length):
                     offset[0] = 26
@@ -271,9 +287,10 @@ cdef class Transactions:
                 return self._expected(EXPECTED_BEGIN_PREPARE)
         elif self.state.context != OUTSIDE:
             return self._expected(OK)
-        elif b.kind == c'c' or b.kind == c'p' or (b.kind == c'S' and b.first_segment == 0):
+        elif (b.kind == MSG_STREAM_COMMIT or b.kind == MSG_STREAM_PREPARE
+                or (b.kind == MSG_STREAM_START and b.first_segment == 0)):
             if self.state.streamed.count(<uint32_t> b.xid) == 0:
-                offset[0] = 1 if b.kind != c'p' else 26
+                offset[0] = 1 if b.kind != MSG_STREAM_PREPARE else 26
                 return STREAM_UNKNOWN
         return OK
 
@@ -296,13 +313,13 @@ cdef class Transactions:
         if reason != OK:
             return self.fail(w, i, reason, offset)
         self.state.lost = False
-        if kind == c'B' or kind == c'b':
+        if kind == MSG_BEGIN or kind == MSG_BEGIN_PREPARE:
             self._void_stream(<uint32_t> b.xid, b.seq)
             self._void_prepared(<uint32_t> b.xid, b.seq)
             b.txn = b.seq
             t = &self.state.current
             t.begin(b.txn, <uint32_t> b.xid)
-            if kind == c'B':
+            if kind == MSG_BEGIN:
                 t.commit_lsn = b.lsn
                 t.commit_timestamp = b.timestamp
                 self.state.context = PLAIN
@@ -314,7 +331,7 @@ cdef class Transactions:
                 self.state.context = PREPARING
             self.set_run(b.txn, b.xid, NONE64, t.commit_lsn, t.commit_timestamp, False)
             self.open_run()
-        elif kind == c'S':
+        elif kind == MSG_STREAM_START:
             if b.first_segment == 1:
                 # What is prepared under the xid stays: a new session may stream it again, and say no more than how
                 # it ended, for its prepare was acknowledged.
@@ -326,7 +343,7 @@ cdef class Transactions:
             self.forget_lookups()
             self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
             self.open_run()
-        elif kind == c'E':
+        elif kind == MSG_STREAM_STOP:
             if self.state.context == STREAMING:
                 b.xid = self.state.current.xid
                 b.txn = self.state.streamed.find(self.state.current.xid).txn
@@ -334,13 +351,13 @@ cdef class Transactions:
                     self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
             self.open_run()
             self._leave()
-        elif kind == c'C' or kind == c'P':
+        elif kind == MSG_COMMIT or kind == MSG_PREPARE:
             t = &self.state.current
             if self.state.context != OUTSIDE:
                 b.xid = t.xid
                 b.txn = t.txn
                 self._end_origin(&b, t[0])
-                if kind == c'P':
+                if kind == MSG_PREPARE:
                     t.prepare_end_lsn = b.end_lsn
                     t.prepare_timestamp = b.timestamp
                     self.state.prepare(t[0])
@@ -364,14 +381,14 @@ cdef class Transactions:
         """A message between transactions: the end of a stream, of a part of it, or of a prepared transaction."""
         cdef OutcomeRecord o
         cdef Transaction* t = NULL
-        cdef bint commits = b.kind == c'c' or b.kind == c'K'
+        cdef bint commits = b.kind == MSG_STREAM_COMMIT or b.kind == MSG_COMMIT_PREPARED
         cdef uint32_t xid = <uint32_t> b.xid
         cdef const Transaction* prepared
-        if b.kind == c'K' or b.kind == c'r':
+        if b.kind == MSG_COMMIT_PREPARED or b.kind == MSG_ROLLBACK_PREPARED:
             prepared = self.state.prepared().find(xid)
             # A name can be used again: a rollback says where its prepare ended, too.
             if prepared != NULL and same_bytes(prepared.gid, gid, gid_length) and (
-                b.kind == c'K' or prepared.prepare_end_lsn == b.lsn
+                b.kind == MSG_COMMIT_PREPARED or prepared.prepare_end_lsn == b.lsn
             ):
                 t = <Transaction*> prepared
         elif self.state.streamed.count(xid):
@@ -380,22 +397,22 @@ cdef class Transactions:
         if t != NULL:
             b.txn = t.txn
             o.txn = t.txn
-            if b.kind == c'K':
+            if b.kind == MSG_COMMIT_PREPARED:
                 b.prepare_timestamp = t.prepare_timestamp
-            elif b.kind != c'r' and (b.kind != c'A' or b.subxid == b.xid):
+            elif b.kind != MSG_ROLLBACK_PREPARED and (b.kind != MSG_STREAM_ABORT or b.subxid == b.xid):
                 self._end_origin(b, t[0])
         self.set_run(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
         o.at_seq = b.seq
         if t == NULL:
             pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
-        elif b.kind == c'p':
+        elif b.kind == MSG_STREAM_PREPARE:
             self._void_prepared(xid, b.seq)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
             self._void_namesake(t.gid)
             t.prepare_end_lsn = b.end_lsn
             t.prepare_timestamp = b.timestamp
             self.state.prepare(t[0])
-        elif b.kind == c'A' and b.subxid != b.xid:
+        elif b.kind == MSG_STREAM_ABORT and b.subxid != b.xid:
             o.subxid = b.subxid
             self.run.subxid = b.subxid
             t.forget(<uint32_t> b.subxid)
@@ -404,7 +421,7 @@ cdef class Transactions:
             self.records.outcomes.push_back(o)
         else:
             self.state.promote(t[0])
-            if b.kind == c'c':
+            if b.kind == MSG_STREAM_COMMIT:
                 self._void_prepared(xid, b.seq)
             if t.doubtful:
                 self.records.forgotten.push_back(t.txn)
@@ -413,14 +430,14 @@ cdef class Transactions:
                 o.commit_lsn = b.lsn
                 o.commit_timestamp = b.timestamp
                 self.records.outcomes.push_back(o)
-        if b.kind == c'K' or b.kind == c'r':
+        if b.kind == MSG_COMMIT_PREPARED or b.kind == MSG_ROLLBACK_PREPARED:
             if t != NULL:
                 self.state.end_prepared(xid)
             elif self.state.streamed.count(xid):
                 # Its prepare was never seen: what was streamed may be a part of it.
                 self.state.streamed.edit(xid).doubtful = True
             self._void_stream(xid, b.seq)
-        elif t != NULL and (b.kind != c'A' or b.subxid == b.xid):
+        elif t != NULL and (b.kind != MSG_STREAM_ABORT or b.subxid == b.xid):
             self.state.streamed.erase(xid)
         self.open_run()
         self._leave()

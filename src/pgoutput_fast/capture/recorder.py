@@ -20,18 +20,13 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.kinds import BOUNDARIES, MSG_MESSAGE, OPENINGS, SENT_IN_FULL, SESSION_MARK
 from pgoutput_fast.payloads import as_binary_arrays
 from pgoutput_fast.segments import MOST_BYTES, Source
 from pgoutput_fast.state import StreamState, native_decoder, state_of
 
 __all__ = ["Limits", "Progress", "Recorder"]
 
-# Behind these a restart need not see the transaction again; none is open behind them, or between its stream blocks.
-_ENDS = list(b"CcKrPp")
-_OPENS = list(b"BbS")
-_BOUNDARIES = _ENDS + _OPENS + list(b"EA")
-# The kind of a row that says that a session began.
-_MARK = 0
 # What waits for the thread; a batch has some MB. When it is full, nothing more is read from the server.
 _MOST_WAITING = 4
 
@@ -379,7 +374,7 @@ class _Stream:
         try:
             with self._native.tentative():
                 tagged = self._tag(payloads, lsns, room)
-                seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != _MARK]
+                seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != SESSION_MARK]
                 if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
                     return tagged
                 raise _RepeatedError(pa.array(np.unique(seqs) - (self._native.next_seq - len(payloads))))
@@ -412,9 +407,9 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
     """(the position up to which everything that committed is in the rows or before, whether a transaction is open, when
     the last one ended)."""
     kinds = rows.column("kind").to_numpy()
-    boundaries = np.flatnonzero(np.isin(kinds, _BOUNDARIES))
-    opens = np.concatenate([[inside], np.isin(kinds[boundaries], _OPENS)])
-    ends = np.flatnonzero(np.isin(kinds, _ENDS))
+    boundaries = np.flatnonzero(np.isin(kinds, BOUNDARIES))
+    opens = np.concatenate([[inside], np.isin(kinds[boundaries], OPENINGS)])
+    ends = np.flatnonzero(np.isin(kinds, SENT_IN_FULL))
     at: int | None = None
     if len(ends):
         (last,) = rows.slice(ends[-1], 1).combine_chunks().to_batches()
@@ -424,7 +419,7 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
     # A logical message outside of transactions is sent when its record is read, and its LSN is where that begins. The
     # records of commits that were not sent before lie behind it: a stream that begins there lacks none of them. It has
     # this message again, which is left out then. So a slot that nothing else is sent of follows, too.
-    messages = np.flatnonzero((kinds == ord("M")) & rows.column("txn").is_null().to_numpy())
+    messages = np.flatnonzero((kinds == MSG_MESSAGE) & rows.column("txn").is_null().to_numpy())
     between = messages[~opens[np.searchsorted(boundaries, messages)]]
     if len(between):
         end_lsn = max(end_lsn, rows.column("lsn")[int(between[-1])].as_py() or 0)

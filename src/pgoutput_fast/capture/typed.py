@@ -17,6 +17,7 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.fates import Fates, values_of
 from pgoutput_fast.held import Held
+from pgoutput_fast.kinds import CHANGES, OUTCOMES
 from pgoutput_fast.options import Options
 from pgoutput_fast.release import Releaser
 from pgoutput_fast.segment_names import Named, named_segments
@@ -27,8 +28,6 @@ from pgoutput_fast.state import StreamState
 
 __all__ = ["TypedFiles"]
 
-_ENDS = list(b"CcKAr")
-_CHANGES = list(b"IUDT")
 # About so many rows or bytes are decoded at a time.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 25
@@ -142,10 +141,10 @@ class TypedFiles:
 
 
 def _changes(rows: pa.Table) -> pa.Table:
-    return rows.filter(pa.array(np.isin(values_of(rows, "kind"), _CHANGES)))
+    return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
 
 
 def _fates(rows: pa.Table) -> Fates:
     """What became of transactions in these rows."""
-    ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), _ENDS)))
+    ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
     return Fates.of_outcomes(decode_tagged(ends, Catalog()).outcomes)

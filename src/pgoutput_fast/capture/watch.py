@@ -24,6 +24,7 @@ import psycopg2.errors
 from pgoutput_fast.capture.errors import CaptureError, SilentError
 from pgoutput_fast.capture.link import CopyLink
 from pgoutput_fast.capture.session import connect
+from pgoutput_fast.lsn import format_lsn
 from pgoutput_fast.names import quote_identifier
 
 __all__ = ["Watch"]
@@ -214,8 +215,7 @@ class Watch:
         )
 
     def _stay(self) -> str:
-        lsn = f"{self.stands >> 32:X}/{self.stands & 0xFFFFFFFF:X}"
-        return f"Nothing was acknowledged beyond {lsn}, where slot {self._slot} stays"
+        return f"Nothing was acknowledged beyond {format_lsn(self.stands)}, where slot {self._slot} stays"
 
     @property
     def _has_schemas(self) -> bool:

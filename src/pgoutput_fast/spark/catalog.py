@@ -9,12 +9,11 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast._core.describe import Malformed, parse_type, relation_of
 from pgoutput_fast.catalog import Catalog, Relation
-from pgoutput_fast.errors import MESSAGE_KINDS, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
 from pgoutput_fast.spark.tagged import expect_tagged
 
 __all__ = ["read_catalog", "relations"]
-
-_RELATION, _TYPE = ord("R"), ord("Y")
 
 _RELATIONS_SCHEMA = (
     "oid long, version long, namespace string, name string, replica_identity string, columns array<struct<"
@@ -40,7 +39,7 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
         F.substring("payload", 2, 1 << 30)
     )
     described = (
-        wal.where(F.col("kind").isin(_RELATION, _TYPE))
+        wal.where(F.col("kind").isin(*DESCRIPTIONS))
         .select("seq", "kind", body.alias("body"))
         .groupBy("kind", "body")
         .agg(F.min("seq").alias("seq"))
@@ -51,7 +50,7 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
     found: list[Relation] = []
     for row in described:
         try:
-            if row["kind"] == _TYPE:
+            if row["kind"] == MSG_TYPE:
                 oid, namespace, name = parse_type(bytes(row["body"]))
                 names[oid] = (namespace, name)
             else:

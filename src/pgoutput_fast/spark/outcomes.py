@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_fast.kinds import COMMITS, MSG_MESSAGE, OUTCOMES, ROLLBACKS
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.plan import task_options
@@ -15,7 +16,6 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["outcomes", "released"]
 
-_COMMITS, _ABORTS = b"CcK", b"Ar"
 # So many commits, some 50 bytes each, go to every executor; with more the changes are shuffled to them.
 _MOST_BROADCAST = 1 << 21
 
@@ -29,10 +29,10 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     """
     expect_tagged(wal)
     check_workers(wal)
-    return _fates(wal, _COMMITS + _ABORTS, options)
+    return _fates(wal, OUTCOMES, options)
 
 
-def _fates(wal: DataFrame, kinds: bytes, options: Options | None) -> DataFrame:
+def _fates(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> DataFrame:
     decoding, _ = task_options(options, None)
     return (
         wal.where(F.col("kind").isin(*kinds))
@@ -57,9 +57,9 @@ def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: 
         TAGGED_SCHEMA, with the commit's position and time.
     """
     if fates is None:
-        count = wal.where(F.col("kind").isin(*_COMMITS)).count()
+        count = wal.where(F.col("kind").isin(*COMMITS)).count()
         # Apart, so that no boundary message is decoded twice.
-        ended, aborted = _fates(wal, _COMMITS, options), _fates(wal, _ABORTS, options)
+        ended, aborted = _fates(wal, COMMITS, options), _fates(wal, ROLLBACKS, options)
     else:
         count = fates.where("outcome = 'committed'").count()
         ended = aborted = fates
@@ -88,6 +88,6 @@ def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: 
         (F.col("txn") == F.col("of"))
         & (F.col("subxid") == F.col("part"))
         & (F.col("seq") < F.col("before"))
-        & (F.col("kind") != ord("M"))
+        & (F.col("kind") != MSG_MESSAGE)
     )
     return given.join(F.broadcast(rolled_back), gone, "left_anti")

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast.kinds import CHANGES
 from pgoutput_fast.options import Options
 from pgoutput_fast.spark.catalog import read_catalog
 from pgoutput_fast.spark.settle import SchemaMode, Settled, mode_of, settle, settles_alone
@@ -59,5 +60,5 @@ def plan(
 
 def rows_of(settled: Settled) -> Column:
     """Which tagged rows are its changes: a filter that Parquet can take, by oid, on which row groups are cut."""
-    rows = F.col("relation").isin(*settled.oids) & F.col("kind").isin(*b"IUDT")
+    rows = F.col("relation").isin(*settled.oids) & F.col("kind").isin(*CHANGES)
     return rows & ~F.col("version").isin(*settled.others) if settled.others else rows

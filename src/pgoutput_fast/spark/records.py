@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.kinds import DESCRIPTIONS, HELD_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
@@ -37,7 +38,7 @@ def messages(
     expect_tagged(wal)
     check_workers(wal)
     decoding, which = task_options(options, transactions)
-    rows = wal.where(F.col("kind") == ord("M")).select(*TAGGED_SCHEMA.names)
+    rows = wal.where(F.col("kind") == MSG_MESSAGE).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
     return rows.mapInArrow(
@@ -73,14 +74,14 @@ def rejects(
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, on_error="quarantine", unrepresentable="null", schemas=None)
     if table is None:
-        chosen = ~F.col("kind").isin(*b"RY\0")
+        chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK)
         known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
     else:
         settled = plan(wal, table, decoding, catalog, schema_mode, None)
         chosen, known = rows_of(settled), settled.catalog
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
     if which == "committed":
-        held = F.col("kind").isin(*b"IUDTM")
+        held = F.col("kind").isin(*HELD_UNTIL_COMMIT)
         rows = released(rows.where(held), wal, outcomes, decoding).unionByName(rows.where(~held))
     return rows.mapInArrow(
         DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json()),

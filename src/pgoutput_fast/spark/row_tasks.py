@@ -13,35 +13,16 @@ from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import fit
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.kinds import KIND_NAMES, ROW_CHANGES
 from pgoutput_fast.options import Options
+from pgoutput_fast.reasons import OK
 from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.spark.values import to_spark
 
-__all__ = ["DETAILS", "KIND_NAMES", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
+__all__ = ["DETAILS", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
 
-KIND_NAMES = {
-    "B": "begin",
-    "C": "commit",
-    "b": "begin_prepare",
-    "P": "prepare",
-    "K": "commit_prepared",
-    "r": "rollback_prepared",
-    "S": "stream_start",
-    "E": "stream_stop",
-    "c": "stream_commit",
-    "A": "stream_abort",
-    "p": "stream_prepare",
-    "O": "origin",
-    "R": "relation",
-    "Y": "type",
-    "I": "insert",
-    "U": "update",
-    "D": "delete",
-    "T": "truncate",
-    "M": "message",
-}
-_NAME_OF_TAG = pa.array([KIND_NAMES.get(chr(tag)) for tag in range(256)], pa.string())
-_CHANGE_OF_TAG = np.array([KIND_NAMES.get(chr(tag)) if chr(tag) in "IUD" else None for tag in range(256)])
+_NAME_OF_TAG = pa.array([KIND_NAMES.get(tag) for tag in range(256)], pa.string())
+_CHANGE_OF_TAG = np.array([KIND_NAMES[tag] if tag in ROW_CHANGES else None for tag in range(256)])
 
 DETAILS = (
     ("key_only", pa.bool_()),
@@ -66,7 +47,7 @@ def _headers(payload: pa.Array, in_stream: pa.Array | None, malformed: str) -> d
     told = None if in_stream is None else in_stream.cast(pa.int8()).fill_null(-1)
     found = headers(payload, told)
     present = payload.is_valid().to_numpy(zero_copy_only=False)
-    wrong = (found["reason"].to_numpy() != 0) & present
+    wrong = (found["reason"].to_numpy() != OK) & present
     if malformed == "raise" and wrong.any():
         row = int(wrong.argmax())
         reason = reason_text(found["reason"][row].as_py())
@@ -144,7 +125,7 @@ class DecodeRow:
         payload = _binary(payload)
         found = _headers(payload, in_stream, self.malformed)
         kinds = found["kind"].to_numpy()
-        ours = found["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, list(b"IUD"))
+        ours = found["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, ROW_CHANGES)
         ours &= found["relation"].to_numpy() == relation.oid
         rows = np.flatnonzero(ours)
         versions = _versions(payload, found["in_stream"].to_numpy(), rows, catalog)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.foreign import checked_table
+from pgoutput_fast.kinds import CHANGES
 from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.segment_paths import open_file
 from pgoutput_fast.segments import RowGroup, Segment
@@ -128,7 +129,7 @@ def _unpacked(packed: bytes) -> pa.RecordBatch:
 
 def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
     """The changes that the bounds leave, and that are committed."""
-    kept = np.isin(rows.column("kind").to_numpy(), list(b"IUDT"))
+    kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
     for name, (first, last) in partition.bounds.items():
         values = rows.column(name)
         numbers = values.fill_null(0).to_numpy()

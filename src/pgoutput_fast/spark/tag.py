@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType, StructField, StructType
 
 from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.lsns import LSN_TYPES, lsn_column
 from pgoutput_fast.spark.order import (
@@ -47,7 +48,7 @@ from pgoutput_fast.summary import Summary
 __all__ = ["tag"]
 
 # Of messages that do not move the state the first pass needs nothing but their tag; of logical ones their LSN.
-_NO_CONTROLS = tuple(bytes([kind]) for kind in b"IUDT")
+_NO_CONTROLS = tuple(bytes([kind]) for kind in CHANGES)
 _LOGICAL_HEADER = 14  # with an xid
 # Of a range, unless the caller says how many there are. A task that has next to nothing to do takes some 50 ms.
 _LEAST_ROWS = 10_000
@@ -155,7 +156,7 @@ def _controls() -> Column:
     kind = F.substring(payload, 1, 1)
     return (
         F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
-        .when(kind == F.lit(bytearray(b"M")), F.substring(payload, 1, _LOGICAL_HEADER))
+        .when(kind == F.lit(bytearray((MSG_MESSAGE,))), F.substring(payload, 1, _LOGICAL_HEADER))
         .otherwise(payload)
     )
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 from pgoutput_fast.catalog import Catalog
 from pgoutput_fast.decoded import Decoded, fit
 from pgoutput_fast.decoder import decode_tagged
-from pgoutput_fast.errors import UNKNOWN_VERSION, DecodeError, reason_text
+from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.options import Options
+from pgoutput_fast.reasons import Reason
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.spark.values import to_spark
 
@@ -80,7 +81,7 @@ class DecodeChanges:
             return decode_tagged(_whole(batch), catalog, self.options)
         except DecodeError as problem:
             reason = problem.reason
-            if reason == reason_text(UNKNOWN_VERSION):
+            if reason == reason_text(Reason.UNKNOWN_VERSION):
                 reason = (
                     "a version of the relation that was not known when the query was planned, with the catalog "
                     f"{self.fingerprint}: plan it again, without catalog= or with the catalog of today"

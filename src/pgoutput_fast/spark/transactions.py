@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from pgoutput_fast.kinds import BOUNDARIES, MSG_ORIGIN
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
 from pgoutput_fast.spark.plan import task_options
@@ -30,13 +31,13 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
     check_workers(wal)
     options, _ = task_options(options, None)
     tagged = wal.select(*TAGGED_SCHEMA.names)
-    rows = tagged.where(F.col("kind").isin(*b"BCbPKrSEcAp")).mapInArrow(
+    rows = tagged.where(F.col("kind").isin(*BOUNDARIES)).mapInArrow(
         DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
         spark_schema(TRANSACTIONS_SCHEMA),
     )
     # What a transaction was told elsewhere: its origin, and when it was prepared. Both are rare and small.
     origins = (
-        tagged.where(F.col("kind") == ord("O"))
+        tagged.where(F.col("kind") == MSG_ORIGIN)
         .mapInArrow(DecodeOrigins(), spark_schema(ORIGINS_SCHEMA))
         .groupBy("txn")
         .agg(F.max_by(F.struct("origin", "origin_lsn"), "seq").alias("from"))
