@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pgoutput_fast.types import is_built_in
+from pgoutput_fast.builtin_types import is_built_in
 from pgoutput_fast.user_types import Kind, TypeField, UserType, UserTypes
 
 __all__ = ["read_types"]

@@ -1,27 +1,34 @@
-"""The one table from PostgreSQL types to Arrow types; every face asks here.
+"""What each PostgreSQL type becomes in Arrow; every face asks here.
 
+`builtin_types.py` has what the server says of its types (oids, arrays, delimiters); here is what we decided of them.
 A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has the code for text and for binary.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from pgoutput_fast.builtin_types import (
+    ELEMENT_OF_ARRAY,
+    NAME_OF_OID,
+    OID_OF_NAME,
+    TYPE_OF_OID,
+    BuiltInType,
+    is_built_in,
+)
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
 
 if TYPE_CHECKING:
     from pgoutput_fast.catalog import Column
     from pgoutput_fast.options import Options
 
-__all__ = ["FIRST_USER_OID", "ColumnType", "FieldType", "changed_type", "column_type_of", "is_built_in"]
-
-# FirstGenbkiObjectId: below it every oid means the same on every server.
-FIRST_USER_OID = 10_000
+__all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
 
 MAX_DECIMAL_PRECISION = 38
 
@@ -38,6 +45,9 @@ class ColumnType:
         child: the elements' type.
         fields: of a struct.
         unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
+        delimiter: the character between the elements of an array of this type in text.
+        alike_since: first major version of servers whose binary values of this type become what their text becomes;
+            those of its parts not considered (see `is_alike`).
         name: the type's name as far as it is known, with its schema unless that is pg_catalog.
     """
 
@@ -49,6 +59,8 @@ class ColumnType:
     child: ColumnType | None = None
     fields: tuple[FieldType, ...] = ()
     unknown: bool = False
+    delimiter: str = field(default=",", compare=False)
+    alike_since: int = field(default=0, compare=False)
     name: str = field(default="", compare=False)
 
     def leaves(self) -> int:
@@ -56,6 +68,11 @@ class ColumnType:
         if self.child is not None:
             return self.child.leaves()
         return sum(each.type.leaves() for each in self.fields) if self.fields else 1
+
+    def is_alike(self, major: int) -> bool:
+        """Whether binary values of a server of this version become the same as text, in all parts of the type."""
+        parts = [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
+        return major >= self.alike_since and all(part.is_alike(major) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -67,106 +84,93 @@ class FieldType:
     type: ColumnType
 
 
-# oid -> (name, array's oid (0: there is none), converter, Arrow type); numeric and uuid depend on more and are decided
-# below. What is not here on purpose is listed in docs/types.md.
-_BUILT_IN: dict[int, tuple[str, int, str, pa.DataType]] = {
-    16: ("bool", 1000, "bool", pa.bool_()),
-    17: ("bytea", 1001, "bytea", pa.binary()),
-    18: ("char", 1002, "char", pa.string()),
-    19: ("name", 1003, "string", pa.string()),
-    20: ("int8", 1016, "int8", pa.int64()),
-    21: ("int2", 1005, "int2", pa.int16()),
-    22: ("int2vector", 1006, "int2vector", pa.string()),
-    23: ("int4", 1007, "int4", pa.int32()),
-    24: ("regproc", 1008, "reg", pa.string()),
-    25: ("text", 1009, "string", pa.string()),
-    26: ("oid", 1028, "oid", pa.int64()),
-    27: ("tid", 1010, "tid", pa.string()),
-    28: ("xid", 1011, "oid", pa.int64()),
-    29: ("cid", 1012, "oid", pa.int64()),
-    30: ("oidvector", 1013, "oidvector", pa.string()),
-    114: ("json", 199, "string", pa.string()),
-    142: ("xml", 143, "string", pa.string()),
-    194: ("pg_node_tree", 0, "string", pa.string()),
-    601: ("lseg", 1018, "lseg", pa.string()),
-    602: ("path", 1019, "path", pa.string()),
-    603: ("box", 1020, "box", pa.string()),
-    604: ("polygon", 1027, "polygon", pa.string()),
-    628: ("line", 629, "line", pa.string()),
-    650: ("cidr", 651, "cidr", pa.string()),
-    700: ("float4", 1021, "float4", pa.float32()),
-    701: ("float8", 1022, "float8", pa.float64()),
-    718: ("circle", 719, "circle", pa.string()),
-    774: ("macaddr8", 775, "macaddr8", pa.string()),
-    790: ("money", 791, "money", pa.decimal128(19, 2)),
-    829: ("macaddr", 1040, "macaddr", pa.string()),
-    869: ("inet", 1041, "inet", pa.string()),
-    1033: ("aclitem", 1034, "unknown", pa.string()),  # has no binary form: text in binary rows, too
-    1042: ("bpchar", 1014, "string", pa.string()),
-    1043: ("varchar", 1015, "string", pa.string()),
-    1082: ("date", 1182, "date", pa.date32()),
-    1083: ("time", 1183, "time", pa.time64("us")),
-    1114: ("timestamp", 1115, "timestamp", pa.timestamp("us")),
-    1184: ("timestamptz", 1185, "timestamptz", pa.timestamp("us", tz="UTC")),
-    1186: ("interval", 1187, "interval", pa.month_day_nano_interval()),
-    1266: ("timetz", 1270, "timetz", pa.string()),
-    1560: ("bit", 1561, "bits", pa.string()),
-    1562: ("varbit", 1563, "bits", pa.string()),
-    1700: ("numeric", 1231, "numeric", pa.string()),
-    1790: ("refcursor", 2201, "string", pa.string()),
-    2202: ("regprocedure", 2207, "reg", pa.string()),
-    2203: ("regoper", 2208, "reg", pa.string()),
-    2204: ("regoperator", 2209, "reg", pa.string()),
-    2205: ("regclass", 2210, "reg", pa.string()),
-    2206: ("regtype", 2211, "reg", pa.string()),
-    2950: ("uuid", 2951, "uuid", pa.string()),
-    2970: ("txid_snapshot", 2949, "snapshot", pa.string()),
-    3220: ("pg_lsn", 3221, "pg_lsn", pa.string()),
-    3614: ("tsvector", 3643, "tsvector", pa.string()),
-    3615: ("tsquery", 3645, "tsquery", pa.string()),
-    3642: ("gtsvector", 3644, "unknown", pa.string()),  # has no binary form, as aclitem
-    3734: ("regconfig", 3735, "reg", pa.string()),
-    3769: ("regdictionary", 3770, "reg", pa.string()),
-    3802: ("jsonb", 3807, "jsonb", pa.string()),
-    4072: ("jsonpath", 4073, "jsonb", pa.string()),  # as jsonb: a version byte before the text
-    4089: ("regnamespace", 4090, "reg", pa.string()),
-    4096: ("regrole", 4097, "reg", pa.string()),
-    4191: ("regcollation", 4192, "reg", pa.string()),
-    5038: ("pg_snapshot", 5039, "snapshot", pa.string()),
-    5069: ("xid8", 271, "xid8", pa.string()),
-}
-# oid -> (name, array's oid, oid of the bounds' type); of a multirange the range's.
-_RANGES = {
-    3904: ("int4range", 3905, 23),
-    3906: ("numrange", 3907, 1700),
-    3908: ("tsrange", 3909, 1114),
-    3910: ("tstzrange", 3911, 1184),
-    3912: ("daterange", 3913, 1082),
-    3926: ("int8range", 3927, 20),
-}
-_MULTIRANGES = {
-    4451: ("int4multirange", 6150, 3904),
-    4532: ("nummultirange", 6151, 3906),
-    4533: ("tsmultirange", 6152, 3908),
-    4534: ("tstzmultirange", 6153, 3910),
-    4535: ("datemultirange", 6155, 3912),
-    4536: ("int8multirange", 6157, 3926),
-}
-_POINT = {600: ("point", 1017)}
-
-_NAME_AND_ARRAY = {
-    oid: entry[:2] for table in (_BUILT_IN, _RANGES, _MULTIRANGES, _POINT) for oid, entry in table.items()
-}
-_ELEMENT_OF = {array: oid for oid, (_, array) in _NAME_AND_ARRAY.items() if array}
-_OID_OF_NAME = {name: oid for oid, (name, _) in _NAME_AND_ARRAY.items()}
-_OID_OF_NAME |= {f"_{name}": array for name, array in _NAME_AND_ARRAY.values() if array}
-_NAME_OF_OID = {oid: name for name, oid in _OID_OF_NAME.items()}
+_NEVER = sys.maxsize
 
 
-def is_built_in(oid: int) -> bool:
-    """Whether the oid alone says what a column becomes; of other types a Type message or a catalog may tell more."""
-    return oid in _NAME_OF_OID
+class _Form(NamedTuple):
+    """What a built-in type becomes: a converter and an Arrow type; and `alike_since` of `ColumnType`."""
 
+    kernel: str
+    arrow: pa.DataType
+    alike_since: int = 0
+
+
+# Built-in types by name; numeric and uuid depend on more and are decided below. Point, ranges and multiranges are made
+# of others. What is not here on purpose is listed in docs/types.md.
+# Text of reg* is a name, binary an oid. Before 12 a server prints the floats of geometric types with more digits than
+# it takes to tell them apart.
+_FORMS = {
+    "bool": _Form("bool", pa.bool_()),
+    "bytea": _Form("bytea", pa.binary()),
+    "char": _Form("char", pa.string()),
+    "name": _Form("string", pa.string()),
+    "int8": _Form("int8", pa.int64()),
+    "int2": _Form("int2", pa.int16()),
+    "int2vector": _Form("int2vector", pa.string()),
+    "int4": _Form("int4", pa.int32()),
+    "regproc": _Form("reg", pa.string(), alike_since=_NEVER),
+    "text": _Form("string", pa.string()),
+    "oid": _Form("oid", pa.int64()),
+    "tid": _Form("tid", pa.string()),
+    "xid": _Form("oid", pa.int64()),
+    "cid": _Form("oid", pa.int64()),
+    "oidvector": _Form("oidvector", pa.string()),
+    "json": _Form("string", pa.string()),
+    "xml": _Form("string", pa.string()),
+    "pg_node_tree": _Form("string", pa.string()),
+    "lseg": _Form("lseg", pa.string(), alike_since=12),
+    "path": _Form("path", pa.string(), alike_since=12),
+    "box": _Form("box", pa.string(), alike_since=12),
+    "polygon": _Form("polygon", pa.string(), alike_since=12),
+    "line": _Form("line", pa.string(), alike_since=12),
+    "cidr": _Form("cidr", pa.string()),
+    "float4": _Form("float4", pa.float32()),
+    "float8": _Form("float8", pa.float64()),
+    "circle": _Form("circle", pa.string(), alike_since=12),
+    "macaddr8": _Form("macaddr8", pa.string()),
+    "money": _Form("money", pa.decimal128(19, 2)),
+    "macaddr": _Form("macaddr", pa.string()),
+    "inet": _Form("inet", pa.string()),
+    "aclitem": _Form(
+        "unknown", pa.string(), alike_since=_NEVER
+    ),  # has no binary form: text in binary rows, too
+    "bpchar": _Form("string", pa.string()),
+    "varchar": _Form("string", pa.string()),
+    "date": _Form("date", pa.date32()),
+    "time": _Form("time", pa.time64("us")),
+    "timestamp": _Form("timestamp", pa.timestamp("us")),
+    "timestamptz": _Form("timestamptz", pa.timestamp("us", tz="UTC")),
+    "interval": _Form("interval", pa.month_day_nano_interval()),
+    "timetz": _Form("timetz", pa.string()),
+    "bit": _Form("bits", pa.string()),
+    "varbit": _Form("bits", pa.string()),
+    "numeric": _Form("numeric", pa.string()),
+    "refcursor": _Form("string", pa.string()),
+    "regprocedure": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regoper": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regoperator": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regclass": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regtype": _Form("reg", pa.string(), alike_since=_NEVER),
+    "uuid": _Form("uuid", pa.string()),
+    "txid_snapshot": _Form("snapshot", pa.string()),
+    "pg_lsn": _Form("pg_lsn", pa.string()),
+    "tsvector": _Form("tsvector", pa.string()),
+    "tsquery": _Form("tsquery", pa.string()),
+    "gtsvector": _Form("unknown", pa.string(), alike_since=_NEVER),  # has no binary form, as aclitem
+    "regconfig": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regdictionary": _Form("reg", pa.string(), alike_since=_NEVER),
+    "jsonb": _Form("jsonb", pa.string()),
+    "jsonpath": _Form("jsonb", pa.string()),  # as jsonb: a version byte before the text
+    "regnamespace": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regrole": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regcollation": _Form("reg", pa.string(), alike_since=_NEVER),
+    "pg_snapshot": _Form("snapshot", pa.string()),
+    "xid8": _Form("xid8", pa.string()),
+}
+_SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
+
+# By the delimiter of the elements' type.
+_LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
 
 # A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
 MAX_DEPTH = 32
@@ -248,12 +252,12 @@ class _Resolver:
         known = self._types.get(base)
         if known is not None:
             return said == (known.namespace, known.name)
-        return said == ("pg_catalog", _NAME_OF_OID.get(base, said[1]))
+        return said == ("pg_catalog", NAME_OF_OID.get(base, said[1]))
 
     def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
         if namespace == "pg_catalog":
             # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
-            base = _OID_OF_NAME.get(name)
+            base = OID_OF_NAME.get(name)
             return _unknown(name) if base is None else self._of_oid(base, typmod)
         if name.startswith("_") and len(name) > 1:
             element = name[1:]
@@ -267,20 +271,23 @@ class _Resolver:
         self._parts += 1
         if depth > MAX_DEPTH or self._parts > MAX_PARTS:
             raise _TooLargeError
-        if oid in _BUILT_IN:
+        if oid in _SCALARS:
             return _scalar(oid, typmod, self._options)
-        if oid in _ELEMENT_OF:
-            return _list(self._of_oid(_ELEMENT_OF[oid], typmod, depth + 1), _ELEMENT_OF[oid])
-        if oid in _RANGES:
-            name, _, bounds = _RANGES[oid]
-            return _range(name, self._of_oid(bounds, -1, depth + 1))
-        if oid in _MULTIRANGES:
-            name, _, ranges = _MULTIRANGES[oid]
-            return _multirange(name, self._of_oid(ranges, -1, depth + 1))
-        if oid in _POINT:
-            return _struct("point", "point", [(axis, 0, _scalar(701, -1, self._options)) for axis in "xy"])
+        if oid in ELEMENT_OF_ARRAY:
+            return _list(self._of_oid(ELEMENT_OF_ARRAY[oid], typmod, depth + 1), ELEMENT_OF_ARRAY[oid])
+        if oid in TYPE_OF_OID:
+            return self._of_parts(TYPE_OF_OID[oid], depth + 1)
         known = self._types.get(oid)
         return _unknown("") if known is None else self._of_user_type(known, typmod, depth + 1)
+
+    def _of_parts(self, known: BuiltInType, depth: int) -> ColumnType:
+        if known.kind == "range":
+            return _range(known.name, self._of_oid(known.of, -1, depth))
+        if known.kind == "multirange":
+            return _multirange(known.name, self._of_oid(known.of, -1, depth))
+        assert known.name == "point"
+        float8 = _scalar(OID_OF_NAME["float8"], -1, self._options)
+        return _struct(known.name, "point", [(axis, 0, float8) for axis in "xy"])
 
     def _of_user_type(self, known: UserType, typmod: int, depth: int) -> ColumnType:
         name = _qualified(known.namespace, known.name)
@@ -291,7 +298,7 @@ class _Resolver:
         if known.kind == "array":
             element = self._of_oid(known.of, typmod, depth)
             said = self._types.get(known.of)
-            if said is not None and said.delimiter != (";" if element.kernel == "box" else ","):
+            if said is not None and said.delimiter != element.delimiter:
                 return _unknown(name)
             return _list(element, known.of)
         if known.kind == "range":
@@ -338,13 +345,13 @@ def _multirange(name: str, ranges: ColumnType) -> ColumnType:
 
 
 def _unknown(name: str) -> ColumnType:
-    return ColumnType(pa.string(), "unknown", unknown=True, name=name)
+    return ColumnType(pa.string(), "unknown", unknown=True, alike_since=_NEVER, name=name)
 
 
 def _list(element: ColumnType, element_oid: int) -> ColumnType:
     return ColumnType(
         pa.list_(element.arrow),
-        "list_of_boxes" if element.kernel == "box" else "list",
+        _LIST_KERNELS[element.delimiter],
         element_oid=element_oid,
         child=element,
         unknown=element.unknown,
@@ -358,16 +365,18 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
 
 @lru_cache(maxsize=1024)
 def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
-    name, _, kernel, arrow = _BUILT_IN[oid]
+    name, delimiter = NAME_OF_OID[oid], TYPE_OF_OID[oid].delimiter
+    kernel, arrow, alike_since = _SCALARS[oid]
     if kernel == "numeric":
         return _numeric(typmod, numeric)
     if kernel == "uuid":
         if uuid == "string":
             return ColumnType(pa.string(), "uuid_string", name=name)
         return ColumnType(pa.uuid() if uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
-    if pa.types.is_decimal(arrow):
-        return ColumnType(arrow, kernel, arrow.precision, arrow.scale, name=name)
-    return ColumnType(arrow, kernel, name=name)
+    precision, scale = (arrow.precision, arrow.scale) if pa.types.is_decimal(arrow) else (0, 0)
+    return ColumnType(
+        arrow, kernel, precision, scale, delimiter=delimiter, alike_since=alike_since, name=name
+    )
 
 
 def _numeric(typmod: int, numeric: str | pa.DataType) -> ColumnType:

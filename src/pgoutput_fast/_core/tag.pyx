@@ -54,9 +54,10 @@ from pgoutput_fast._core.transactions cimport Transactions
 from pgoutput_fast._core.wire cimport load32
 
 from pgoutput_fast._core.describe import Malformed, parse_type
+from pgoutput_fast.builtin_types import is_built_in
 from pgoutput_fast.catalog import fields_of, relation_of, type_offset
 from pgoutput_fast.options import Options
-from pgoutput_fast.types import changed_type, is_built_in
+from pgoutput_fast.types import changed_type
 
 # Of an oid in `named` while no version is known that says what it is called.
 cdef int32_t NAMELESS = -3
