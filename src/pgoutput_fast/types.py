@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -22,11 +22,9 @@ from pgoutput_fast.builtin_types import (
     BuiltInType,
     is_built_in,
 )
+from pgoutput_fast.catalog import Column
+from pgoutput_fast.options import Options
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
-
-if TYPE_CHECKING:
-    from pgoutput_fast.catalog import Column
-    from pgoutput_fast.options import Options
 
 __all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
 
