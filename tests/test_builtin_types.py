@@ -268,13 +268,17 @@ def beside_its_name(nodes: list[ast.expr]) -> list[ast.Constant]:
 
 
 def in_native(source: str, comment: str) -> list[Bare]:
-    """The same of C++ and Cython, by lines: whatever else a line says of oids."""
+    """The same of C++ and Cython, by lines: whatever else a line says of oids, or of that type."""
     found = []
     for k, line in enumerate(source.splitlines(), 1):
         code = LENGTHS.sub("", line.split(comment)[0])
         of_oids = any(map(is_of_oids, re.findall(r"[A-Za-z]\w*", code)))
+        quoted = re.findall(r'"(\w+)', code)
         for number in map(int, re.findall(r"(?<![\w.'])[0-9]+(?![\w.'])", code)):
-            if is_oid(number) and (is_plain(number) or of_oids):
+            if not is_oid(number):
+                continue
+            name = NAME_OF_OID.get(number, "FIRST_USER_OID")
+            if is_plain(number) or of_oids or any(text.startswith(name) for text in quoted):
                 found.append(Bare(k, number))
     return found
 
@@ -340,6 +344,8 @@ def test_what_counts_as_bare_in_python(code: str, expected: list[int]) -> None:
     [
         ("return 1700;", [1700]),
         ('{"oidvector", print_vector<uint32_t, 26>},', [26]),
+        ('{"int2vector", print_vector<int16_t, 21>},', [21]),
+        ('{"uuid_bytes", Layout::FIXED, 16, read},', []),
         ("if (element_oid == 23) return;", [23]),
         ("size_t LONGEST_TID = 18, LONGEST_OID = 10;", []),
         ("static void f() { return 16 * 1000; }  // 1700", []),
