@@ -137,8 +137,8 @@ def test_every_type_has_a_form(row: table.BuiltInType) -> None:
         assert array.kernel == ("list_of_boxes" if row.delimiter == ";" else "list")
 
 
-# The first server whose text is what becomes of its binary form, None if there is none; of all others it is any.
-ALIKE_SINCE = dict.fromkeys(("lseg", "path", "box", "polygon", "line", "circle"), 12) | dict.fromkeys(
+# The first server whose binary values become the same as its text; None if there is none. Other types agree on all.
+AGREES_SINCE = dict.fromkeys(("lseg", "path", "box", "polygon", "line", "circle"), 12) | dict.fromkeys(
     (
         "regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig", "regdictionary",
         "regnamespace", "regrole", "regcollation", "aclitem", "gtsvector",
@@ -147,17 +147,19 @@ ALIKE_SINCE = dict.fromkeys(("lseg", "path", "box", "polygon", "line", "circle")
 
 
 @pytest.mark.parametrize("row", BUILT_IN_TYPES, ids=lambda row: row.name)
-def test_since_when_text_and_binary_are_alike(row: table.BuiltInType) -> None:
-    since = ALIKE_SINCE.get(row.name, 0)
+def test_since_when_binary_agrees_with_text(row: table.BuiltInType) -> None:
+    since = AGREES_SINCE.get(row.name, 0)
     for oid in (row.oid, row.array_oid) if row.array_oid else (row.oid,):
         kind = column_type_of(Column("c", oid), Options())
-        alike = [major for major in (10, 11, 12, 18, 99) if kind.is_alike(major)]
-        assert alike == ([] if since is None else [major for major in (10, 11, 12, 18, 99) if major >= since])
+        agrees = [major for major in (10, 11, 12, 18, 99) if kind.binary_agrees(major)]
+        assert agrees == (
+            [] if since is None else [major for major in (10, 11, 12, 18, 99) if major >= since]
+        )
 
 
-def test_a_type_that_nobody_knows_is_not_alike() -> None:
+def test_binary_never_agrees_of_a_type_that_nobody_knows() -> None:
     for name in ("mood", "_mood"):
-        assert not column_type_of(Column("c", 20_001, -1, False, "public", name), Options()).is_alike(99)
+        assert not column_type_of(Column("c", 20_001, -1, False, "public", name), Options()).binary_agrees(99)
 
 
 def test_the_table_imports_nothing_of_the_package() -> None:

@@ -44,8 +44,8 @@ class ColumnType:
         fields: of a struct.
         unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
         delimiter: the character between the elements of an array of this type in text.
-        alike_since: first major version of servers whose binary values of this type become what their text becomes;
-            those of its parts not considered (see `is_alike`).
+        binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
+            says nothing of the type's parts; `binary_agrees` looks at them, too.
         name: the type's name as far as it is known, with its schema unless that is pg_catalog.
     """
 
@@ -58,7 +58,7 @@ class ColumnType:
     fields: tuple[FieldType, ...] = ()
     unknown: bool = False
     delimiter: str = field(default=",", compare=False)
-    alike_since: int = field(default=0, compare=False)
+    binary_agrees_since: int = field(default=0, compare=False)
     name: str = field(default="", compare=False)
 
     def leaves(self) -> int:
@@ -67,10 +67,14 @@ class ColumnType:
             return self.child.leaves()
         return sum(each.type.leaves() for each in self.fields) if self.fields else 1
 
-    def is_alike(self, major: int) -> bool:
-        """Whether binary values of a server of this version become the same as text, in all parts of the type."""
+    def binary_agrees(self, major: int) -> bool:
+        """Whether a server's binary values become the same as its text, in all parts of the type.
+
+        Args:
+            major: the major version of the server.
+        """
         parts = [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
-        return major >= self.alike_since and all(part.is_alike(major) for part in parts)
+        return major >= self.binary_agrees_since and all(part.binary_agrees(major) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,17 @@ _NEVER = sys.maxsize
 
 
 class _Form(NamedTuple):
-    """What a built-in type becomes: a converter and an Arrow type; and `alike_since` of `ColumnType`."""
+    """What a built-in type becomes. The fields are those of `ColumnType`."""
 
     kernel: str
     arrow: pa.DataType
-    alike_since: int = 0
+    binary_agrees_since: int = 0
 
 
-# Built-in types by name; numeric and uuid depend on more and are decided below. Point, ranges and multiranges are made
-# of others. What is not here on purpose is listed in docs/types.md.
-# Text of reg* is a name, binary an oid. Before 12 a server prints the floats of geometric types with more digits than
-# it takes to tell them apart.
+# Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges are
+# made of other types. docs/types.md lists the types that are left out on purpose.
+# The text of reg* is a name, its binary form an oid. A server before 12 prints the floats of geometric types with more
+# digits than are needed to tell them apart.
 _FORMS = {
     "bool": _Form("bool", pa.bool_()),
     "bytea": _Form("bytea", pa.binary()),
@@ -106,7 +110,7 @@ _FORMS = {
     "int2": _Form("int2", pa.int16()),
     "int2vector": _Form("int2vector", pa.string()),
     "int4": _Form("int4", pa.int32()),
-    "regproc": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regproc": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "text": _Form("string", pa.string()),
     "oid": _Form("oid", pa.int64()),
     "tid": _Form("tid", pa.string()),
@@ -116,21 +120,21 @@ _FORMS = {
     "json": _Form("string", pa.string()),
     "xml": _Form("string", pa.string()),
     "pg_node_tree": _Form("string", pa.string()),
-    "lseg": _Form("lseg", pa.string(), alike_since=12),
-    "path": _Form("path", pa.string(), alike_since=12),
-    "box": _Form("box", pa.string(), alike_since=12),
-    "polygon": _Form("polygon", pa.string(), alike_since=12),
-    "line": _Form("line", pa.string(), alike_since=12),
+    "lseg": _Form("lseg", pa.string(), binary_agrees_since=12),
+    "path": _Form("path", pa.string(), binary_agrees_since=12),
+    "box": _Form("box", pa.string(), binary_agrees_since=12),
+    "polygon": _Form("polygon", pa.string(), binary_agrees_since=12),
+    "line": _Form("line", pa.string(), binary_agrees_since=12),
     "cidr": _Form("cidr", pa.string()),
     "float4": _Form("float4", pa.float32()),
     "float8": _Form("float8", pa.float64()),
-    "circle": _Form("circle", pa.string(), alike_since=12),
+    "circle": _Form("circle", pa.string(), binary_agrees_since=12),
     "macaddr8": _Form("macaddr8", pa.string()),
     "money": _Form("money", pa.decimal128(19, 2)),
     "macaddr": _Form("macaddr", pa.string()),
     "inet": _Form("inet", pa.string()),
     "aclitem": _Form(
-        "unknown", pa.string(), alike_since=_NEVER
+        "unknown", pa.string(), binary_agrees_since=_NEVER
     ),  # has no binary form: text in binary rows, too
     "bpchar": _Form("string", pa.string()),
     "varchar": _Form("string", pa.string()),
@@ -144,24 +148,24 @@ _FORMS = {
     "varbit": _Form("bits", pa.string()),
     "numeric": _Form("numeric", pa.string()),
     "refcursor": _Form("string", pa.string()),
-    "regprocedure": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regoper": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regoperator": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regclass": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regtype": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regprocedure": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoper": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoperator": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regclass": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regtype": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "uuid": _Form("uuid", pa.string()),
     "txid_snapshot": _Form("snapshot", pa.string()),
     "pg_lsn": _Form("pg_lsn", pa.string()),
     "tsvector": _Form("tsvector", pa.string()),
     "tsquery": _Form("tsquery", pa.string()),
-    "gtsvector": _Form("unknown", pa.string(), alike_since=_NEVER),  # has no binary form, as aclitem
-    "regconfig": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regdictionary": _Form("reg", pa.string(), alike_since=_NEVER),
+    "gtsvector": _Form("unknown", pa.string(), binary_agrees_since=_NEVER),  # has no binary form, as aclitem
+    "regconfig": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regdictionary": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "jsonb": _Form("jsonb", pa.string()),
     "jsonpath": _Form("jsonb", pa.string()),  # as jsonb: a version byte before the text
-    "regnamespace": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regrole": _Form("reg", pa.string(), alike_since=_NEVER),
-    "regcollation": _Form("reg", pa.string(), alike_since=_NEVER),
+    "regnamespace": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regrole": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regcollation": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
     "pg_snapshot": _Form("snapshot", pa.string()),
     "xid8": _Form("xid8", pa.string()),
 }
@@ -343,7 +347,7 @@ def _multirange(name: str, ranges: ColumnType) -> ColumnType:
 
 
 def _unknown(name: str) -> ColumnType:
-    return ColumnType(pa.string(), "unknown", unknown=True, alike_since=_NEVER, name=name)
+    return ColumnType(pa.string(), "unknown", unknown=True, binary_agrees_since=_NEVER, name=name)
 
 
 def _list(element: ColumnType, element_oid: int) -> ColumnType:
@@ -364,7 +368,7 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
 @lru_cache(maxsize=1024)
 def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
     name, delimiter = NAME_OF_OID[oid], TYPE_OF_OID[oid].delimiter
-    kernel, arrow, alike_since = _SCALARS[oid]
+    kernel, arrow, binary_agrees_since = _SCALARS[oid]
     if kernel == "numeric":
         return _numeric(typmod, numeric)
     if kernel == "uuid":
@@ -373,7 +377,13 @@ def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> 
         return ColumnType(pa.uuid() if uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
     precision, scale = (arrow.precision, arrow.scale) if pa.types.is_decimal(arrow) else (0, 0)
     return ColumnType(
-        arrow, kernel, precision, scale, delimiter=delimiter, alike_since=alike_since, name=name
+        arrow,
+        kernel,
+        precision,
+        scale,
+        delimiter=delimiter,
+        binary_agrees_since=binary_agrees_since,
+        name=name,
     )
 
 

@@ -313,5 +313,5 @@ def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major
     return table.unsendable | {
         column.name
         for column in table.relation.columns
-        if not column_type_of(column, options, catalog.types).is_alike(major)
+        if not column_type_of(column, options, catalog.types).binary_agrees(major)
     }
