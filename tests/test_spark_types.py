@@ -19,8 +19,9 @@ import pg
 import pgoutput_fast as pgo
 import test_oracle_values
 from oracle import plain_records
-from pgoutput_fast import builtin_types, encode
+from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast.builtin_types import BUILT_IN_TYPES
 from pgoutput_fast.decoded import Decoded
 from pgoutput_fast.encode_values import to_text
 from pgoutput_fast.options import Options
@@ -30,7 +31,6 @@ from pgoutput_fast.types import column_type_of
 from test_nested import MULTIRANGES, POINTS, RANGES
 from test_oracle_every_type import COLUMN_TYPES, LEFT_OUT, pg_type_sql
 
-_BUILT_IN = (builtin_types.SCALARS, builtin_types.RANGES, builtin_types.MULTIRANGES, builtin_types.POINT)
 # Of each type so many values, the first of its list: the others differ for the core only.
 ROWS = 24
 VALIDATE = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
@@ -239,10 +239,8 @@ def _rows(frame: Any) -> list[dict[str, Any]]:
 def test_no_type_is_forgotten(every: Every) -> None:
     schema = every.decoded["text"].table("public.every").schema
     seen = {field.metadata[b"pg.type"].decode() for field in schema if field.metadata}
-    known = {name for table in _BUILT_IN for name, *_ in table.values()}
-    assert known - seen == set()
-    arrays = {f"{name}[]" for t in _BUILT_IN for name, array, *_ in t.values() if array}
-    assert arrays - seen == set()
+    assert {each.name for each in BUILT_IN_TYPES} - seen == set()
+    assert {f"{each.name}[]" for each in BUILT_IN_TYPES if each.array_oid} - seen == set()
     assert not [field.name for field in schema if (field.metadata or {}).get(b"pg.unknown")]
 
 
@@ -436,10 +434,9 @@ def test_the_page_says_what_the_code_does() -> None:
 
 def _table() -> Iterator[tuple[str, tuple[str, str]]]:
     """What the code makes of each type: its name, Arrow's type, Spark's."""
-    for table in _BUILT_IN:
-        for oid, (name, *_) in table.items():
-            if name != "numeric":
-                yield name, _both(oid, -1, Options())
+    for each in BUILT_IN_TYPES:
+        if each.name != "numeric":
+            yield each.name, _both(each.oid, -1, Options())
     yield "numeric(12,2)", _both(1700, (12 << 16 | 2) + 4, Options())
     yield "numeric", _both(1700, -1, Options())
     yield 'numeric with `numeric="float64"`', _both(1700, -1, Options(numeric="float64"))

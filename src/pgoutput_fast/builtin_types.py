@@ -1,118 +1,143 @@
-"""PostgreSQL's built-in types: their oids, names and arrays, and what each becomes."""
+"""PostgreSQL's built-in types as the server's catalog has them. The one place in the sources where their oids stand.
+
+What a type becomes in Arrow is decided in `types.py`, which refers to this table by name.
+"""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from typing import Literal, NamedTuple
 
 __all__ = [
-    "ELEMENT_OF",
+    "BUILT_IN_TYPES",
+    "ELEMENT_OF_ARRAY",
     "FIRST_USER_OID",
-    "MULTIRANGES",
     "NAME_OF_OID",
     "OID_OF_NAME",
-    "POINT",
-    "RANGES",
-    "SCALARS",
+    "TYPE_OF_OID",
+    "BuiltInType",
     "is_built_in",
 ]
 
-# FirstGenbkiObjectId: below it every oid means the same on every server.
+# FirstGenbkiObjectId of the server: a lower oid means the same on every server.
 FIRST_USER_OID = 10_000
 
-# oid -> (name, array's oid (0: there is none), converter, Arrow type); numeric and uuid depend on more and are decided
-# below. What is not here on purpose is listed in docs/types.md.
-SCALARS: dict[int, tuple[str, int, str, pa.DataType]] = {
-    16: ("bool", 1000, "bool", pa.bool_()),
-    17: ("bytea", 1001, "bytea", pa.binary()),
-    18: ("char", 1002, "char", pa.string()),
-    19: ("name", 1003, "string", pa.string()),
-    20: ("int8", 1016, "int8", pa.int64()),
-    21: ("int2", 1005, "int2", pa.int16()),
-    22: ("int2vector", 1006, "int2vector", pa.string()),
-    23: ("int4", 1007, "int4", pa.int32()),
-    24: ("regproc", 1008, "reg", pa.string()),
-    25: ("text", 1009, "string", pa.string()),
-    26: ("oid", 1028, "oid", pa.int64()),
-    27: ("tid", 1010, "tid", pa.string()),
-    28: ("xid", 1011, "oid", pa.int64()),
-    29: ("cid", 1012, "oid", pa.int64()),
-    30: ("oidvector", 1013, "oidvector", pa.string()),
-    114: ("json", 199, "string", pa.string()),
-    142: ("xml", 143, "string", pa.string()),
-    194: ("pg_node_tree", 0, "string", pa.string()),
-    601: ("lseg", 1018, "lseg", pa.string()),
-    602: ("path", 1019, "path", pa.string()),
-    603: ("box", 1020, "box", pa.string()),
-    604: ("polygon", 1027, "polygon", pa.string()),
-    628: ("line", 629, "line", pa.string()),
-    650: ("cidr", 651, "cidr", pa.string()),
-    700: ("float4", 1021, "float4", pa.float32()),
-    701: ("float8", 1022, "float8", pa.float64()),
-    718: ("circle", 719, "circle", pa.string()),
-    774: ("macaddr8", 775, "macaddr8", pa.string()),
-    790: ("money", 791, "money", pa.decimal128(19, 2)),
-    829: ("macaddr", 1040, "macaddr", pa.string()),
-    869: ("inet", 1041, "inet", pa.string()),
-    1033: ("aclitem", 1034, "unknown", pa.string()),  # has no binary form: text in binary rows, too
-    1042: ("bpchar", 1014, "string", pa.string()),
-    1043: ("varchar", 1015, "string", pa.string()),
-    1082: ("date", 1182, "date", pa.date32()),
-    1083: ("time", 1183, "time", pa.time64("us")),
-    1114: ("timestamp", 1115, "timestamp", pa.timestamp("us")),
-    1184: ("timestamptz", 1185, "timestamptz", pa.timestamp("us", tz="UTC")),
-    1186: ("interval", 1187, "interval", pa.month_day_nano_interval()),
-    1266: ("timetz", 1270, "timetz", pa.string()),
-    1560: ("bit", 1561, "bits", pa.string()),
-    1562: ("varbit", 1563, "bits", pa.string()),
-    1700: ("numeric", 1231, "numeric", pa.string()),
-    1790: ("refcursor", 2201, "string", pa.string()),
-    2202: ("regprocedure", 2207, "reg", pa.string()),
-    2203: ("regoper", 2208, "reg", pa.string()),
-    2204: ("regoperator", 2209, "reg", pa.string()),
-    2205: ("regclass", 2210, "reg", pa.string()),
-    2206: ("regtype", 2211, "reg", pa.string()),
-    2950: ("uuid", 2951, "uuid", pa.string()),
-    2970: ("txid_snapshot", 2949, "snapshot", pa.string()),
-    3220: ("pg_lsn", 3221, "pg_lsn", pa.string()),
-    3614: ("tsvector", 3643, "tsvector", pa.string()),
-    3615: ("tsquery", 3645, "tsquery", pa.string()),
-    3642: ("gtsvector", 3644, "unknown", pa.string()),  # has no binary form, as aclitem
-    3734: ("regconfig", 3735, "reg", pa.string()),
-    3769: ("regdictionary", 3770, "reg", pa.string()),
-    3802: ("jsonb", 3807, "jsonb", pa.string()),
-    4072: ("jsonpath", 4073, "jsonb", pa.string()),  # as jsonb: a version byte before the text
-    4089: ("regnamespace", 4090, "reg", pa.string()),
-    4096: ("regrole", 4097, "reg", pa.string()),
-    4191: ("regcollation", 4192, "reg", pa.string()),
-    5038: ("pg_snapshot", 5039, "snapshot", pa.string()),
-    5069: ("xid8", 271, "xid8", pa.string()),
-}
-# oid -> (name, array's oid, oid of the bounds' type); of a multirange the range's.
-RANGES = {
-    3904: ("int4range", 3905, 23),
-    3906: ("numrange", 3907, 1700),
-    3908: ("tsrange", 3909, 1114),
-    3910: ("tstzrange", 3911, 1184),
-    3912: ("daterange", 3913, 1082),
-    3926: ("int8range", 3927, 20),
-}
-MULTIRANGES = {
-    4451: ("int4multirange", 6150, 3904),
-    4532: ("nummultirange", 6151, 3906),
-    4533: ("tsmultirange", 6152, 3908),
-    4534: ("tstzmultirange", 6153, 3910),
-    4535: ("datemultirange", 6155, 3912),
-    4536: ("int8multirange", 6157, 3926),
-}
-POINT = {600: ("point", 1017)}
 
-_NAME_AND_ARRAY = {
-    oid: entry[:2] for table in (SCALARS, RANGES, MULTIRANGES, POINT) for oid, entry in table.items()
-}
-ELEMENT_OF = {array: oid for oid, (_, array) in _NAME_AND_ARRAY.items() if array}
-OID_OF_NAME = {name: oid for oid, (name, _) in _NAME_AND_ARRAY.items()}
-OID_OF_NAME |= {f"_{name}": array for name, array in _NAME_AND_ARRAY.values() if array}
+class BuiltInType(NamedTuple):
+    """A row of pg_type.
+
+    Attributes:
+        name: its name in pg_catalog (typname).
+        oid: its oid.
+        array_oid: oid of the type of its arrays (typarray); 0 if there is none.
+        delimiter: the character between the elements of an array of it in text (typdelim).
+        kind: `base` is a type with code of its own (typtype `b`).
+        of: oid of the bounds' type of a range (rngsubtype), oid of the range of a multirange (rngtypid); else 0.
+    """
+
+    name: str
+    oid: int
+    array_oid: int
+    delimiter: str = ","
+    kind: Literal["base", "range", "multirange"] = "base"
+    of: int = 0
+
+
+# Arrays have no rows of their own. A type that was added in a later version is in the table, too: no earlier server
+# uses its oid for another type.
+BUILT_IN_TYPES: tuple[BuiltInType, ...] = (
+    # begin: written by `python ci/generate_types.py` from PostgreSQL 18
+    BuiltInType("bool", 16, 1000),
+    BuiltInType("bytea", 17, 1001),
+    BuiltInType("char", 18, 1002),
+    BuiltInType("name", 19, 1003),
+    BuiltInType("int8", 20, 1016),
+    BuiltInType("int2", 21, 1005),
+    BuiltInType("int2vector", 22, 1006),
+    BuiltInType("int4", 23, 1007),
+    BuiltInType("regproc", 24, 1008),
+    BuiltInType("text", 25, 1009),
+    BuiltInType("oid", 26, 1028),
+    BuiltInType("tid", 27, 1010),
+    BuiltInType("xid", 28, 1011),
+    BuiltInType("cid", 29, 1012),
+    BuiltInType("oidvector", 30, 1013),
+    BuiltInType("json", 114, 199),
+    BuiltInType("xml", 142, 143),
+    BuiltInType("pg_node_tree", 194, 0),
+    BuiltInType("point", 600, 1017),
+    BuiltInType("lseg", 601, 1018),
+    BuiltInType("path", 602, 1019),
+    BuiltInType("box", 603, 1020, delimiter=";"),
+    BuiltInType("polygon", 604, 1027),
+    BuiltInType("line", 628, 629),
+    BuiltInType("cidr", 650, 651),
+    BuiltInType("float4", 700, 1021),
+    BuiltInType("float8", 701, 1022),
+    BuiltInType("circle", 718, 719),
+    BuiltInType("macaddr8", 774, 775),
+    BuiltInType("money", 790, 791),
+    BuiltInType("macaddr", 829, 1040),
+    BuiltInType("inet", 869, 1041),
+    BuiltInType("aclitem", 1033, 1034),
+    BuiltInType("bpchar", 1042, 1014),
+    BuiltInType("varchar", 1043, 1015),
+    BuiltInType("date", 1082, 1182),
+    BuiltInType("time", 1083, 1183),
+    BuiltInType("timestamp", 1114, 1115),
+    BuiltInType("timestamptz", 1184, 1185),
+    BuiltInType("interval", 1186, 1187),
+    BuiltInType("timetz", 1266, 1270),
+    BuiltInType("bit", 1560, 1561),
+    BuiltInType("varbit", 1562, 1563),
+    BuiltInType("numeric", 1700, 1231),
+    BuiltInType("refcursor", 1790, 2201),
+    BuiltInType("regprocedure", 2202, 2207),
+    BuiltInType("regoper", 2203, 2208),
+    BuiltInType("regoperator", 2204, 2209),
+    BuiltInType("regclass", 2205, 2210),
+    BuiltInType("regtype", 2206, 2211),
+    BuiltInType("uuid", 2950, 2951),
+    BuiltInType("txid_snapshot", 2970, 2949),
+    BuiltInType("pg_lsn", 3220, 3221),
+    BuiltInType("tsvector", 3614, 3643),
+    BuiltInType("tsquery", 3615, 3645),
+    BuiltInType("gtsvector", 3642, 3644),
+    BuiltInType("regconfig", 3734, 3735),
+    BuiltInType("regdictionary", 3769, 3770),
+    BuiltInType("jsonb", 3802, 3807),
+    BuiltInType("int4range", 3904, 3905, kind="range", of=23),
+    BuiltInType("numrange", 3906, 3907, kind="range", of=1700),
+    BuiltInType("tsrange", 3908, 3909, kind="range", of=1114),
+    BuiltInType("tstzrange", 3910, 3911, kind="range", of=1184),
+    BuiltInType("daterange", 3912, 3913, kind="range", of=1082),
+    BuiltInType("int8range", 3926, 3927, kind="range", of=20),
+    BuiltInType("jsonpath", 4072, 4073),
+    BuiltInType("regnamespace", 4089, 4090),
+    BuiltInType("regrole", 4096, 4097),
+    BuiltInType("regcollation", 4191, 4192),
+    BuiltInType("int4multirange", 4451, 6150, kind="multirange", of=3904),
+    BuiltInType("nummultirange", 4532, 6151, kind="multirange", of=3906),
+    BuiltInType("tsmultirange", 4533, 6152, kind="multirange", of=3908),
+    BuiltInType("tstzmultirange", 4534, 6153, kind="multirange", of=3910),
+    BuiltInType("datemultirange", 4535, 6155, kind="multirange", of=3912),
+    BuiltInType("int8multirange", 4536, 6157, kind="multirange", of=3926),
+    BuiltInType("pg_snapshot", 5038, 5039),
+    BuiltInType("xid8", 5069, 271),
+    # end
+)
+
+TYPE_OF_OID = {each.oid: each for each in BUILT_IN_TYPES}
+"""{oid: its row}, without arrays."""
+
+ELEMENT_OF_ARRAY = {each.array_oid: each.oid for each in BUILT_IN_TYPES if each.array_oid}
+"""{oid of an array type: oid of its elements' type}."""
+
+OID_OF_NAME = {each.name: each.oid for each in BUILT_IN_TYPES}
+OID_OF_NAME |= {f"_{each.name}": each.array_oid for each in BUILT_IN_TYPES if each.array_oid}
+"""{name in pg_catalog: oid}, with arrays: `_int4` is the name of int4[]."""
+
 NAME_OF_OID = {oid: name for name, oid in OID_OF_NAME.items()}
+"""The inverse of `OID_OF_NAME`."""
 
 
 def is_built_in(oid: int) -> bool:

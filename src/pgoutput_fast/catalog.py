@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pgoutput_fast.enrich import read_types
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
@@ -217,8 +218,6 @@ class Catalog:
 
     def enriched(self, connection: Any) -> Catalog:
         """The same catalog with the types that a live server knows: see `pgoutput_fast.enrich.read_types`."""
-        from pgoutput_fast.enrich import read_types
-
         return Catalog(self.relations, self.types.merged(read_types(connection)))
 
     def __len__(self) -> int:

@@ -6,8 +6,9 @@ it can be had from here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
+from pgoutput_fast.builtin_types import FIRST_USER_OID
 from pgoutput_fast.encode_messages import (
     UNCHANGED,
     Binary,
@@ -68,9 +69,6 @@ __all__ = [
     "encode_type",
     "encode_update",
 ]
-
-FIRST_GENBKI_OBJECT_ID: Final = 10000
-"""Types with a lower OID are built in and not named by Type messages (FirstGenbkiObjectId in the server)."""
 
 
 class Writer:
@@ -400,7 +398,7 @@ class Writer:
         types = [
             encode_type(column.type_oid, *self._types[column.type_oid], xid=xid)
             for column in relation.columns
-            if column.type_oid >= FIRST_GENBKI_OBJECT_ID and column.type_oid in self._types
+            if column.type_oid >= FIRST_USER_OID and column.type_oid in self._types
         ]
         return [*types, encode_relation(relation, xid=xid)]
 

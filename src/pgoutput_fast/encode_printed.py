@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 
+from pgoutput_fast.builtin_types import OID_OF_NAME
 from pgoutput_fast.lsn import format_lsn, parse_lsn
 
 __all__ = ["PRINTED"]
@@ -316,8 +317,8 @@ _PARSERS: dict[str, Callable[[str], bytes]] = {
     "pg_lsn": _lsn,
     "pg_snapshot": _snapshot,
     "txid_snapshot": _snapshot,
-    "oidvector": _vector(26, "I"),
-    "int2vector": _vector(21, "h"),
+    "oidvector": _vector(OID_OF_NAME["oid"], "I"),
+    "int2vector": _vector(OID_OF_NAME["int2"], "h"),
     "timetz": _timetz,
     "bit": _bits,
     "varbit": _bits,

@@ -1,32 +1,30 @@
-"""From PostgreSQL types to Arrow types; every face asks here. The table of built-in types is in `builtin_types.py`.
+"""What each PostgreSQL type becomes in Arrow; every face asks here.
 
+`builtin_types.py` has what the server says of its types (oids, arrays, delimiters); here is what we decided of them.
 A converter (`ColumnType.kernel`) is named in `_core/converters.hpp`, which has the code for text and for binary.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pgoutput_fast.builtin_types import (
-    ELEMENT_OF,
-    MULTIRANGES,
+    ELEMENT_OF_ARRAY,
     NAME_OF_OID,
     OID_OF_NAME,
-    POINT,
-    RANGES,
-    SCALARS,
+    TYPE_OF_OID,
+    BuiltInType,
     is_built_in,
 )
+from pgoutput_fast.catalog import Column
+from pgoutput_fast.options import Options
 from pgoutput_fast.user_types import NO_TYPES, UserType, UserTypes
-
-if TYPE_CHECKING:
-    from pgoutput_fast.catalog import Column
-    from pgoutput_fast.options import Options
 
 __all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
 
@@ -45,6 +43,9 @@ class ColumnType:
         child: the elements' type.
         fields: of a struct.
         unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
+        delimiter: the character between the elements of an array of this type in text.
+        binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
+            says nothing of the type's parts; `binary_agrees` looks at them, too.
         name: the type's name as far as it is known, with its schema unless that is pg_catalog.
     """
 
@@ -56,6 +57,8 @@ class ColumnType:
     child: ColumnType | None = None
     fields: tuple[FieldType, ...] = ()
     unknown: bool = False
+    delimiter: str = field(default=",", compare=False)
+    binary_agrees_since: int = field(default=0, compare=False)
     name: str = field(default="", compare=False)
 
     def leaves(self) -> int:
@@ -63,6 +66,15 @@ class ColumnType:
         if self.child is not None:
             return self.child.leaves()
         return sum(each.type.leaves() for each in self.fields) if self.fields else 1
+
+    def binary_agrees(self, major: int) -> bool:
+        """Whether a server's binary values become the same as its text, in all parts of the type.
+
+        Args:
+            major: the major version of the server.
+        """
+        parts = [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
+        return major >= self.binary_agrees_since and all(part.binary_agrees(major) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,94 @@ class FieldType:
     oid: int
     type: ColumnType
 
+
+_NEVER = sys.maxsize
+
+
+class _Form(NamedTuple):
+    """What a built-in type becomes. The fields are those of `ColumnType`."""
+
+    kernel: str
+    arrow: pa.DataType
+    binary_agrees_since: int = 0
+
+
+# Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges are
+# made of other types. docs/types.md lists the types that are left out on purpose.
+# The text of reg* is a name, its binary form an oid. A server before 12 prints the floats of geometric types with more
+# digits than are needed to tell them apart.
+_FORMS = {
+    "bool": _Form("bool", pa.bool_()),
+    "bytea": _Form("bytea", pa.binary()),
+    "char": _Form("char", pa.string()),
+    "name": _Form("string", pa.string()),
+    "int8": _Form("int8", pa.int64()),
+    "int2": _Form("int2", pa.int16()),
+    "int2vector": _Form("int2vector", pa.string()),
+    "int4": _Form("int4", pa.int32()),
+    "regproc": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "text": _Form("string", pa.string()),
+    "oid": _Form("oid", pa.int64()),
+    "tid": _Form("tid", pa.string()),
+    "xid": _Form("oid", pa.int64()),
+    "cid": _Form("oid", pa.int64()),
+    "oidvector": _Form("oidvector", pa.string()),
+    "json": _Form("string", pa.string()),
+    "xml": _Form("string", pa.string()),
+    "pg_node_tree": _Form("string", pa.string()),
+    "lseg": _Form("lseg", pa.string(), binary_agrees_since=12),
+    "path": _Form("path", pa.string(), binary_agrees_since=12),
+    "box": _Form("box", pa.string(), binary_agrees_since=12),
+    "polygon": _Form("polygon", pa.string(), binary_agrees_since=12),
+    "line": _Form("line", pa.string(), binary_agrees_since=12),
+    "cidr": _Form("cidr", pa.string()),
+    "float4": _Form("float4", pa.float32()),
+    "float8": _Form("float8", pa.float64()),
+    "circle": _Form("circle", pa.string(), binary_agrees_since=12),
+    "macaddr8": _Form("macaddr8", pa.string()),
+    "money": _Form("money", pa.decimal128(19, 2)),
+    "macaddr": _Form("macaddr", pa.string()),
+    "inet": _Form("inet", pa.string()),
+    "aclitem": _Form(
+        "unknown", pa.string(), binary_agrees_since=_NEVER
+    ),  # has no binary form: text in binary rows, too
+    "bpchar": _Form("string", pa.string()),
+    "varchar": _Form("string", pa.string()),
+    "date": _Form("date", pa.date32()),
+    "time": _Form("time", pa.time64("us")),
+    "timestamp": _Form("timestamp", pa.timestamp("us")),
+    "timestamptz": _Form("timestamptz", pa.timestamp("us", tz="UTC")),
+    "interval": _Form("interval", pa.month_day_nano_interval()),
+    "timetz": _Form("timetz", pa.string()),
+    "bit": _Form("bits", pa.string()),
+    "varbit": _Form("bits", pa.string()),
+    "numeric": _Form("numeric", pa.string()),
+    "refcursor": _Form("string", pa.string()),
+    "regprocedure": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoper": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoperator": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regclass": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regtype": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "uuid": _Form("uuid", pa.string()),
+    "txid_snapshot": _Form("snapshot", pa.string()),
+    "pg_lsn": _Form("pg_lsn", pa.string()),
+    "tsvector": _Form("tsvector", pa.string()),
+    "tsquery": _Form("tsquery", pa.string()),
+    "gtsvector": _Form("unknown", pa.string(), binary_agrees_since=_NEVER),  # has no binary form, as aclitem
+    "regconfig": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regdictionary": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "jsonb": _Form("jsonb", pa.string()),
+    "jsonpath": _Form("jsonb", pa.string()),  # as jsonb: a version byte before the text
+    "regnamespace": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regrole": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regcollation": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "pg_snapshot": _Form("snapshot", pa.string()),
+    "xid8": _Form("xid8", pa.string()),
+}
+_SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
+
+# By the delimiter of the elements' type.
+_LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
 
 # A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
 MAX_DEPTH = 32
@@ -173,20 +273,23 @@ class _Resolver:
         self._parts += 1
         if depth > MAX_DEPTH or self._parts > MAX_PARTS:
             raise _TooLargeError
-        if oid in SCALARS:
+        if oid in _SCALARS:
             return _scalar(oid, typmod, self._options)
-        if oid in ELEMENT_OF:
-            return _list(self._of_oid(ELEMENT_OF[oid], typmod, depth + 1), ELEMENT_OF[oid])
-        if oid in RANGES:
-            name, _, bounds = RANGES[oid]
-            return _range(name, self._of_oid(bounds, -1, depth + 1))
-        if oid in MULTIRANGES:
-            name, _, ranges = MULTIRANGES[oid]
-            return _multirange(name, self._of_oid(ranges, -1, depth + 1))
-        if oid in POINT:
-            return _struct("point", "point", [(axis, 0, _scalar(701, -1, self._options)) for axis in "xy"])
+        if oid in ELEMENT_OF_ARRAY:
+            return _list(self._of_oid(ELEMENT_OF_ARRAY[oid], typmod, depth + 1), ELEMENT_OF_ARRAY[oid])
+        if oid in TYPE_OF_OID:
+            return self._of_parts(TYPE_OF_OID[oid], depth + 1)
         known = self._types.get(oid)
         return _unknown("") if known is None else self._of_user_type(known, typmod, depth + 1)
+
+    def _of_parts(self, known: BuiltInType, depth: int) -> ColumnType:
+        if known.kind == "range":
+            return _range(known.name, self._of_oid(known.of, -1, depth))
+        if known.kind == "multirange":
+            return _multirange(known.name, self._of_oid(known.of, -1, depth))
+        assert known.name == "point"
+        float8 = _scalar(OID_OF_NAME["float8"], -1, self._options)
+        return _struct(known.name, "point", [(axis, 0, float8) for axis in "xy"])
 
     def _of_user_type(self, known: UserType, typmod: int, depth: int) -> ColumnType:
         name = _qualified(known.namespace, known.name)
@@ -197,7 +300,7 @@ class _Resolver:
         if known.kind == "array":
             element = self._of_oid(known.of, typmod, depth)
             said = self._types.get(known.of)
-            if said is not None and said.delimiter != (";" if element.kernel == "box" else ","):
+            if said is not None and said.delimiter != element.delimiter:
                 return _unknown(name)
             return _list(element, known.of)
         if known.kind == "range":
@@ -244,13 +347,13 @@ def _multirange(name: str, ranges: ColumnType) -> ColumnType:
 
 
 def _unknown(name: str) -> ColumnType:
-    return ColumnType(pa.string(), "unknown", unknown=True, name=name)
+    return ColumnType(pa.string(), "unknown", unknown=True, binary_agrees_since=_NEVER, name=name)
 
 
 def _list(element: ColumnType, element_oid: int) -> ColumnType:
     return ColumnType(
         pa.list_(element.arrow),
-        "list_of_boxes" if element.kernel == "box" else "list",
+        _LIST_KERNELS[element.delimiter],
         element_oid=element_oid,
         child=element,
         unknown=element.unknown,
@@ -264,16 +367,24 @@ def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
 
 @lru_cache(maxsize=1024)
 def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
-    name, _, kernel, arrow = SCALARS[oid]
+    name, delimiter = NAME_OF_OID[oid], TYPE_OF_OID[oid].delimiter
+    kernel, arrow, binary_agrees_since = _SCALARS[oid]
     if kernel == "numeric":
         return _numeric(typmod, numeric)
     if kernel == "uuid":
         if uuid == "string":
             return ColumnType(pa.string(), "uuid_string", name=name)
         return ColumnType(pa.uuid() if uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
-    if pa.types.is_decimal(arrow):
-        return ColumnType(arrow, kernel, arrow.precision, arrow.scale, name=name)
-    return ColumnType(arrow, kernel, name=name)
+    precision, scale = (arrow.precision, arrow.scale) if pa.types.is_decimal(arrow) else (0, 0)
+    return ColumnType(
+        arrow,
+        kernel,
+        precision,
+        scale,
+        delimiter=delimiter,
+        binary_agrees_since=binary_agrees_since,
+        name=name,
+    )
 
 
 def _numeric(typmod: int, numeric: str | pa.DataType) -> ColumnType:

@@ -12,6 +12,7 @@
 #include "money.hpp"
 #include "numeric_text.hpp"
 #include "text_printed.hpp"
+#include "type_oids.hpp"
 
 namespace pgo {
 
@@ -58,8 +59,8 @@ inline constexpr Kernel KERNELS[] = {
     {"reg", Layout::BYTES, 0, string_any, print_fixed<4, LONGEST_OID, print_oid>},
     {"pg_lsn", Layout::BYTES, 0, string_any, print_fixed<8, LONGEST_LSN, print_lsn>},
     {"snapshot", Layout::BYTES, 0, string_any, print_variable<3, print_snapshot>},
-    {"oidvector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<uint32_t, 26>>},
-    {"int2vector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<int16_t, 21>>},
+    {"oidvector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<uint32_t, OID_OID>>},
+    {"int2vector", Layout::BYTES, 0, string_any, print_variable<2, print_vector<int16_t, INT2_OID>>},
     {"timetz", Layout::BYTES, 0, string_any, print_fixed<12, LONGEST_TIMETZ, print_timetz>},
     {"bits", Layout::BYTES, 0, checked_text<is_bits>, print_variable<8, print_bits>},
     {"inet", Layout::BYTES, 0, checked_text<is_inet<false>>, print_variable<3, print_inet<false>>},

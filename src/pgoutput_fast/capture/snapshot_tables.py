@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pgoutput_fast.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog import Catalog, Column, Relation, version_of
 from pgoutput_fast.enrich import read_types
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.names import quote_qualified_name
 from pgoutput_fast.options import Options
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast.types import column_type_of
 
 __all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
 
@@ -129,9 +130,6 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 ORDER BY n.nspname, c.relname
 """
 
-# Types of lower oids are the same everywhere: no Type message tells of them.
-_FIRST_NAMED = 10_000
-
 # What Type messages say: a domain bears its base type's name.
 _TYPE_NAMES = """
 WITH RECURSIVE base (root, oid) AS (
@@ -202,7 +200,7 @@ def describe_tables(
     oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
     cursor.execute(_UNSENDABLE, (oids,))
     unsendable = {oid for (oid,) in cursor.fetchall()}
-    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= _FIRST_NAMED],))
+    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= FIRST_USER_OID],))
     type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
     tables = tuple(
         _table(
@@ -307,26 +305,13 @@ def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, 
             yield column.name
 
 
-# What the server prints otherwise than its binary form is printed here: names in place of oids, what nobody knows, and
-# before 12 floats with more digits than it takes to tell them apart.
-_AS_PRINTED = frozenset({"unknown", "reg"})
-_AS_PRINTED_BEFORE_12 = _AS_PRINTED | {"lseg", "path", "box", "polygon", "line", "circle"}
-
-
 def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
     """Columns that are to be read as text: those that cannot be sent otherwise, or would not be what changes have.
 
     Changes come as text, unless their slot is told otherwise.
     """
-    kernels = _AS_PRINTED if major >= 12 else _AS_PRINTED_BEFORE_12
     return table.unsendable | {
         column.name
         for column in table.relation.columns
-        if _has(kernels, column_type_of(column, options, catalog.types))
+        if not column_type_of(column, options, catalog.types).binary_agrees(major)
     }
-
-
-def _has(kernels: frozenset[str], kind: ColumnType) -> bool:
-    """Whether the type, or one within it, is converted by one of those."""
-    within = [*([kind.child] if kind.child is not None else []), *(field.type for field in kind.fields)]
-    return kind.kernel in kernels or any(_has(kernels, each) for each in within)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.builtin_types import OID_OF_NAME
+
 __all__ = ["differences", "rebuild", "server_rows"]
 
 Row = dict[str, Any]
-
-_TIME = 1083
 
 
 def rebuild(changes: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tuple[Any, ...], Row]:
@@ -57,7 +57,7 @@ def server_rows(
     rows: dict[tuple[Any, ...], Row] = {}
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {table} LIMIT 0")
-        times = {column.name for column in cursor.description if column.type_code == _TIME}
+        times = {column.name for column in cursor.description if column.type_code == OID_OF_NAME["time"]}
         asked = []
         for field in columns:
             name = '"' + field.name.replace('"', '""') + '"'

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Write the tables of built-in types from the catalog of a running PostgreSQL.
+
+    python ci/generate_types.py [--check]
+
+It starts a throw-away server of the newest version that is supported (`python ci/fetch_servers.py` fetches the
+programs), asks for the types of pg_catalog that a column can have, and writes them between the marker comments of
+``src/pgoutput_fast/builtin_types.py``. The oids that C++ code names go to ``src/pgoutput_fast/_core/type_oids.hpp``.
+With --check nothing is written. psycopg2 is needed.
+
+Exit status: 0; 1 if a file is not as it should be (--check), or if that server is not here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "pgoutput_fast"
+PYTHON_TABLE = PACKAGE / "builtin_types.py"
+NATIVE_TABLE = PACKAGE / "_core" / "type_oids.hpp"
+
+VERSION = 18
+COMMAND = "python ci/generate_types.py"
+
+# The types that a column can have and that are not in the table: an oid alone says nothing of what they become.
+LEFT_OUT = {
+    "pg_ndistinct": "extended statistics, in system catalogs only; no input",
+    "pg_dependencies": "extended statistics, in system catalogs only; no input",
+    "pg_mcv_list": "extended statistics, in system catalogs only; no input",
+    "pg_brin_bloom_summary": "a summary inside of a BRIN index; no input",
+    "pg_brin_minmax_multi_summary": "a summary inside of a BRIN index; no input",
+}
+
+# Types whose oid C++ code needs: add a name here to use its constant, such as INT2_OID, there.
+NATIVE = ("int2", "oid")
+
+# An array type is a part of its element type's row. Oids from 10000 on differ from server to server.
+QUERY = """
+SELECT t.typname, t.oid, t.typarray, t.typdelim, t.typtype, coalesce(r.rngsubtype, m.rngtypid, 0)
+FROM pg_catalog.pg_type AS t
+LEFT JOIN pg_catalog.pg_range AS r ON r.rngtypid = t.oid
+LEFT JOIN pg_catalog.pg_range AS m
+  ON (pg_catalog.to_json(m) ->> 'rngmultitypid')::pg_catalog.oid = t.oid
+WHERE t.typnamespace = 'pg_catalog'::pg_catalog.regnamespace AND t.oid < 10000 AND t.typisdefined
+  AND t.typtype IN ('b', 'd', 'e', 'r', 'm')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_type AS e WHERE e.typarray = t.oid)
+ORDER BY t.oid
+"""
+KINDS = {"b": "base", "r": "range", "m": "multirange"}
+
+
+class Row(NamedTuple):
+    """A type as the server has it; see `BuiltInType` in builtin_types.py."""
+
+    name: str
+    oid: int
+    array_oid: int
+    delimiter: str
+    kind: str
+    of: int
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Write the tables of built-in types from a running PostgreSQL."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is stale")
+    check = parser.parse_args(arguments).check
+
+    servers = load_servers_module()
+    installation = next((each for each in servers.find_installations() if each.version == VERSION), None)
+    if installation is None:
+        print(f"PostgreSQL {VERSION} is not here: run `python ci/fetch_servers.py {VERSION}`")
+        return 1
+    with servers.Server(installation) as server:
+        connection = server.connect(dbname="postgres")
+        try:
+            rows = read_rows(connection)
+        finally:
+            connection.close()
+    stale = [path for path, text in written(rows).items() if path.read_text() != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}: {'stale: run `' + COMMAND + '`' if check else 'written'}")
+        if not check:
+            path.write_text(written(rows)[path])
+    if not stale:
+        print(f"as PostgreSQL {VERSION} says")
+    return 1 if check and stale else 0
+
+
+def read_rows(connection: Any) -> list[Row]:
+    """What a server says of all types that a column can have, without those of `LEFT_OUT`."""
+    with connection.cursor() as cursor:
+        cursor.execute(QUERY)
+        found = cursor.fetchall()
+    return [
+        Row(name, oid, array_oid, delimiter, KINDS[kind], of)
+        for name, oid, array_oid, delimiter, kind, of in found
+        if name not in LEFT_OUT
+    ]
+
+
+def written(rows: Iterable[Row]) -> dict[Path, str]:
+    """The text that each file should have."""
+    oids = {row.name: row.oid for row in rows}
+    tables = {
+        PYTHON_TABLE: [f"    {python_row(row)},\n" for row in rows],
+        NATIVE_TABLE: [f"inline constexpr uint32_t {name.upper()}_OID = {oids[name]};\n" for name in NATIVE],
+    }
+    return {path: between_markers(path.read_text(), lines) for path, lines in tables.items()}
+
+
+def python_row(row: Row) -> str:
+    parts = [f'"{row.name}"', str(row.oid), str(row.array_oid)]
+    if row.delimiter != ",":
+        parts.append(f'delimiter="{row.delimiter}"')
+    if row.kind != "base":
+        parts += [f'kind="{row.kind}"', f"of={row.of}"]
+    return f"BuiltInType({', '.join(parts)})"
+
+
+def between_markers(text: str, lines: list[str]) -> str:
+    """The text with these lines in place of those between the marker comments."""
+    kept = text.splitlines(keepends=True)
+    (begin,) = (k for k, line in enumerate(kept) if f"begin: written by `{COMMAND}`" in line)
+    (end,) = (k for k, line in enumerate(kept) if k > begin and line.strip() in ("# end", "// end"))
+    return "".join([*kept[: begin + 1], *lines, *kept[end:]])
+
+
+def load_servers_module() -> ModuleType:
+    """``pgoutput_fast.demo.servers`` by its path: a damaged table must not keep the package from being repaired."""
+    path = PACKAGE / "demo" / "servers.py"
+    spec = importlib.util.spec_from_file_location("_generate_types_servers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())
