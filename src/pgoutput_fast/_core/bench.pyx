@@ -5,7 +5,7 @@ All times are CPU seconds of the calling thread. Nothing of the package imports 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_cells, make_column
+from pgoutput_fast._core.column cimport Column, Convert, Issues, Mark, Source, convert_column, make_column
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
@@ -193,7 +193,7 @@ def time_convert(column_type, values, bint binary, int passes):
                 while i < cells.size():
                     n = min(cells.size() - i, <size_t> BLOCK_ROWS)
                     column.rewind(nothing)
-                    convert_cells(column[0], convert, source, cells.data() + i, n, issues)
+                    convert_column(column[0], convert, source, cells.data() + i, n, issues)
                     i += n
                 start = _now() - start
             seconds.append(start)
