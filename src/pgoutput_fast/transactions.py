@@ -25,6 +25,7 @@ from pgoutput_fast.fates import (
     without_rolled_back,
 )
 from pgoutput_fast.held import Due, Held
+from pgoutput_fast.limits import PIECE_BYTES
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import (
     MESSAGES_SCHEMA,
@@ -44,10 +45,9 @@ _IS_HELD = np.zeros(256, np.bool_)
 _IS_HELD[list(b"IUDTM")] = True
 _TRUNCATE = ord("T")
 
-# So many messages are tagged at a time, and about so many rows or bytes of a large transaction given at a time.
+# So many messages are tagged at a time, and about so many rows of a large transaction given at a time.
 _TAGGED_MESSAGES = 1 << 15
 _PIECE_ROWS = 1 << 15
-_PIECE_BYTES = 1 << 25
 # Payloads have offsets of 32 bits once they are tagged.
 _MOST_TAGGED_BYTES = 1 << 30
 # A stretch of plain transactions is decoded straight away if it has so many messages; else it is not worth a cut.
@@ -202,7 +202,7 @@ def _first_txn(tagged: pa.RecordBatch) -> int | None:
 
 def _is_small(rows: int, nbytes: int) -> bool:
     """Whether what waits may be given in one piece."""
-    return rows <= _PIECE_ROWS and nbytes <= _PIECE_BYTES
+    return rows <= _PIECE_ROWS and nbytes <= PIECE_BYTES
 
 
 class _Call:
@@ -284,7 +284,7 @@ class _Call:
 
     def give_due(self) -> None:
         """Decodes the next piece of what is due."""
-        tables, whose, rolled_back = self.held.take_due(_PIECE_ROWS, _PIECE_BYTES)
+        tables, whose, rolled_back = self.held.take_due(_PIECE_ROWS, PIECE_BYTES)
         self._give(tables, Fates.of_due(whose), rolled_back)
 
     def _give(self, tables: list[pa.Table], fates: Fates, rolled_back: list[tuple[int, int, int]]) -> None:

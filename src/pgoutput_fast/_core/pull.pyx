@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcmp, memcpy
 from libcpp.vector cimport vector
 
+from pgoutput_fast._core.limits cimport MAX_OFFSET, MAX_PAYLOAD
 from pgoutput_fast._core.reasons cimport BAD_POSITION, OK, PAYLOAD_TOO_LONG
 from pgoutput_fast._core.wire cimport load16, load32, load64
 
@@ -14,8 +15,6 @@ cdef const uint8_t* SIGNATURE = <const uint8_t*> b"PGCOPY\n\xff\r\n\0"
 cdef int64_t SIGNATURE_SIZE = 11
 cdef int64_t HEADER = 19           # the signature, flags, and how long the extension is
 cdef int64_t ROW = 18              # how many fields, a length, the position, a length
-cdef int64_t MOST_PAYLOAD = 0x3fffffff
-cdef int64_t MOST_BINARY = 0x7fffffff
 
 # What is wrong with a COPY and not with a message: codes of errors.py that no other stage gives.
 cdef enum:
@@ -98,7 +97,7 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
                 place.needed = ROW
                 return
             n = <int32_t> load32(p + place.at + 14)
-            if n < 0 or n > MOST_PAYLOAD:
+            if n < 0 or n > MAX_PAYLOAD:
                 stop(place, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, place.at + 14)
                 return
             if left < ROW + n:
@@ -223,7 +222,7 @@ cdef object _nothing():
 
 
 cdef object _rows_of(const uint8_t* p, int64_t rows, int64_t payload_bytes):
-    cdef bint wide = payload_bytes > MOST_BINARY
+    cdef bint wide = payload_bytes > MAX_OFFSET
     lsns, data = pa.allocate_buffer(8 * rows), pa.allocate_buffer(payload_bytes)
     offsets = pa.allocate_buffer((rows + 1) * (8 if wide else 4))
     cdef uintptr_t lsn_at = lsns.address, data_at = data.address, offsets_at = offsets.address

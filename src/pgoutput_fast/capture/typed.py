@@ -18,6 +18,7 @@ from pgoutput_fast.catalog import Catalog, Relation
 from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.fates import Fates, by_transaction, committed_rows, values_of, without_rolled_back
 from pgoutput_fast.held import Due, Held
+from pgoutput_fast.limits import PIECE_BYTES
 from pgoutput_fast.options import Options
 from pgoutput_fast.segment_names import Named, named_segments
 from pgoutput_fast.segment_stores import Store
@@ -29,9 +30,8 @@ __all__ = ["TypedFiles"]
 
 _ENDS = list(b"CcKAr")
 _CHANGES = list(b"IUDT")
-# About so many rows or bytes are decoded at a time.
+# About so many rows are decoded at a time.
 _PIECE_ROWS = 1 << 16
-_PIECE_BYTES = 1 << 25
 _BEHIND = 1 << 62  # every message
 
 
@@ -158,7 +158,7 @@ class TypedFiles:
         for due in sorted(zip(*(each[chosen].tolist() for each in columns), strict=True)):
             at_seq, txn, lsn, timestamp = due
             waiting += self._held.size([txn])
-            if waiting[0] <= _PIECE_ROWS and waiting[1] <= _PIECE_BYTES:
+            if waiting[0] <= _PIECE_ROWS and waiting[1] <= PIECE_BYTES:
                 continue
             yield from self._several(changes, fates, begin, at_seq)
             self._keep(changes, fates, [txn])
@@ -182,7 +182,7 @@ class TypedFiles:
         """A transaction that waits, bit by bit."""
         self._held.due = (due,)
         while self._held.due:
-            tables, whose, aborts = self._held.take_due(_PIECE_ROWS, _PIECE_BYTES)
+            tables, whose, aborts = self._held.take_due(_PIECE_ROWS, PIECE_BYTES)
             if tables:
                 piece = without_rolled_back(pa.concat_tables(tables), aborts)
                 piece = committed_rows(piece, Fates.of_due(whose))
