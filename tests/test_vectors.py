@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast import Column, Options
+from pgoutput_fast import Column, Options, _core
 from pgoutput_fast._core.column import convert, refused_quickly, use_vectors
 from pgoutput_fast.types import ColumnType, column_type_of
 
@@ -201,6 +202,16 @@ def test_there_is_no_other_level() -> None:
     with pytest.raises(KeyError, match="avx1024"):
         use_vectors("avx1024")
     assert use_vectors() == LEVELS[-1]
+
+
+def test_one_extension_has_the_vector_loops_and_their_level() -> None:
+    """`use_vectors` sets one variable: so nothing may be left over, whether it was imported before or is afterwards.
+
+    What has a level asks the environment for it by this name.
+    """
+    extensions = {path.name.split(".")[0]: path.read_bytes() for path in Path(_core.__path__[0]).glob("*.so")}
+    assert {"column", "rows", "copy_rows", "bench"} < extensions.keys()
+    assert [name for name, code in extensions.items() if b"PGOUTPUT_FAST_VECTORS" in code] == ["column"]
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["all there", "some missing"])

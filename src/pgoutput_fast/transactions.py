@@ -19,6 +19,7 @@ from pgoutput_fast.errors import reason_text
 from pgoutput_fast.fates import NO_FATES, Fates, values_of
 from pgoutput_fast.held import Due, Held
 from pgoutput_fast.kinds import HELD_UNTIL_COMMIT, MSG_TRUNCATE
+from pgoutput_fast.limits import PIECE_BYTES
 from pgoutput_fast.options import Options
 from pgoutput_fast.reasons import Reason
 from pgoutput_fast.release import Piece, Releaser
@@ -39,10 +40,9 @@ __all__ = ["CommittedView"]
 _IS_HELD = np.zeros(256, np.bool_)
 _IS_HELD[list(HELD_UNTIL_COMMIT)] = True
 
-# So many messages are tagged at a time, and about so many rows or bytes of a large transaction given at a time.
+# So many messages are tagged at a time, and about so many rows of a large transaction given at a time.
 _TAGGED_MESSAGES = 1 << 15
 _PIECE_ROWS = 1 << 15
-_PIECE_BYTES = 1 << 25
 # Payloads have offsets of 32 bits once they are tagged.
 _MOST_TAGGED_BYTES = 1 << 30
 # A stretch of plain transactions is decoded straight away if it has so many messages; else it is not worth a cut.
@@ -202,7 +202,7 @@ class _Call:
     ) -> None:
         self.held = held
         self.learnt = learnt
-        self._releaser = Releaser(held, spiller, options.memory_limit, _PIECE_ROWS, _PIECE_BYTES)
+        self._releaser = Releaser(held, spiller, options.memory_limit, _PIECE_ROWS, PIECE_BYTES)
         self._options = options
         self._native = native
         self._decoder = decoder

@@ -5,8 +5,9 @@ All times are CPU seconds of the calling thread. Nothing of the package imports 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport make_column
-from pgoutput_fast._core.converters cimport Column, Convert, Issues, Mark, Source, convert_cells
+from pgoutput_fast._core.column cimport convert_column, make_column
+from pgoutput_fast._core.converters cimport Column, Convert, Issues, Mark, Source
+from pgoutput_fast._core.limits cimport BLOCK_BYTES, BLOCK_ROWS, MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
@@ -27,13 +28,6 @@ cdef extern from "<time.h>" nogil:
     int CLOCK_THREAD_CPUTIME_ID
 
 
-# As in decode.pyx and rows.pyx.
-cdef int64_t WINDOW_MESSAGES = 1 << 14
-cdef int64_t WINDOW_BYTES = 1 << 24
-cdef int64_t BLOCK_ROWS = 520
-cdef int64_t BLOCK_BYTES = 1 << 22
-
-
 cdef inline double _now() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t)
@@ -50,7 +44,7 @@ def time_headers(array):
     cdef double start, middle, scan = 0, tag = 0
     while at < payloads.count:
         start = _now()
-        taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, w)
+        taken = scan_window(payloads, at, USUAL_WINDOW_MESSAGES, MESSAGE_WINDOW_BYTES, &in_stream, w)
         middle = _now()
         tagger.tag_window(w, at, NULL, NULL)
         tag += _now() - middle
@@ -81,7 +75,7 @@ def time_stages(array, options):
     spent[0] = spent[1] = 0
     while at < payloads.count:
         t0 = _now()
-        taken = scan_window(payloads, at, WINDOW_MESSAGES, WINDOW_BYTES, &in_stream, w)
+        taken = scan_window(payloads, at, USUAL_WINDOW_MESSAGES, MESSAGE_WINDOW_BYTES, &in_stream, w)
         t1 = _now()
         scan += t1 - t0
         tagger.tag_window(w, at, NULL, NULL)
@@ -194,7 +188,7 @@ def time_convert(column_type, values, bint binary, int passes):
                 while i < cells.size():
                     n = min(cells.size() - i, <size_t> BLOCK_ROWS)
                     column.rewind(nothing)
-                    convert_cells(column[0], convert, source, cells.data() + i, n, issues)
+                    convert_column(column[0], convert, source, cells.data() + i, n, issues)
                     i += n
                 start = _now() - start
             seconds.append(start)

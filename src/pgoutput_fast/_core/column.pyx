@@ -10,13 +10,26 @@ from pgoutput_fast._core.converters cimport (
     IN_RANGE,
     NO_NUMERICS,
     NUMERIC_ITSELF,
+    Column,
+    Convert,
     Issues,
-    Kernel,
+    Layout,
     Source,
-    convert_column,
-    find_kernel,
 )
 from pgoutput_fast._core.wire cimport CELL_NULL, Cell
+
+
+cdef extern from "converters.hpp" namespace "pgo" nogil:
+    cdef struct Kernel:
+        const char* name
+        Layout layout
+        uint32_t width
+        Convert text
+        Convert binary
+
+    const Kernel* find_kernel(const char* name)
+    void _convert_column "pgo::convert_column"(Column& column, Convert convert, Source source, const Cell* cells,
+                                               size_t n, Issues& issues) except +
 
 
 cdef extern from "vectors.hpp" namespace "pgo":
@@ -64,6 +77,16 @@ cdef Column* make_column(object column_type) except NULL:
         del column
         raise
     return column
+
+
+cdef int convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
+                        Issues& issues) except -1 nogil:
+    """Appends n cells of one format to the column, and settles which rows are null.
+
+    Issues count rows from the first of these cells.
+    """
+    _convert_column(column, convert, source, cells, n, issues)
+    return 0
 
 
 cdef void _convert(Column* column, values, bint binary, size_t room, Issues& issues) except *:

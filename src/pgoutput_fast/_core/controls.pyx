@@ -14,7 +14,7 @@ from pgoutput_fast._core.kinds cimport (
     MSG_TRUNCATE,
 )
 from pgoutput_fast._core.reasons cimport OK
-from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, message_class
+from pgoutput_fast._core.scan cimport BOUNDARY, CHANGE, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.seen_lsns cimport MOST_LSNS, SeenLsns
 from pgoutput_fast._core.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
 from pgoutput_fast._core.wire cimport load64, prefetch
@@ -178,7 +178,7 @@ def control_messages(array, int context, bint settled):
         with nogil:
             looked_at = found.select(payloads, context, settled)
     if looked_at < 0:
-        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+        raise damaged_offsets(-1)
     return {
         "messages": [found.kept[k] for k in range(found.kept.size())],
         "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),

@@ -10,6 +10,7 @@
 #include "column.hpp"
 #include "gather.hpp"
 #include "hex.hpp"
+#include "limits.hpp"
 #include "text_numbers.hpp"
 #include "text_times.hpp"
 #include "utf8.hpp"
@@ -262,8 +263,6 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
     column.patience = PATIENCE;
     return false;
 }
-
-constexpr size_t MAX_OFFSET = 0x7fffffff;
 
 // Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
 // and what it appended is taken back where it reports an issue.

@@ -35,7 +35,7 @@ void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Iss
         }
         column.offsets.set_size(offsets_before);
     }
-    column.total = std::min(column.total / width * longest, MAX_OFFSET);
+    column.total = std::min<size_t>(column.total / width * longest, MAX_OFFSET);
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length != width) return BAD_LENGTH;
         uint8_t* const start = out.reserve(longest);

@@ -7,7 +7,7 @@ from pgoutput_fast._core.reasons cimport Reason
 from pgoutput_fast._core.wire cimport Cell
 
 
-cdef extern from "converters.hpp" namespace "pgo" nogil:
+cdef extern from "column.hpp" namespace "pgo" nogil:
     cdef cppclass Buffer:
         Buffer() except +
         uint8_t* data()
@@ -82,25 +82,12 @@ cdef extern from "converters.hpp" namespace "pgo" nogil:
         size_t largest_data()
         void give_back_room()
 
-    void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
-                       Issues& issues) except +
-    void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
-                        Issues& issues) except +
     void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
     void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
     bint has_only_nulls(const Column& column)
     void append_nulls(Column& column, size_t n)
     bint is_malformed(Reason reason)
     bint is_unrepresentable(Reason reason)
-
-    cdef struct Kernel:
-        const char* name
-        Layout layout
-        uint32_t width
-        Convert text
-        Convert binary
-
-    const Kernel* find_kernel(const char* name)
 
 
 cdef extern from "arrow_array.hpp" namespace "pgo" nogil:

@@ -17,6 +17,7 @@ from pgoutput_fast._core.copy_format cimport (
     CopyHeader,
     take_copy_header,
 )
+from pgoutput_fast._core.limits cimport BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
 from pgoutput_fast._core.reasons cimport BAD_COPY_HEADER, COPY_TRAILING_BYTES, COPY_TRUNCATED, OK, Reason
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
@@ -63,12 +64,6 @@ cdef extern from "copy_tuples.hpp" namespace "pgo" nogil:
                           CopyPlace* place) noexcept
 
 
-# As for messages: see rows.pyx.
-cdef int64_t BLOCK_ROWS = 520
-cdef int64_t BLOCK_CELLS = 1 << 17
-cdef int64_t OFFSET_LIMIT = 0x7fffffff
-cdef int64_t LONGEST_NUMERIC = 147_460
-cdef int64_t GROWTH = 8
 # So much is gathered before it is decoded: several blocks, and still in the cache.
 cdef int64_t WINDOW_BYTES = 1 << 18
 cdef int64_t LONGEST_WINDOW = 1 << 28
@@ -304,7 +299,7 @@ cdef class CopyRows:
                     self.scratch.trouble.byte_offset = block.origin + (place.at - self.window.base)
                     return ROWS_FAILED
                 worst = max(GROWTH * (cells.bytes + cells.rows), cells.rows * LONGEST_NUMERIC)
-                if self.rows.rows and self.rows._largest() + worst > OFFSET_LIMIT:
+                if self.rows.rows and self.rows._largest() + worst > MAX_OFFSET:
                     return ROWS_FULL
                 if cells.rows == 0:
                     break

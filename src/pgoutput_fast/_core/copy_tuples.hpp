@@ -5,13 +5,11 @@
 
 #include "column.hpp"
 #include "copy_format.hpp"
+#include "limits.hpp"
 #include "reasons.hpp"
 #include "wire.hpp"
 
 namespace pgo {
-
-// MaxAllocSize of the server, 1 GiB - 1: neither a value nor a row that it sends is longer.
-constexpr int64_t LONGEST_ROW = 0x3fffffff;
 
 // No cell has this length.
 constexpr int64_t NOT_STEADY = INT64_MIN;
@@ -75,7 +73,7 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
         q += 2;
         Cell* cell = out->cells + out->rows;
         for (int32_t c = 0; c < columns; ++c, cell += stride) {
-            if (__builtin_expect(end - q < 4, 0)) return end - p > LONGEST_ROW ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
+            if (__builtin_expect(end - q < 4, 0)) return end - p > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
             const int32_t length = static_cast<int32_t>(load32(q));
             q += 4;
             *cell = {static_cast<uint32_t>(q - base), length};
@@ -83,16 +81,16 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
             int64_t size = steady[c];
             if (length != size) {
                 if (__builtin_expect(length < -1, 0)) return bad(q - 4, BAD_CELL_LENGTH, c);
-                if (__builtin_expect(length > LONGEST_ROW, 0)) return bad(q - 4, ROW_TOO_LONG, c);
+                if (__builtin_expect(length > MAX_PAYLOAD, 0)) return bad(q - 4, ROW_TOO_LONG, c);
                 size = length < 0 ? 0 : length;
             }
             if (__builtin_expect(end - q < size, 0)) {
                 // What is there of it lies behind p, what is to come is known: a row that is too long never gets whole.
-                return (q - p) + size > LONGEST_ROW ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
+                return (q - p) + size > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
             }
             q += size;
         }
-        if (q - p > LONGEST_ROW) return bad(p, ROW_TOO_LONG, -1);
+        if (q - p > MAX_PAYLOAD) return bad(p, ROW_TOO_LONG, -1);
         out->start[out->met] = static_cast<uint32_t>(p - base);
         out->length[out->met] = static_cast<uint32_t>(q - p);
         if (taken[out->met]) {

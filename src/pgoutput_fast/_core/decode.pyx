@@ -8,6 +8,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libcpp.vector cimport vector
 
+from pgoutput_fast._core.limits cimport MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.records cimport take_records
 from pgoutput_fast._core.rows cimport RelationRows, Scratch
 from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
@@ -31,10 +32,7 @@ from pgoutput_fast.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema import TAGGED_SCHEMA
 from pgoutput_fast.types import column_type_of
 
-# A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
-# has forgotten what scanning fetched when the values are read.
-cdef int64_t WINDOW_MESSAGES = 1 << 14
-cdef int64_t WINDOW_BYTES = 1 << 24
+cdef int64_t WINDOW_MESSAGES = USUAL_WINDOW_MESSAGES
 # With more tasks than this in a window, and fewer messages than that in each, the next window is twice as long: what a
 # task costs by itself is more than what the cache saves.
 cdef int64_t MANY_TASKS = 256
@@ -445,7 +443,7 @@ cdef class _Call:
             self.array += 1
             self.at = 0
         in_stream = tagger.state.context == STREAMING and not tagger.state.session_starts
-        taken = scan_window(self.payloads, self.at, self.decoder.window_messages, WINDOW_BYTES, &in_stream,
+        taken = scan_window(self.payloads, self.at, self.decoder.window_messages, MESSAGE_WINDOW_BYTES, &in_stream,
                             frame.window)
         self.decoder.window = frame.window
         tagger.tag_window(
@@ -549,7 +547,7 @@ cdef class _Call:
         """How many threads beside this one find something to do."""
         cdef int64_t messages = sum([len(array) for array in self.arrays])
         cdef int64_t size = sum([array.nbytes for array in self.arrays])
-        cdef int64_t windows = max(messages // WINDOW_MESSAGES, size // WINDOW_BYTES)
+        cdef int64_t windows = max(messages // WINDOW_MESSAGES, size // MESSAGE_WINDOW_BYTES)
         if self.before is not None:
             windows += self.before.num_rows // self.decoder.batch_rows
         return min(<int64_t> self.decoder.options.threads - 1, windows)

@@ -32,6 +32,7 @@ from pgoutput_fast._core.kinds cimport (
     TUPLE_NEW,
     TUPLE_OLD,
 )
+from pgoutput_fast._core.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.reasons cimport (
     EMPTY_PAYLOAD,
     LAYOUT_AMBIGUOUS,
@@ -41,13 +42,11 @@ from pgoutput_fast._core.reasons cimport (
     TRUNCATED,
     UNKNOWN_TAG,
 )
-from pgoutput_fast._core.scan cimport CHANGE, PREFIXED, Payloads, message_class
+from pgoutput_fast._core.scan cimport CHANGE, PREFIXED, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.wire cimport load16, load32
 
 import pyarrow as pa
 
-# MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
-cdef int64_t MAX_PAYLOAD = 0x3fffffff
 
 # Where a boundary message has its transaction's xid.
 cdef uint8_t XID_AT[256]
@@ -260,7 +259,7 @@ def headers(array, in_stream=None):
                 reason[i] = h.reason
                 byte_offset[i] = h.reason_offset
     if damaged:
-        raise ValueError("the Arrow array's offsets are damaged: they run backwards or out of its data")
+        raise damaged_offsets(-1)
     types = (pa.uint8(), pa.int8(), pa.int64(), pa.int64(), pa.uint8(), pa.int64())
     names = ("kind", "in_stream", "relation", "xid", "reason", "byte_offset")
     columns = zip(names, types, rooms, strict=True)

@@ -8,12 +8,13 @@
 #include "column.hpp"
 #include "convert_list.hpp"
 #include "convert_struct.hpp"
+#include "limits.hpp"
 
 namespace pgo {
 
-// A numeric of few bytes can print as 147,456 characters. One is free, as it is outside of arrays; all others in a value may
-// print as a multiple of the value's bytes, which lets output grow with input.
-constexpr size_t LONGEST_NUMERIC_TEXT = 147'460, TEXT_PER_BYTE = 32;
+// One numeric of any length is free, as it is outside of arrays. All others in a value may print as a multiple of the value's
+// bytes, which lets output grow with input.
+constexpr size_t TEXT_PER_BYTE = 32;
 
 // Characters that a numeric's header announces, before and behind the point.
 inline size_t announced_text(const uint8_t* p, size_t n) noexcept {
@@ -71,7 +72,7 @@ inline void convert_column(Column& column, Convert convert, Source source, const
             if (cells[i].length < 0) continue;
             size_t total = 0;
             const Reason reason = add_numeric_text(column, source, cells[i], &total);
-            if (total > LONGEST_NUMERIC_TEXT + TEXT_PER_BYTE * static_cast<size_t>(cells[i].length))
+            if (total > LONGEST_NUMERIC + TEXT_PER_BYTE * static_cast<size_t>(cells[i].length))
                 refused.push_back({static_cast<uint32_t>(i), reason ? reason : TOO_MUCH_TEXT, false});
         }
     }

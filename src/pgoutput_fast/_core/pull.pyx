@@ -14,6 +14,7 @@ from pgoutput_fast._core.copy_format cimport (
     CopyHeader,
     take_copy_header,
 )
+from pgoutput_fast._core.limits cimport MAX_OFFSET, MAX_PAYLOAD
 from pgoutput_fast._core.reasons cimport (
     BAD_COPY_HEADER,
     BAD_COPY_ROW,
@@ -32,8 +33,6 @@ from pgoutput_fast._core.describe import Malformed
 # What an extension is not longer than: what its length can say.
 cdef int64_t LONGEST_EXTENSION = 0x7fffffff
 cdef int64_t ROW = 18              # how many fields, a length, the position, a length
-cdef int64_t MOST_PAYLOAD = 0x3fffffff
-cdef int64_t MOST_BINARY = 0x7fffffff
 
 
 
@@ -88,7 +87,7 @@ cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil
                 place.needed = ROW
                 return
             n = <int32_t> load32(p + place.at + 14)
-            if n < 0 or n > MOST_PAYLOAD:
+            if n < 0 or n > MAX_PAYLOAD:
                 stop(place, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, place.at + 14)
                 return
             if left < ROW + n:
@@ -212,7 +211,7 @@ cdef object _nothing():
 
 
 cdef object _rows_of(const uint8_t* p, int64_t rows, int64_t payload_bytes):
-    cdef bint wide = payload_bytes > MOST_BINARY
+    cdef bint wide = payload_bytes > MAX_OFFSET
     lsns, data = pa.allocate_buffer(8 * rows), pa.allocate_buffer(payload_bytes)
     offsets = pa.allocate_buffer((rows + 1) * (8 if wide else 4))
     cdef uintptr_t lsn_at = lsns.address, data_at = data.address, offsets_at = offsets.address

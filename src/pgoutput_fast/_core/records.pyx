@@ -19,6 +19,7 @@ from pgoutput_fast._core.converters cimport (
     start_array,
 )
 from pgoutput_fast._core.kinds cimport COLUMN_BINARY, COLUMN_TEXT
+from pgoutput_fast._core.limits cimport MAX_OFFSET
 from pgoutput_fast._core.stream_state cimport (
     NONE64,
     BoundaryRecord,
@@ -106,7 +107,7 @@ cdef class TableBuilder:
         cdef uint8_t there = length >= 0
         cdef int32_t* offsets = column.reserve_offsets(1)
         if there:
-            if <int64_t> column.data.size() + length > 0x7fffffff:
+            if <int64_t> column.data.size() + length > MAX_OFFSET:
                 with gil:
                     raise OverflowError("more than 2 GiB in one column: pass fewer payloads to a call")
             column.data.append(p, <size_t> length)

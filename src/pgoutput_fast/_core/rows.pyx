@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 from libcpp.algorithm cimport fill_n, sort
 
 from pgoutput_fast._core.assemble cimport batch_of, drop_array, new_array
-from pgoutput_fast._core.column cimport make_column
+from pgoutput_fast._core.column cimport convert_column, make_column
 from pgoutput_fast._core.converters cimport (
     BYTES,
     FIXED,
@@ -17,7 +17,6 @@ from pgoutput_fast._core.converters cimport (
     Source,
     append_bits,
     append_nulls,
-    convert_column,
     give_column,
     give_nulls,
     has_only_nulls,
@@ -27,6 +26,7 @@ from pgoutput_fast._core.converters cimport (
     start_array,
 )
 from pgoutput_fast._core.kinds cimport COLUMN_BINARY, COLUMN_TEXT
+from pgoutput_fast._core.limits cimport BLOCK_BYTES, BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
 from pgoutput_fast._core.reasons cimport OK
 from pgoutput_fast._core.scan cimport Window
 from pgoutput_fast._core.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
@@ -41,18 +41,8 @@ import pyarrow as pa
 from pgoutput_fast.schema import relation_schema
 from pgoutput_fast.types import column_type_of
 
-# Rows of a block: its cells, their messages and what they become stay in L2. Not a power of two: the cells of a row lie
-# a block apart, and would all fall into the same few sets of the L1 cache.
-cdef int64_t BLOCK_ROWS = 520
-cdef int64_t BLOCK_BYTES = 1 << 22
-# Wide relations have shorter blocks, and so have those with arrays of composites, whose nulls are short on the wire.
-cdef int64_t BLOCK_CELLS = 1 << 17
+# Blocks with arrays of composites are at most so many times smaller than others.
 cdef int64_t WIDEST = 32
-# Offsets of strings and lists are int32. A numeric of few bytes can print as 147,456 characters; of all other cells the
-# bits of a bit string grow most, to eight times their bytes.
-cdef int64_t OFFSET_LIMIT = 0x7fffffff
-cdef int64_t LONGEST_NUMERIC = 147_460
-cdef int64_t GROWTH = 8
 
 # Values of `_change_type`, in the order of slice.pxd's codes.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
@@ -241,7 +231,7 @@ cdef class RelationRows:
                     self._reject_message(tags, w, scratch)
                     k += 1
                 worst = max(GROWTH * (block.bytes + block.rows), block.rows * LONGEST_NUMERIC)
-                if self.rows and self._largest() + worst > OFFSET_LIMIT:
+                if self.rows and self._largest() + worst > MAX_OFFSET:
                     return ROWS_FULL
                 progress = self.convert_block(tags, w, &block, scratch)
                 if progress == ROWS_DONE:
@@ -641,7 +631,7 @@ cdef class RelationRows:
                     child.data.append(<const char*> name, len(name))
                     child.reserve_offsets(1)[1] = <int32_t> child.data.size()
                     child.rows += 1
-                    if <int64_t> child.data.size() > OFFSET_LIMIT:
+                    if <int64_t> child.data.size() > MAX_OFFSET:
                         raise ValueError(
                             "a batch's lists of column names take more than 2 GiB: decode with smaller batch_rows"
                         )
@@ -651,21 +641,6 @@ cdef class RelationRows:
         column.append_validity(there.data(), <size_t> self.rows)
         give_column(column, out)
         return 0
-
-    def discard(self):
-        """Forgets the open batch and the finished ones."""
-        cdef size_t c
-        for c in range(self.columns.size()):
-            self.columns[c].rewind(Mark())
-        for c in range(7):
-            self.meta[c].rewind(Mark())
-        self.changes.set_size(0)
-        self.unchanged.clear()
-        self.unrepresentable.clear()
-        self.named_bytes = 0
-        self.rows = 0
-        self.torn = False
-        self.batches = []
 
     def take_batches(self):
         """The finished batches, the open one included; they are the caller's now."""

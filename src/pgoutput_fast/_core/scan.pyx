@@ -26,12 +26,10 @@ from pgoutput_fast._core.kinds cimport (
     MSG_TYPE,
     MSG_UPDATE,
 )
+from pgoutput_fast._core.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.wire cimport load32, prefetch
 
 import pyarrow as pa
-
-# MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
-cdef int64_t MAX_PAYLOAD = 0x3fffffff
 
 # Headers lie too far apart for the processor to guess: this many messages ahead they are asked for.
 cdef int64_t AHEAD = 64
@@ -213,8 +211,9 @@ cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages
 
 
 cdef object damaged_offsets(int64_t i):
-    """What to raise where an Arrow array's i-th value lies nowhere."""
-    return ValueError(f"payload {i}: the Arrow array's offsets are damaged: they run backwards or out of its data")
+    """What to raise where an Arrow array's i-th value lies nowhere; -1 if nobody knows which."""
+    place = f"payload {i}: " if i >= 0 else ""
+    return ValueError(f"{place}the Arrow array's offsets are damaged: they run backwards or out of its data")
 
 
 def scan(array, bint in_stream=False):

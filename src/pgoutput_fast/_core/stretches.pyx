@@ -4,13 +4,12 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.fields cimport EPOCH_SHIFT, LAST_TIMESTAMP
 from pgoutput_fast._core.kinds cimport MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_COMMIT, MSG_STREAM_START
+from pgoutput_fast._core.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.wire cimport load64, prefetch
 
 # Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
 cdef int64_t AHEAD = 64
-# MaxAllocSize of the server, 1 GiB - 1: no message it sends is longer.
-cdef int64_t MAX_PAYLOAD = 0x3fffffff
 
 # Whether a kind opens or closes something, or is unknown: asked for each message, so not by a call.
 cdef uint8_t[256] TURNS

@@ -19,6 +19,7 @@ from pgoutput_fast._core.fields cimport (
     start_fields,
 )
 from pgoutput_fast._core.kinds cimport MSG_MESSAGE, MSG_ORIGIN, MSG_RELATION, MSG_TYPE
+from pgoutput_fast._core.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.reasons cimport (
     BAD_COUNT,
     BAD_FLAGS,
@@ -335,7 +336,7 @@ cdef class Tagger(Transactions):
             elif flags & MALFORMED or cls == 0:
                 if w.length[i] == 0:
                     result = self.fail(w, i, EMPTY_PAYLOAD, 0)
-                elif w.length[i] > <uint32_t> 0x3fffffff:
+                elif w.length[i] > <uint32_t> MAX_PAYLOAD:
                     result = self.fail(w, i, PAYLOAD_TOO_LONG, 0)
                 elif cls == 0:
                     result = self.fail(w, i, _not_a_message(w.base + w.start[i], w.length[i]), 0)

@@ -25,6 +25,7 @@ from pgoutput_fast._core.kinds cimport (
     MSG_TRUNCATE,
     MSG_TYPE,
 )
+from pgoutput_fast._core.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.reasons cimport (
     EXPECTED_BEGIN,
     EXPECTED_BEGIN_PREPARE,
@@ -157,7 +158,7 @@ cdef class Transactions:
             self.state.lose_stretch(self.seq_of(i))
             self.forget_lookups()
         elif kind == MSG_RELATION:
-            if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> 0x3fffffff:
+            if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> MAX_PAYLOAD:
                 self.lose_relation(load32(p + header), w.subxid[i], self.seq_of(i))
             else:
                 self.state.lose_relations(self.seq_of(i))

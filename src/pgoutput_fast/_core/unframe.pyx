@@ -11,6 +11,7 @@ from pgoutput_fast._core.fields cimport (
     start_fields,
     wrong,
 )
+from pgoutput_fast._core.limits cimport MAX_OFFSET
 from pgoutput_fast._core.reasons cimport (
     BAD_FLAGS,
     COPY_DATA_HEADER,
@@ -27,7 +28,6 @@ import pyarrow as pa
 from pgoutput_fast._core.describe import Malformed
 
 cdef int64_t DATA_HEADER = 25
-cdef int64_t MOST_BINARY = 0x7fffffff
 
 
 cdef struct Frame:
@@ -134,7 +134,7 @@ def unframe_arrays(arrays):
     for frames in sources:
         count_frames(frames, before, counts)
         before += frames.count
-    cdef bint wide = counts.payload_bytes > MOST_BINARY
+    cdef bint wide = counts.payload_bytes > MAX_OFFSET
     cdef list buffers = []
     cdef int64_t* lsn = _int64_room(buffers, counts.data)
     cdef int64_t* wal_end = _int64_room(buffers, counts.data)

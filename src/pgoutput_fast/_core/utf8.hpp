@@ -7,19 +7,6 @@
 
 namespace pgo {
 
-inline bool is_ascii(const uint8_t* p, size_t n) noexcept {
-    uint64_t any = 0;
-    while (n >= 32) {
-        any |= load64_raw(p) | load64_raw(p + 8) | load64_raw(p + 16) | load64_raw(p + 24);
-        if (any & 0x8080808080808080ull) return false;
-        p += 32;
-        n -= 32;
-    }
-    for (; n >= 8; p += 8, n -= 8) any |= load64_raw(p);
-    for (; n; ++p, --n) any |= *p;
-    return !(any & 0x8080808080808080ull);
-}
-
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
     const uint8_t* end = p + n;

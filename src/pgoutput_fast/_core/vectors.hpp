@@ -1,4 +1,7 @@
 // Which vector loops this processor has. Fewer of them can be used: what is left must do the same, only slower.
+//
+// Of all extensions only `column` includes this, with the converters. Each shared object that did would have a level of its
+// own, for their symbols are hidden, and `use_vectors` would set one of them.
 #pragma once
 #include <cstdlib>
 #include <cstring>

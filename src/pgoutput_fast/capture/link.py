@@ -22,10 +22,10 @@ from pgoutput_fast._core.copydata import (
     TUPLES_OK,
     CopyData,
 )
+from pgoutput_fast.limits import RECEIVED_BYTES
 
 __all__ = ["CopyLink"]
 
-_MOST_BYTES = 1 << 22
 _LOOK_SECONDS = 0.2  # so often somebody who waits is asked whether to go on
 _GOOD = (COMMAND_OK, TUPLES_OK)
 
@@ -116,7 +116,7 @@ class CopyLink:
             raise self._lost()
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+            if self.take(RECEIVED_BYTES, min(left, _LOOK_SECONDS), 0) is None:
                 return True
         return False
 
@@ -130,7 +130,7 @@ class CopyLink:
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self.take(_MOST_BYTES, min(left, _LOOK_SECONDS), 0) is None:
+            if self.take(RECEIVED_BYTES, min(left, _LOOK_SECONDS), 0) is None:
                 return
 
     def _listen(self) -> None:

@@ -20,11 +20,11 @@ from pgoutput_fast.capture.slots import Slot, read_slots
 from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.limits import RECEIVED_BYTES
 from pgoutput_fast.lsn import format_lsn
 
 __all__ = ["Pull", "pull_into"]
 
-_BATCH_BYTES = 1 << 22
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
 # While a position is waited for that the server has not reached.
@@ -161,7 +161,7 @@ class Pull:
             try:
                 begun = link.begin(query, wanted)
                 while begun and wanted():
-                    chunk = link.take(_BATCH_BYTES, _READ_SECONDS, _FILL_SECONDS)
+                    chunk = link.take(RECEIVED_BYTES, _READ_SECONDS, _FILL_SECONDS)
                     if chunk is None:
                         complete = True
                         break

@@ -44,6 +44,7 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.capture.slots import Slot, create_slot, read_slots
 from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.limits import RECEIVED_BYTES
 from pgoutput_fast.lists import expect_list
 from pgoutput_fast.lsn import Lsn, format_lsn
 from pgoutput_fast.options import Options
@@ -54,7 +55,6 @@ __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-_BATCH_BYTES = 1 << 22
 _READ_SECONDS = 0.5
 # So long a server that is away is waited for.
 _RETRY_SECONDS = 300.0
@@ -293,7 +293,7 @@ class Capture:
             self._begin()
             while not stop.is_set():
                 wait = min(_READ_SECONDS, self._limits.seconds)
-                received = sender.read(_BATCH_BYTES, wait, ask=until_lsn is not None)
+                received = sender.read(RECEIVED_BYTES, wait, ask=until_lsn is not None)
                 if len(received.payloads):
                     self._patience = 1
                 while len(received.payloads) and not recorder.offer(received, 0.2):

@@ -18,6 +18,7 @@ from pgoutput_fast.decoder import decode_tagged
 from pgoutput_fast.fates import Fates, values_of
 from pgoutput_fast.held import Held
 from pgoutput_fast.kinds import CHANGES, OUTCOMES
+from pgoutput_fast.limits import PIECE_BYTES
 from pgoutput_fast.options import Options
 from pgoutput_fast.release import Releaser
 from pgoutput_fast.segment_names import Named, named_segments
@@ -28,9 +29,8 @@ from pgoutput_fast.state import StreamState
 
 __all__ = ["TypedFiles"]
 
-# About so many rows or bytes are decoded at a time.
+# About so many rows are decoded at a time.
 _PIECE_ROWS = 1 << 16
-_PIECE_BYTES = 1 << 25
 
 
 class TypedFiles:
@@ -118,7 +118,7 @@ class TypedFiles:
         self._versions |= {relation.version: relation for relation in found}
 
     def _releaser(self) -> Releaser:
-        return Releaser(self._held, self._spiller, self._options.memory_limit, _PIECE_ROWS, _PIECE_BYTES)
+        return Releaser(self._held, self._spiller, self._options.memory_limit, _PIECE_ROWS, PIECE_BYTES)
 
     # ---- a segment -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
 from pgoutput_fast.capture.snapshot_read import SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.capture.snapshot_tables import SnapshotTable, describe_tables
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.lsn import parse_lsn
 from pgoutput_fast.names import parse_qualified_name
 from pgoutput_fast.options import Options
@@ -42,10 +43,9 @@ _OPTIONS = (
     "mode", "dsn", "table", "publication", "slot", "snapshot", "consistent_lsn", "snapshot_seconds", "columns", "time",
     "partition_bytes", *_DECODING,
 )  # fmt: skip
-_PARTITION_BYTES = 1 << 26
 _HELD_SECONDS = 3600
-# What Spark takes best; and how many such batches wait in a task.
-_BATCH_ROWS, _BATCH_BYTES, _WAITING = 10_000, 1 << 26, 4
+# How many batches wait in a task.
+_WAITING = 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _asked(given: Mapping[str, str]) -> _Asked:
         raise ValueError(f"option table must be a qualified name, such as public.orders; not {table!r}")
     columns = tuple(listed("columns", given["columns"])) if "columns" in given else None
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
-    options = Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding)
+    options = Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding)
     if columns is not None:
         metadata = {field.name for field in metadata_fields(options.metadata_prefix)}
         options = replace(options, columns={table: [name for name in columns if name not in metadata]})
@@ -139,7 +139,7 @@ def _asked(given: Mapping[str, str]) -> _Asked:
         options,
         given.get("time", "string"),
         _number("snapshot_seconds", given.get("snapshot_seconds", str(_HELD_SECONDS))),
-        _number("partition_bytes", given.get("partition_bytes", str(_PARTITION_BYTES))),
+        _number("partition_bytes", given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
     )
 
 

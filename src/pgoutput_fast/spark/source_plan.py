@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.options import Options
 from pgoutput_fast.schema import metadata_fields
 from pgoutput_fast.segments import segment_catalog
@@ -44,9 +45,6 @@ STREAM_OPTIONS = (
     "capture",
 )
 _KNOWN = (*_OPTIONS, *STREAM_OPTIONS)
-_PARTITION_BYTES = 1 << 26
-# What Spark takes best.
-_BATCH_ROWS, _BATCH_BYTES = 10_000, 1 << 26
 _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 
@@ -116,7 +114,7 @@ def plan_source(
         known = _catalog(_found(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
         known,
-        Options(batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES, **decoding),
+        Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding),
         time,
         names,
     )
@@ -131,7 +129,7 @@ def plan_source(
         planner.options.metadata_prefix,
         # So that what is wrong is said as Options says it.
         Options(transactions=transactions).transactions == "committed",
-        _size(given.get("partition_bytes", str(_PARTITION_BYTES))),
+        _size(given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
     )
 
