@@ -162,6 +162,7 @@ def test_binary_never_agrees_of_a_type_that_nobody_knows() -> None:
         assert not column_type_of(Column("c", 20_001, -1, False, "public", name), Options()).binary_agrees(99)
 
 
+@pytest.mark.unsanitized
 def test_the_table_imports_nothing_of_the_package() -> None:
     code = """
 import importlib.util, sys
