@@ -1,4 +1,4 @@
-"""Summaries of stretches of a stream: made batch by batch, and one after the other put together."""
+"""Makes summaries of ranges of messages, batch by batch, and composes summaries of adjacent ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgoutput_fast.xids import XidSet
 
 __all__ = ["Summarizer", "compose", "summarize"]
 
-# Behind these no transaction is open, or they are an error.
+# Behind these messages no transaction is open, or the message is an error.
 _CLOSERS = b"CPEcApKr"
 _BOUNDARIES = b"BbS" + _CLOSERS
 _UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
@@ -36,39 +36,40 @@ class Summarizer:
         self._failed = False
         self._error: Message | None = None
         self._settled = False
-        self._session = False  # whether one started
-        self._session_starts = False  # with the next message
+        self._session = False  # whether a session started in the range
+        self._session_starts = False  # whether a session starts with the next message
         self._first: list[Message] = []
         self._said: dict[tuple[int, int], Message] = {}
         self._firsts: dict[tuple[int, int], dict[bytes, Message]] = {}
         self._begun = XidSet()
-        self._streamed: set[int] = set()  # that began as streams: what was prepared under them may still be
-        # By xid: streams that began here and are open, what was prepared here, and all that came under xids that may
-        # have been open or prepared before, without the streams that began under them here.
+        self._streamed: set[int] = set()  # see `Summary.streamed`
+        # All by xid. Open streams that began in the range; transactions that were prepared in the range; and
+        # all messages of xids that may have been open or prepared before the range, without streams that
+        # began under them in the range.
         self._streams: dict[int, Life] = {}
         self._prepared: dict[int, Life] = {}
         self._found: dict[int, Life] = {}
-        # What was kept of xids that were open before the stretch, and began again in it; and of those that were when
-        # the first session started.
+        # Both are messages by xid. `_past`: of xids that were open before the range and began again in it.
+        # `_ended`: of xids in `_found` when the first session of the range started.
         self._past: dict[int, list[Block | list[Message]]] = {}
         self._ended: dict[int, list[Block | list[Message]]] = {}
         self._mark: Message | None = None
         self._context = _UNKNOWN
-        self._opened: Message | None = None  # the B, b or S that is open
-        self._fields: Any = None  # its fields
-        self._origin: Message | None = None  # in B and b
-        self._block: Block | None = None  # in S
+        self._opened: Message | None = None  # the B, b or S of the open transaction or block
+        self._fields: Any = None  # the fields of `_opened`
+        self._origin: Message | None = None  # the Origin behind B or b
+        self._block: Block | None = None  # the block behind S
         self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
         self._lsns: _Lsns = ()
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
     def start_session(self) -> None:
-        """A new decoding session begins with the next message."""
+        """Notes that a new decoding session begins with the next message."""
         self._session_starts = True
 
     def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
-        """The next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
+        """Adds the next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
         base, self._count = self._count, self._count + len(payloads)
         if len(payloads) and self._session_starts:
             self._session_starts = False
@@ -92,13 +93,13 @@ class Summarizer:
                 self._take(each)
             elif not self._failed:
                 self._begin(each)
-        # Of others that began nothing else is known.
+        # Of the other xids that began, nothing else is known.
         until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
         self._begun.add(xids[:until])
         self._lsns = _largest(self._lsns, found["lsns"])
 
     def _named(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
-        """Xids whose beginnings must keep their place among the other messages."""
+        """The xids whose beginnings must keep their place among the other messages."""
         named = {*self._xids(), *self._past}
         for message in (each for _, each in events if isinstance(each, Message)):
             if message.payload[:1] and message.payload[0] in _BOUNDARIES:
@@ -107,11 +108,11 @@ class Summarizer:
         return named
 
     def _xids(self) -> set[int]:
-        """Of which something is known that an xid's beginning may change."""
+        """The xids whose new beginning may change what is known."""
         return {*self._streams, *self._prepared, *self._found, *self._streamed, *self._ended}
 
     def _hear_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
-        """LSNs of logical messages, read as outside of a stream block and as inside of one."""
+        """Adds LSNs of logical messages, read both as outside of a stream block and as inside of one."""
         if self._context == _UNKNOWN:
             before = self._lsns_before
             self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
@@ -119,7 +120,7 @@ class Summarizer:
             self._lsns = _largest(self._lsns, inside if self._context == _STREAMING else outside)
 
     def append(self, other: Summary) -> None:
-        """A stretch that was summarised elsewhere comes next."""
+        """Adds the summary of the next range."""
         base, self._count = self._count, self._count + other.count
         if other.count == 0 or self._failed:
             return
@@ -143,7 +144,7 @@ class Summarizer:
         self._failed = self._failed or other.failed
 
     def _fail(self, message: Message) -> None:
-        """Behind an error nothing counts."""
+        """Notes an error. Messages behind it do not count."""
         self._failed = True
         self._error = message
 
@@ -187,7 +188,7 @@ class Summarizer:
             self._hold(kind, oid, message)
 
     def _hold(self, kind: int, oid: int, message: Message) -> None:
-        """For all, unless something that was said later holds already."""
+        """Notes a message that holds for all transactions, unless there is a later one."""
         known = self._said.get((kind, oid))
         if known is None or known.seq < message.seq:
             self._said[kind, oid] = message
@@ -203,7 +204,7 @@ class Summarizer:
             self._origin = message
 
     def _take_session(self, mark: Message) -> None:
-        """Streams that are open, and an unfinished transaction, are void; what is prepared stays."""
+        """Starts a session: open streams and an unfinished transaction are void; what is prepared stays."""
         self._streams.clear()
         if not self._session:
             self._ended.update((xid, life.units) for xid, life in self._found.items())
@@ -217,22 +218,22 @@ class Summarizer:
         self._open(_OUTSIDE, None)
 
     def _has_begun(self, xid: int) -> bool:
-        """Whether no stream of before the stretch is open under an xid of which nothing is kept."""
+        """Whether an xid without kept messages has certainly no open stream from before the range."""
         return xid in self._begun or xid in self._past or xid in self._streamed
 
     def _begin(self, xid: int) -> None:
-        """An xid begins again: what was open or prepared under it is void."""
+        """Notes that an xid begins again. What was open or prepared under it is void."""
         self._streams.pop(xid, None)
         if not self._settle(xid) and xid not in self._past:
             self._begun.add([xid])
 
     def _settle(self, xid: int) -> bool:
-        """What was prepared under an xid is void, with all that was found. Whether that had to be noted."""
+        """Voids what was prepared under an xid, and what was found of it. Returns whether this had to be noted."""
         self._prepared.pop(xid, None)
         found = self._found.pop(xid, None)
         units = found.units if found is not None else []
         if units or (xid in self._ended and xid not in self._past):
-            # Its end has its place behind what is kept, and needs no ordinal of its own.
+            # Its end comes behind the kept messages and needs no ordinal of its own.
             last = units[-1] if units else self._ended[xid][-1]
             self._past[xid] = [*units, void(xid, place(last))]
             return True
@@ -243,7 +244,7 @@ class Summarizer:
         return False
 
     def _stream(self, xid: int) -> Life:
-        """A stream begins under an xid: what was streamed under it is void, what was prepared stays."""
+        """Notes that a stream begins under an xid. What was streamed under it is void; what was prepared stays."""
         found = self._found.get(xid)
         if found is not None and not found.left:
             found.keep(void_stream(xid, place(found.units[-1])))
@@ -264,7 +265,7 @@ class Summarizer:
         gid: bytes,
         first: bool,
     ) -> bool:
-        """False where it is an error for sure."""
+        """Takes a boundary message. Returns False if it is certainly an error."""
         if kind == "E":
             return self._close(_STREAMING)
         if kind == "C":
@@ -287,7 +288,7 @@ class Summarizer:
         elif xid in self._streams:
             self._go_on(kind, message, xid, subxid, end_lsn, gid)
         elif xid not in self._found and (self._has_begun(xid) or self._session):
-            return kind == "A"  # no stream is open that did not begin here
+            return kind == "A"  # no stream from before the range is open
         else:
             self._go_on_unknown(kind, message, xid, subxid)
         return True
@@ -311,7 +312,7 @@ class Summarizer:
         return self._close(_PREPARING)
 
     def _go_on_unknown(self, kind: str, message: Message, xid: int, subxid: int) -> None:
-        """Of a transaction that was open before the stretch, or is not known."""
+        """Takes a message of a transaction that was open before the range, or that is not known."""
         life = self._found.setdefault(xid, Life())
         if kind == "S":
             block = life.block if life.block is not None else life.open(message)
@@ -327,7 +328,7 @@ class Summarizer:
             life.keep([message])
 
     def _go_on(self, kind: str, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes) -> None:
-        """Of a stream that began in this stretch."""
+        """Takes a message of a stream that began in this range."""
         life = self._streams[xid]
         assert life.block is not None
         if kind == "S":
@@ -347,7 +348,7 @@ class Summarizer:
                 self._prepared[xid] = life
 
     def _end_prepared(self, xid: int, kind: str, message: Message, lsn: int, gid: bytes) -> None:
-        """A prepared transaction ends, and with it what was streamed of it a second time."""
+        """Takes the end of a prepared transaction. What was streamed of it a second time ends, too."""
         self._streams.pop(xid, None)
         known = self._prepared.get(xid)
         if known is not None and known.prepared is not None:
@@ -361,7 +362,7 @@ class Summarizer:
             life.keep([message])
 
     def _promote(self, life: Life) -> None:
-        """It is committed: what it said holds for all."""
+        """Notes a commit. The Relations and Types of the transaction now hold for all transactions."""
         for unit in life.units:
             for (kind, oid, _), message in all_of(unit.said, unit.firsts) if isinstance(unit, Block) else ():
                 self._hold(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
@@ -369,7 +370,7 @@ class Summarizer:
     # ---- what comes out --------------------------------------------------------------------------------------------
 
     def summary(self) -> Summary:
-        """Of all that was added."""
+        """The summary of everything that was added."""
         return Summary(
             self._count,
             self._failed,
@@ -378,7 +379,7 @@ class Summarizer:
             tuple(message for _, message in all_of(self._said, self._firsts)),
             tuple(self._begun.ranges()),
             tuple(self._body()) + (self._errors() if self._settled else ()),
-            # Batches tell of messages behind an error, too.
+            # A batch also gives LSNs of messages behind an error.
             ((), ()) if self._failed else self._lsns_before,
             () if self._failed else self._lsns,
             tuple(sorted(self._streamed)),
@@ -414,19 +415,19 @@ class Summarizer:
 
 
 def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
-    """Of both the largest that a summary keeps, each once, in ascending order."""
+    """The largest LSNs of both, as many as a summary keeps, without duplicates, in ascending order."""
     return tuple(sorted({*lsns, *more})[-LSNS_KEPT:]) if more else lsns
 
 
 def _bounded(payload: pa.Buffer) -> bytes:
-    """A message's bytes; of what is none of pgoutput's, as many as tell what it may be instead."""
+    """The bytes of a message. Of a message that pgoutput does not have, only as many as show what it may be."""
     if payload.size and payload[0] not in _BOUNDARIES + b"RYO" and payload.size > 65:
         payload = payload.slice(0, 64 + (payload.size & 1))
     return bytes(payload)
 
 
 def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tuple[int, int]]:
-    """Ranges that are apart and in order, without some xids."""
+    """The ranges without these xids. The ranges are in order and do not touch."""
     left = list(ranges)
     for xid in xids:
         at = bisect_right(left, (xid, 1 << 33)) - 1
@@ -437,7 +438,7 @@ def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tup
 
 
 def compose(*summaries: Summary) -> Summary:
-    """The summary of stretches that follow one another."""
+    """The summary of adjacent ranges, from the summaries of these ranges in order."""
     whole = Summarizer()
     for each in summaries:
         whole.append(each)
@@ -445,7 +446,7 @@ def compose(*summaries: Summary) -> Summary:
 
 
 def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None) -> Summary:
-    """The summary of a stretch.
+    """The summary of a range of messages.
 
     >>> from pgoutput_fast import StreamState
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
