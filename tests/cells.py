@@ -1,5 +1,4 @@
-"""Cells of every supported type: those that servers send, those without an Arrow form, and those that no server
-sends."""
+"""Cells of every supported type: from servers, without an Arrow form, and ones that no server sends."""
 
 from __future__ import annotations
 
