@@ -430,9 +430,9 @@ class Decoder:
             self.is_void(self.streams.pop(xid), frame.seq)
 
     def void_prepared(self, xid: int, frame: Frame) -> None:
-        """Voids a prepared transaction under this xid, because a whole transaction begins under the xid.
+        """Voids a prepared transaction under this xid, because a whole transaction takes its place.
 
-        A stream does not void it: a prepared transaction may be streamed again and then not prepared.
+        A stream that has not ended does not void it: the server may stream a prepared transaction again.
         """
         if xid in self.prepared:
             self.is_void(self.prepared.pop(xid), frame.seq)
