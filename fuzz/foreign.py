@@ -100,8 +100,7 @@ def payloads(rng: random.Random, source: list[bytes] = FIRST) -> Any:
 
 
 def damaged_view(rng: random.Random, array: pa.Array) -> pa.Array:
-    """Damages views. A view is 16 bytes: length, four bytes of the value, ordinal of a buffer, offset in the
-    buffer."""
+    """Damages views. A view is 16 bytes: length, four bytes of the value, ordinal of a buffer, offset in it."""
     parts = [None if each is None else each.to_pybytes() for each in array.buffers()]
     views = bytearray(parts[1])
     for _ in range(rng.randrange(3)):
