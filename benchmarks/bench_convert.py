@@ -26,6 +26,6 @@ def test_convert(benchmark: Any, name: str, form: str) -> None:
     check_convert(name, kind, CELLS)
     cells = kind.make(np.random.default_rng(SEED), CELLS)
     wire = cells.binary if form == "binary" else cells.text
-    # Twenty passes outweigh laying out the cells.
+    # Twenty passes make the cost of building the cells small.
     seconds = benchmark.pedantic(time_convert, (column_type(kind), wire, form == "binary", 20), rounds=3)
     benchmark.extra_info["ns per cell"] = sorted(seconds)[10] / CELLS * 1e9

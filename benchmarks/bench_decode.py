@@ -1,4 +1,4 @@
-"""Whole calls: `decode` of each corpus and of ten messages, beside the yardsticks on the same rows."""
+"""Whole calls: `decode` of each corpus and of ten messages, compared with the yardsticks on the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages 1 and 2, scan and tag, over whole corpora; `tag()`, which writes what they found; `unframe()` before them."""
+"""Stages 1 and 2, scan and tag, on whole corpora; `tag()`, which writes their results; and `unframe()`."""
 
 from __future__ import annotations
 

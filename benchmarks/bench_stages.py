@@ -1,4 +1,4 @@
-"""Stages 3 to 5, slice, convert and assemble, as they run in a decode; their times are in `extra_info`."""
+"""Stages 3 to 5, slice, convert and assemble, as they run in a decode. Their times are in `extra_info`."""
 
 from __future__ import annotations
 

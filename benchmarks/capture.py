@@ -1,8 +1,9 @@
-"""How fast a backlog is captured: `python -m benchmarks.capture`.
+"""Measures how fast a backlog is captured: `python -m benchmarks.capture`.
 
-One server, one backlog of wide rows, and a copy of its slot for each run: pg_recvlogical to /dev/null, psycopg2's own
-read loop, ours alone, and captures into segments through a walsender and through SQL. Runs are interleaved; before they
-are timed, the segments have been counted. At full scale the table in README.md is rewritten as well.
+There is one server, one backlog of wide rows, and a copy of its slot for each run. The runs are pg_recvlogical to
+/dev/null, psycopg2's own read loop, our read loop alone, and captures into segments through a walsender and through
+SQL. Runs are interleaved. Before the timing, the rows in the segments are counted. At full scale this also rewrites
+the table in README.md.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ FROM generate_series(%s, %s) g
 
 @dataclass(frozen=True)
 class Figure:
-    """What a run took.
+    """The cost of a run.
 
     Attributes:
-        wall: seconds.
-        cpu: seconds of the client, its threads and children.
+        wall: wall time in seconds.
+        cpu: CPU time in seconds of the client, with its threads and children.
     """
 
     wall: float
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(rows: int, rounds: int, only: Sequence[str] | None = None) -> tuple[int, dict[str, list[Figure]]]:
-    """(the server's version, what each run of each kind took).
+    """(the server's version, {kind of run: cost of each run}).
 
     Raises:
         AssertionError: if segments do not hold each row once.
@@ -152,7 +153,7 @@ class _Bench:
             task(slot)
             return Figure(time.perf_counter() - wall, _cpu() - cpu)
         finally:
-            # The server notices that a client is gone when it next writes to it.
+            # The server notices that its client is gone at its next write to it.
             for _ in range(200):
                 try:
                     drop_slot(self.dsn, slot)
@@ -161,7 +162,7 @@ class _Bench:
                     time.sleep(0.05)
 
     def captured_rows(self) -> int:
-        """How many inserts are in the last run's segments."""
+        """The number of inserts in the segments of the last run."""
         return sum(
             read_segment(each.path).column("kind").to_pylist().count(ord("I"))
             for each in list_segments(self._segments)
@@ -212,7 +213,7 @@ def _cpu() -> float:
 
 
 def section(rows: int, version: int, figures: dict[str, list[Figure]]) -> Section:
-    """The figures as a table; ratios are medians of the rounds'."""
+    """The figures as a table. Ratios are medians over the rounds."""
     table = Section(
         f"a backlog of {rows:,} wide rows from PostgreSQL {version}",
         ["", "wall s", "rows/s", "of pg_recvlogical", "CPU s", "CPU us/row", "CPU of psycopg2's"],

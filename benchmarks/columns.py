@@ -1,6 +1,6 @@
 """Columns of made-up values, with their cells as PostgreSQL writes them in text and in binary.
 
-Everything is formatted a column at a time, so that a corpus of millions of cells takes seconds.
+Values are formatted one column at a time, so that a corpus of millions of cells takes only seconds.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["TYPES", "Cells", "ColumnKind", "fixed_width", "join", "printed"]
 
 Rng = np.random.Generator
 
-# From PostgreSQL's epoch, 2000-01-01, to Unix's.
+# From Unix's epoch to PostgreSQL's epoch, 2000-01-01.
 EPOCH_DAYS = 10957
 EPOCH_MICROS = EPOCH_DAYS * 86_400_000_000
 
 
 @dataclass(frozen=True)
 class Cells:
-    """One column, three times, with the same nulls.
+    """One column in three forms, with the same nulls.
 
     Attributes:
-        values: what decoding must give.
-        text, binary: `pa.binary` arrays of the cells' bytes.
+        values: the expected result of decoding.
+        text, binary: `pa.binary` arrays with the bytes of the cells in each format.
     """
 
     values: pa.Array
@@ -38,7 +38,7 @@ class Cells:
     binary: pa.Array
 
     def with_nulls(self, rng: Rng, share: float) -> Cells:
-        """The same with about `share` of the cells null."""
+        """A copy in which about `share` of the cells are null."""
         null = pa.array(rng.random(len(self.values)) < share)
         return Cells(*(pc.if_else(null, pa.scalar(None, each.type), each) for each in self.arrays))
 
@@ -49,7 +49,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A type to make columns of: its oid and typmod, the maker of `n` cells, and what a server says of its types."""
+    """A type for columns: its oid and typmod, a function that makes `n` cells, and a server's types."""
 
     oid: int
     make: Callable[[Rng, int], Cells]
@@ -66,7 +66,7 @@ def fixed_width(matrix: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def join(*parts: Any) -> pa.Array:
-    """Bytes of the parts one behind the other, row by row; None counts as nothing."""
+    """Joins the bytes of the parts, row by row. A part that is None adds nothing."""
     return pc.binary_join_element_wise(
         *(pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts),
         pa.scalar(b"", pa.binary()),
@@ -80,7 +80,7 @@ def _big_endian(values: np.ndarray[Any, Any], code: str) -> pa.Array:
 
 
 def printed(values: pa.Array) -> pa.Array:
-    """Values as Arrow prints them, which for most types is as PostgreSQL does."""
+    """Values as Arrow prints them. For most types PostgreSQL prints the same."""
     return values.cast(pa.string()).cast(pa.binary())
 
 
@@ -123,7 +123,7 @@ def _float4(rng: Rng, n: int) -> Cells:
 def _numeric_parts(rng: Rng, n: int) -> tuple[pa.Array, pa.Array, pa.Array]:
     """numeric(12,2): the decimals, and their cells."""
     cents = _mixed(rng, n, 36)
-    words = np.stack([cents, cents >> 63], axis=1)  # as Arrow keeps a decimal: 128 bits, the low ones first
+    words = np.stack([cents, cents >> 63], axis=1)  # Arrow has a decimal as 128 bits, the low ones first
     values = pa.Array.from_buffers(pa.decimal128(12, 2), n, [None, pa.py_buffer(words)])
     whole, fraction = np.divmod(np.abs(cents), 100)
     groups = [whole // 10**8, whole // 10**4 % 10**4, whole % 10**4, fraction * 100]
@@ -165,12 +165,12 @@ def _date(rng: Rng, n: int) -> Cells:
 
 def _micros(rng: Rng, n: int, below: int) -> np.ndarray[Any, Any]:
     micros = rng.integers(0, below, n, dtype=np.int64)
-    # A few without a fraction, as date_trunc and hand-typed values have it.
+    # A few values have no fraction, as values from date_trunc or typed by hand.
     return np.where(rng.random(n) < 0.05, micros // 1_000_000 * 1_000_000, micros)
 
 
 def _without_zeros(values: pa.Array) -> pa.Array:
-    """PostgreSQL prints no zeros at a fraction's end, and no point before nothing."""
+    """Removes zeros at the end of a fraction, and a point at the end, as PostgreSQL does."""
     return pc.utf8_rtrim(pc.utf8_rtrim(values.cast(pa.string()), "0"), ".").cast(pa.binary())
 
 
@@ -255,7 +255,7 @@ def _as_cells(values: pa.Array) -> Cells:
 
 
 def _short_text(rng: Rng, n: int) -> Cells:
-    """A word or two, one in fifty with letters beyond ASCII."""
+    """One or two words. One in fifty cells has letters beyond ASCII."""
     words = _vocabulary(rng, 3000)
     plain = pc.binary_join_element_wise(
         pc.utf8_capitalize(words.take(pa.array(rng.integers(0, 3000, n)))),
@@ -268,7 +268,7 @@ def _short_text(rng: Rng, n: int) -> Cells:
 
 
 def _code(rng: Rng, n: int) -> Cells:
-    """Letters and digits as in order numbers, all ASCII."""
+    """Letters and digits as in order numbers, only ASCII."""
     letters = fixed_width(rng.integers(ord("A"), ord("Z") + 1, (n, 3)).astype(np.uint8))
     return _as_cells(join(letters, b"-", printed(pa.array(np.abs(_mixed(rng, n, 24))))).cast(pa.string()))
 
@@ -337,7 +337,7 @@ def _struct(**fields: pa.Array) -> pa.Array:
 
 
 def _range_of(bound: Callable[[Rng, int], Cells], quote: bytes = b"") -> Callable[[Rng, int], Cells]:
-    """Ranges with both bounds, the lower one included; where `quote` says so their text is quoted."""
+    """Ranges with both bounds, the lower one included. Their text has `quote` around each bound."""
 
     def make(rng: Rng, n: int) -> Cells:
         lower, upper = bound(rng, n), bound(rng, n)
@@ -373,7 +373,7 @@ def _point(rng: Rng, n: int) -> Cells:
 
 
 def _composite(rng: Rng, n: int) -> Cells:
-    """An int4, a short code, a numeric(12,2) and a timestamptz, which is what needs quotes."""
+    """Composites of an int4, a short code, a numeric(12,2) and a timestamptz, which needs quotes."""
     a, b, c, d = (
         make(rng, n) for make in (_integer(pa.int32(), ">i4", 31), _code, _numeric, _timestamp("UTC"))
     )

@@ -1,4 +1,4 @@
-"""The committed view beside the changes as sent: plain transactions, cut ones, and one large streamed one."""
+"""The committed view compared with the changes as sent: plain transactions, cut ones, and one large streamed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IN_MEMORY = pgo.Options(transactions="committed", memory_limit=1 << 40)
 
 
 def streamed(corpus: corpora.Corpus) -> pa.Array:
-    """The corpus as one streamed transaction: each of its transactions a block, each change with an xid."""
+    """The corpus as one streamed transaction: each of its transactions becomes a block, each change gets an xid."""
     payloads = corpus.payloads
     kinds = pc.binary_slice(payloads, 0, 1)
     changed = pc.binary_replace_slice(payloads, 1, 1, XID.to_bytes(4))
@@ -38,7 +38,7 @@ def streamed(corpus: corpora.Corpus) -> pa.Array:
 
 
 def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]:
-    """(what, ns of CPU per message, times the cost of the same as sent), for each case.
+    """(case, CPU ns per message, ratio to the cost of the same stream as sent) for each case.
 
     Raises:
         AssertionError: if both views do not give the same rows.
@@ -75,7 +75,7 @@ def rows(scale: float, rounds: int, seed: int) -> Iterator[tuple[str, str, str]]
 
 
 def _run(payloads: pa.Array, size: int, options: pgo.Options) -> int:
-    """How many rows come out."""
+    """The number of rows in the result."""
     if size >= len(payloads):
         return _count(pgo.decode(payloads, options=options))
     batches = (payloads.slice(at, size) for at in range(0, len(payloads), size))

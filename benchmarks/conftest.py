@@ -1,4 +1,4 @@
-"""Fixtures: the corpora, at the scale that PGOUTPUT_FAST_BENCH_SCALE says (a tenth by default)."""
+"""Fixtures: the corpora, at the scale in PGOUTPUT_FAST_BENCH_SCALE (a tenth by default)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCALE = float(os.environ.get("PGOUTPUT_FAST_BENCH_SCALE", "0.1"))
 
 @pytest.fixture(scope="session", params=list(corpora.FULL_MESSAGES))
 def corpus(request: pytest.FixtureRequest) -> corpora.Corpus:
-    """Each corpus in turn, after decoding it gave what it was made from."""
+    """Each corpus in turn. The fixture first checks that decoding gives the values that it was made from."""
     made = corpora.corpus(request.param, SCALE)
     corpora.check(made)
     return made

@@ -1,7 +1,7 @@
-"""Three streams of messages made from a seed, and what decoding them must give.
+"""Three streams of messages made from a seed, and the expected results of decoding them.
 
-`wide text` and `wide binary` hold the same inserts into a table of 16 mixed columns; `pgbench` is what
-pgbench's default script sends. A corpus is made once and kept in a cache directory as Arrow IPC.
+`wide text` and `wide binary` have the same inserts into a table of 16 mixed columns. `pgbench` has the messages
+of pgbench's default script. A corpus is made once and kept in a cache directory as Arrow IPC.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pgoutput_fast.encode import (
 __all__ = ["FULL_MESSAGES", "SEED", "WIDE_COLUMNS", "Corpus", "check", "corpus", "csv_of", "wide_cells"]
 
 SEED = 20_261_120
-# Counts in the names of cached files: to be raised when what is made changes.
+# Part of the names of cached files. Raise it when the made corpora change.
 FORMAT_VERSION = 1
 
 # name -> (type of columns.TYPES, share of nulls)
@@ -63,12 +63,12 @@ FULL_MESSAGES = {"wide text": 371_001, "wide binary": 371_001, "pgbench": 600_00
 
 @dataclass(frozen=True)
 class Corpus:
-    """A stream, and the truth about it.
+    """A stream and the expected result.
 
     Attributes:
-        name: as in FULL_MESSAGES.
+        name: a key of FULL_MESSAGES.
         payloads: the messages.
-        tables: qualified name -> the columns of its rows in the order in which they were sent.
+        tables: {qualified name: the rows as columns, in the order in which they were sent}.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Corpus:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the messages, without what Arrow adds."""
+        """Bytes of the messages, without Arrow's offsets."""
         return self.bytes.nbytes
 
     @property
     def bytes(self) -> np.ndarray[Any, Any]:
-        """The messages' bytes one behind the other, without a copy."""
+        """The bytes of all messages, without a copy."""
         _, offsets, data = self.payloads.buffers()
         ends = np.frombuffer(offsets, np.int32)[self.payloads.offset :]
         return np.frombuffer(data, np.uint8)[ends[0] : ends[len(self.payloads)]]
@@ -93,10 +93,10 @@ class Corpus:
 
 
 def corpus(name: str, scale: float = 1.0, seed: int = SEED) -> Corpus:
-    """The corpus of that name; `scale` is the share of its full size, in whole transactions and at least one.
+    """The corpus of this name. `scale` is the share of its full size, in whole transactions and at least one.
 
     Raises:
-        ValueError: for another name than those in FULL_MESSAGES.
+        ValueError: for a name that is not in FULL_MESSAGES.
     """
     if name not in FULL_MESSAGES:
         raise ValueError(f"name must be one of {', '.join(FULL_MESSAGES)}, not {name!r}")
@@ -110,10 +110,10 @@ def corpus(name: str, scale: float = 1.0, seed: int = SEED) -> Corpus:
 
 
 def check(corpus: Corpus) -> None:
-    """Decodes the corpus and compares every value with what was put in.
+    """Decodes the corpus and compares every value with the one that it was made from.
 
     Raises:
-        AssertionError: naming the table and column that differ.
+        AssertionError: if a value differs; the error text names the table and column.
     """
     out = pgo.decode(corpus.payloads)
     assert out.rejects.num_rows == 0
@@ -144,7 +144,7 @@ def _write(made: Corpus, directory: Path) -> None:
         try:
             whole.rename(directory)
         except OSError:
-            if not directory.exists():  # else another run was faster
+            if not directory.exists():  # otherwise another run made it first
                 raise
 
 
@@ -154,7 +154,7 @@ def _write_table(table: pa.Table, path: Path) -> None:
 
 
 def _read(path: Path) -> pa.Table:
-    # Into memory of our own: page faults of a mapped file would be billed to whoever reads it first.
+    # Read it into memory: the first reader of a mapped file would pay for its page faults.
     with pa.OSFile(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
 
@@ -163,13 +163,13 @@ def _read(path: Path) -> pa.Table:
 
 
 def _generator(seed: int, *path: object) -> np.random.Generator:
-    """Each column has a generator of its own, so that it does not change when another one does."""
+    """A generator. Each column has its own, so that its values do not change when another column changes."""
     digest = hashlib.sha256(repr((seed, path)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def _cell_parts(cells: pa.Array, format: bytes) -> list[pa.Array]:
-    """Of each cell its header (format and length, or `n`), and its value."""
+    """(header, value) of each cell. The header is format and length, or `n`."""
     header = np.empty(len(cells), [("format", "S1"), ("length", ">i4")])
     header["format"] = format
     header["length"] = pc.fill_null(pc.binary_length(cells), 0).to_numpy()
@@ -180,7 +180,7 @@ def _cell_parts(cells: pa.Array, format: bytes) -> list[pa.Array]:
 
 
 def _changes(tag: bytes, oid: int, columns: Sequence[pa.Array], format: bytes) -> pa.Array:
-    """A change with one new tuple for each row."""
+    """One change per row, with one new tuple."""
     head = tag + oid.to_bytes(4, "big") + b"N" + len(columns).to_bytes(2, "big")
     parts = [part for column in columns for part in _cell_parts(column, format)]
     return join(head, *parts)
@@ -208,7 +208,7 @@ def _specs(columns: dict[str, ColumnKind], key: str | None) -> tuple[ColumnSpec,
 
 
 def _ordered(sources: Sequence[pa.Array], order: np.ndarray[Any, Any]) -> pa.Array:
-    """The sources' messages, `order` numbering them through all sources."""
+    """The messages of all sources in this order. `order` has numbers that count through all sources."""
     return pa.concat_arrays(sources).take(pa.array(order))
 
 
@@ -243,7 +243,7 @@ def _wide(name: str, scale: float, seed: int) -> Corpus:
     relation = pa.array([encode_relation(RelationSpec(WIDE_OID, "public", "wide", specs))], pa.binary())
     count = len(rows) // WIDE_ROWS_PER_TRANSACTION
     begins, commits = _boundaries(count)
-    # Of the messages in `relation + begins + rows + commits`, a transaction's: begin, its rows, commit.
+    # The order of a transaction's messages in `relation + begins + rows + commits`: begin, its rows, commit.
     first_row, first_commit = 1 + count, 1 + count + len(rows)
     order = np.empty((count, WIDE_ROWS_PER_TRANSACTION + 2), np.int64)
     order[:, 0] = 1 + np.arange(count)
@@ -298,7 +298,7 @@ _PGBENCH: dict[str, tuple[int, dict[str, ColumnKind]]] = {
 
 
 def _pgbench(scale: float, seed: int) -> Corpus:
-    """The default script: B, three updates, an insert, C; before all of them pgbench's own truncate."""
+    """The default script: B, three updates, an insert, C. pgbench's own truncate comes before all of them."""
     count = _transactions(PGBENCH_TRANSACTIONS, scale)
     rng = _generator(seed, "pgbench")
 
@@ -326,7 +326,7 @@ def _pgbench(scale: float, seed: int) -> Corpus:
         streams.append(_changes(b"I" if name == "history" else b"U", oid, text, b"t"))
         truth[f"public.pgbench_{name}"] = pa.table(dict(zip(kinds, columns, strict=True)))
     begins, commits = _boundaries(count + 1)
-    # Once described, a relation is known; an ANALYZE of branches halfway has it sent again.
+    # A relation is described once. An ANALYZE of branches halfway makes the server send it again.
     order = np.stack([np.arange(count) + k * count for k in range(6)], axis=1).reshape(-1)
     body = _ordered([begins[1:], *streams, commits[1:]], order)
     half = count // 2 * 6 + 3

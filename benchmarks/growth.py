@@ -1,9 +1,9 @@
-"""What a message costs in streams that are long in one direction: `python -m benchmarks.growth`.
+"""The cost of a message in streams that are long in one direction: `python -m benchmarks.growth`.
 
-For each direction (messages, relations, columns, bytes of a cell, open transactions ...) the CPU time of a unit over
-the stream's length. It must not grow: a line in docs/growth.svg that goes on rising is a cost that is quadratic. Caches
-have their say: what no longer fits into them costs more, once. `--full` goes to 100 million messages, 10,000 relations
-and cells of 1 GB and rewrites the table in README.md and the chart.
+For each direction (messages, relations, columns, bytes of a cell, open transactions ...) this measures the CPU time
+per unit over the length of the stream. It must not grow: a line in docs/growth.svg that keeps rising shows a quadratic
+cost. Caches have an effect: a unit costs more once the data no longer fits into a cache. `--full` goes to 100 million
+messages, 10,000 relations and cells of 1 GB, and rewrites the table in README.md and the chart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GIGABYTE = 1_000_000_000
 
 @dataclass(frozen=True)
 class Curve:
-    """A direction: streams by length, those that are measured always and those that are in the full form only."""
+    """A direction: streams by length. Some are always measured, others only with `--full`."""
 
     make: Callable[[int], Shape]
     unit: str
@@ -53,7 +53,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Point:
-    """CPU nanoseconds a unit of one stream."""
+    """CPU nanoseconds per unit of one stream."""
 
     curve: str
     length: int
@@ -61,7 +61,7 @@ class Point:
 
 
 def _messages(count: int) -> Shape:
-    """pgbench's script that often, in calls of at most three million messages, one after the other."""
+    """pgbench's script `count` messages long, in calls of at most three million messages."""
     if count <= 3_000_000:
         return shapes.pgbench(count / 600_000)
     shape = shapes.pgbench(5)
@@ -139,7 +139,7 @@ CURVES: dict[str, Curve] = {
 
 
 def measure(curve: Curve, length: int) -> float:
-    """CPU nanoseconds a unit of its stream of that length; the best of some rounds, after one that does not count."""
+    """CPU nanoseconds per unit of the stream of this length: the best of some rounds, after a warm-up round."""
     shape = curve.make(length)
     seconds = []
     for _ in range(1 if shape.units > 20_000_000 and len(shape.calls) > 1 else ROUNDS + 1):
@@ -151,7 +151,7 @@ def measure(curve: Curve, length: int) -> float:
 
 
 def table(points: Sequence[Point]) -> str:
-    """The curves as Markdown: a row each, costs by length."""
+    """The curves as Markdown: one row per curve, costs by length."""
     lines = ["| | ns per | cost at length |", "| --- | --- | --- |"]
     for name, curve in CURVES.items():
         own = [f"{p.length:,}: {_figure(p.cost)}" for p in points if p.curve == name]
@@ -161,7 +161,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def chart(points: Sequence[Point]) -> str:
-    """Cost beside that of the curve's cheapest stream, over length, as SVG; both axes are logarithmic."""
+    """An SVG chart: the cost relative to the curve's cheapest stream, over the length. Both axes are logarithmic."""
     width, height, left, top, inner_w, inner_h = 900, 460, 60, 20, 460, 390
     longest = max(log10(p.length) for p in points) or 1
 

@@ -1,15 +1,15 @@
-"""Instructions that decoding takes, beside those it took when somebody looked last: `python -m benchmarks.guard`.
+"""Compares the instruction counts of decoding with recorded counts: `python -m benchmarks.guard`.
 
-valgrind's callgrind counts them, in one process of some twenty seconds. Unlike seconds they are the same on a busy
-machine, to half a percent. Two things are looked at:
+valgrind's callgrind counts the instructions, in one process of some twenty seconds. Unlike seconds, they are the same
+on a busy machine, to half a percent. This compares two things:
 
-- What a message of the benchmarks' corpora takes, beside guard.json, with the vector loops and with the portable ones.
-  That depends on the compiler, so each has figures of its own; where there are none, that is said and nothing compared.
-  valgrind knows no AVX-512, so the vector loops are those for AVX2.
-- What a unit takes in a stream that is long in one direction (relations, columns, open transactions ...), beside a
-  short one of the same run: it must be the same. That needs no figures and holds everywhere.
+- The instructions per message of the benchmarks' corpora with guard.json, with the vector loops and with the portable
+  loops. The counts depend on the compiler, so each compiler has its own figures. Without figures for a compiler, this
+  says so and compares nothing. valgrind has no AVX-512, so the vector loops are those for AVX2.
+- The instructions per unit of a stream that is long in one direction (relations, columns, open transactions ...) with
+  those of a short stream in the same run. They must be equal. This needs no figures and works everywhere.
 
-`--update` writes down what it takes now.
+`--update` records the current counts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FIGURES = Path(__file__).with_name("guard.json")
 TOLERANCE = 0.03
 CORPORA = {"wide text": 0.012, "wide binary": 0.012, "pgbench": 0.02}
 
-# Name -> the streams, short and long, and how much more a unit may take in the long one: what each relation, column or
-# call takes once counts there, too.
+# {name: (short stream, long stream, allowed ratio)}. The ratio is above 1, because the long stream also has the
+# one-time costs of each relation, column or call.
 FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], float]] = {
     "messages": (lambda: shapes.pgbench(0.01), lambda: shapes.pgbench(0.04), 1.05),
     "relations known": (
@@ -46,7 +46,7 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
         lambda: shapes.one_of_many(1000, 20, 10),
         1.05,
     ),
-    # As many rows each, in one window each: a second one would have a task more for each relation.
+    # Both have the same number of rows, in one window: a second window would add one task per relation.
     "rows of relations": (
         lambda: shapes.relations(20, 2_000, 2_000),
         lambda: shapes.relations(160, 16_000, 16_000),
@@ -79,7 +79,7 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; 1 if something takes more than it may."""
+    """Runs the command. Returns 1 if a count is too high."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.guard",
         description=__doc__,
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
-    """What takes more instructions than it is known to take, a line each; names that are not known are passed over."""
+    """One line for each name with more instructions than the recorded count. Names without a count are skipped."""
     return [
         f"{name}: {counted[name]} instructions a message, {counted[name] / before - 1:+.1%}: it took {before}. "
         "If that is meant, run this with --update"
@@ -122,7 +122,7 @@ def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
 
 
 def uneven(flat: dict[str, tuple[float, float]]) -> list[str]:
-    """What takes more per unit in a long stream than in a short one, a line each."""
+    """One line for each name with more instructions per unit in the long stream than in the short one."""
     return [
         f"{name}: {long} instructions a unit in a long stream, {short} in a short one: it grows faster than its input"
         for name, (short, long) in flat.items()
@@ -131,11 +131,11 @@ def uneven(flat: dict[str, tuple[float, float]]) -> list[str]:
 
 
 def count() -> tuple[str, dict[str, int], dict[str, tuple[float, float]]]:
-    """What the figures are of; instructions a message by corpus; instructions a unit of a short and a long stream."""
+    """(compiler and platform, instructions per message by corpus, instructions per unit of short and long streams)."""
     for name in CORPORA:
-        corpora.corpus(name, CORPORA[name])  # made here, if it is not there, and not in slow motion
+        corpora.corpus(name, CORPORA[name])  # cached now: under valgrind this is slow
     with tempfile.TemporaryDirectory() as directory:
-        # Whenever the process asks for the load average, callgrind writes down what was counted since the last time.
+        # At each call of getloadavg, callgrind writes the counts since the last call.
         command = ["valgrind", "--tool=callgrind", "--dump-before=getloadavg"]
         command += [
             f"--callgrind-out-file={directory}/out",
@@ -168,7 +168,7 @@ def _total(dump: Path) -> int:
 
 
 def _compiler() -> str:
-    """Which compiler built the core: it leaves its name there."""
+    """The compiler that built the core. Its name is in the binary."""
     found = re.search(
         rb"(GCC): \([^)]*\) ([0-9.]+)|(clang) version ([0-9.]+)", Path(column.__file__).read_bytes()
     )
@@ -176,10 +176,10 @@ def _compiler() -> str:
 
 
 def _run() -> None:
-    """Decodes everything, once uncounted and once between two marks, in a process that valgrind runs."""
+    """Decodes everything, once as a warm-up and once between two marks, in a process under valgrind."""
     for level in ("portable", "avx2"):
         if column.use_vectors(level) != level:
-            continue  # this processor has none
+            continue  # this processor has no vector loops
         for name, scale in CORPORA.items():
             payloads = corpora.corpus(name, scale).payloads
             _counted(

@@ -1,12 +1,15 @@
-"""What decoding takes in memory beside its input and output: `python -m benchmarks.memory`.
+"""Measures the memory of decoding beside its input and output: `python -m benchmarks.memory`.
 
-Each case is measured in a process of its own: the input is there, the peak of the resident set is set back, one
-`decode` runs, and the peak is read. `beyond` is what that is above the resident set before it (which has the input) and
-the output: the bytes of the results' buffers, but for columns that are null throughout, whose memory is never touched;
-and what Arrow takes for as many batches with as many columns, however few rows they have (`objects`: measured, by
-reading each result's first row from Arrow's own format). It must not be more than BOUND, however much is decoded, and
-RELATION for each relation version that has rows: what a decoder knows of it, and what its small buffers, growing side
-by side, leave between them in the allocator.
+Each case runs in its own process. The input is made, the peak of the resident set is reset, one `decode` runs, and the
+peak is read. From this peak these parts are subtracted:
+
+- the resident set before the call, which has the input;
+- the output: the bytes of the results' buffers, except columns of nulls only, whose memory is never touched;
+- `objects`: Arrow's own memory for as many batches with as many columns, however few rows they have. It is measured:
+  the first row of each result is read from Arrow's own format.
+
+The rest is `beyond`. It must not be more than BOUND, however much is decoded, plus RELATION for each relation version
+with rows: the decoder's data on the version, and the gaps that its small growing buffers leave in the allocator.
 
 `--update` rewrites the table in README.md.
 """
@@ -67,7 +70,7 @@ CASES: dict[str, Callable[[], pa.Array]] = {
 
 @dataclass(frozen=True)
 class Taken:
-    """Bytes."""
+    """Memory of a case, in bytes."""
 
     input: int
     output: int
@@ -86,7 +89,7 @@ class Taken:
 
 
 def measure(name: str, threads: int = 1) -> Taken:
-    """One case, in a process of its own.
+    """Measures one case in its own process.
 
     Raises:
         RuntimeError: if that process fails.
@@ -101,8 +104,8 @@ def measure(name: str, threads: int = 1) -> Taken:
 def _run(name: str, threads: int) -> Taken:
     payloads = CASES[name]()
     options = pgo.Options(threads=threads)
-    pgo.decode(payloads[:1], options=options)  # what is imported and made once
-    _give_back()  # what making the input left behind would be taken again, and not be seen
+    pgo.decode(payloads[:1], options=options)  # imports, and objects that are made once
+    _give_back()  # else the call would use freed memory of the input, which is not measured
     before = _forget_peak()
     out = pgo.decode(payloads, options=options)
     peak, left = _peak() - before, _resident() - before
@@ -115,14 +118,14 @@ def _run(name: str, threads: int) -> Taken:
 
 
 def _give_back() -> None:
-    """What is free goes back to the kernel."""
+    """Returns free memory to the kernel."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def _objects(changes: Sequence[pgo.Change]) -> int:
-    """What Arrow's objects take for batches like these beside their data; one schema for each relation version."""
+    """Memory of Arrow's objects for such batches without their data, with one schema per relation version."""
     schemas: dict[int, pa.Schema] = {}
 
     def again(change: pgo.Change) -> pa.RecordBatch:
@@ -131,7 +134,7 @@ def _objects(changes: Sequence[pgo.Change]) -> int:
             schemas[version] = pa.schema(list(schema), metadata=schema.metadata)
         return pa.ipc.read_record_batch(change.batch.slice(0, 1).serialize(), schemas[version])
 
-    first = [again(change) for change in changes[:1]]  # with what is made once
+    first = [again(change) for change in changes[:1]]  # this also makes the objects that are made once
     schemas.clear()
     before = _in_use()
     made = [again(change) for change in changes]
@@ -139,7 +142,7 @@ def _objects(changes: Sequence[pgo.Change]) -> int:
 
 
 class _Arena(ctypes.Structure):
-    """What glibc's mallinfo2 tells."""
+    """The result of glibc's mallinfo2."""
 
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -148,7 +151,7 @@ class _Arena(ctypes.Structure):
 
 
 def _in_use() -> int:
-    """What was taken from malloc and not given back. Data of Arrow's own arrays come from elsewhere."""
+    """Bytes that were allocated with malloc and not freed. Arrow's own arrays use another allocator."""
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _Arena
     arena = libc.mallinfo2()
@@ -175,7 +178,7 @@ def _peak() -> int:
 
 
 def _forget_peak() -> int:
-    """Sets the peak back to what is resident now, and returns that."""
+    """Resets the peak to the current resident set, and returns its size."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -185,7 +188,7 @@ def _forget_peak() -> int:
 
 
 def _whole(shape: shapes.Shape) -> pa.Array:
-    """What is to be known, and all calls, as one array."""
+    """The payloads of `known` and of all calls, as one array."""
     return pa.concat_arrays([pa.array(shape.known, shape.calls[0].type), *shape.calls])
 
 
@@ -204,7 +207,7 @@ def section(taken: dict[tuple[str, int], Taken]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 if a case takes more than it may."""
+    """Runs the command. Returns 1 if a case takes too much memory."""
     parser = argparse.ArgumentParser("python -m benchmarks.memory", description=__doc__.split("\n\n")[0])
     parser.add_argument("cases", nargs="*", help="substrings of cases' names; all if not given")
     parser.add_argument("--threads", type=int, help="with so many only, instead of with 1 and with 2")

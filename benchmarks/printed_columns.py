@@ -1,4 +1,4 @@
-"""Columns of the types that are printed: each draws its cells from a pool of values in both formats."""
+"""Columns of the types that become text. Each column takes its cells from a pool of values in both formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _pooled(
 
 
 def _below(rng: Rng, bits: int) -> int:
-    """Of any length up to so many bits."""
+    """A random integer of any length up to `bits` bits."""
     return int(rng.integers(0, 2**63)) >> int(rng.integers(63 - bits, 63))
 
 

@@ -1,6 +1,6 @@
-"""Runs everything and prints the figures: `python -m benchmarks`. What is timed has been compared before.
+"""Runs all benchmarks and prints the figures: `python -m benchmarks`. Results are compared before anything is timed.
 
-At full scale the table in README.md is rewritten as well.
+At full scale this also rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     """All sections as Markdown.
 
     Raises:
-        AssertionError: if outputs that must be equal are not; nothing has been timed then.
+        AssertionError: if outputs that must be equal differ. Then nothing was timed.
     """
     for name in corpora.FULL_MESSAGES:
         corpora.check(corpora.corpus(name, scale, seed))
@@ -116,7 +116,7 @@ def decode_section(name: str, scale: float, rounds: int, seed: int) -> Section:
         tasks["pyarrow CSV reader"] = yardsticks.csv_reader(data, truth)
         yardsticks.check_csv(tasks["pyarrow CSV reader"](), truth, cells)
         del cells
-        # A tenth of the rows is enough for what takes seconds.
+        # Slow tasks take seconds, so they get only a tenth of the rows.
         tenth = corpus.payloads.slice(0, len(corpus.payloads) // 10).to_pylist()
         schema = truth.schema
         yardsticks.check_python(yardsticks.parse_wide_text(tenth, schema), truth.slice(0, _rows_of(tenth)))
@@ -161,7 +161,7 @@ def _rows_of(messages: Sequence[bytes]) -> int:
 
 
 def check_stages(corpus: corpora.Corpus) -> None:
-    """AssertionError unless the stages with a clock between them give what decoding gives."""
+    """Asserts that the separately timed stages give the same result as decoding."""
     out = pgo.decode(corpus.payloads)
     _, staged = time_stages(corpus.payloads, pgo.Options())
     for name in corpus.tables:
@@ -173,7 +173,7 @@ def check_stages(corpus: corpora.Corpus) -> None:
 
 
 def committed_section(scale: float, rounds: int, seed: int) -> Section:
-    """The committed view beside the changes as sent."""
+    """The committed view compared with the changes as sent."""
     return Section(
         "committed view", ["", "ns/message", "of as sent"], list(committed.rows(scale, rounds, seed))
     )
@@ -183,12 +183,12 @@ def committed_section(scale: float, rounds: int, seed: int) -> Section:
 
 
 def column_type(kind: ColumnKind) -> ColumnType:
-    """How such a column is decoded."""
+    """The decoder's type for columns of this kind."""
     return column_type_of(catalog.Column("c", kind.oid, kind.typmod), pgo.Options(), kind.types)
 
 
 def check_convert(name: str, kind: ColumnKind, n: int) -> None:
-    """AssertionError unless both formats of such cells convert to the values they were made from."""
+    """Asserts that cells in both formats convert to the values that they were made from."""
     cells = kind.make(np.random.default_rng(corpora.SEED), n)
     for binary, wire in ((False, cells.text), (True, cells.binary)):
         array, issues = convert(column_type(kind), wire.to_pylist(), binary)
@@ -216,7 +216,7 @@ def convert_section(n: int, rounds: int) -> Section:
 
 
 def small_call_section(rounds: int, calls: int = 300) -> Section:
-    """Microseconds of a call with ten messages: Python objects, not bytes, are what it costs."""
+    """Microseconds of a call with ten messages. Its cost comes from Python objects, not from bytes."""
     corpus = corpora.corpus("wide text", 0.002)
     messages = corpus.payloads.to_pylist()
     first, later = messages[:SMALL_CALL_MESSAGES], messages[SMALL_CALL_MESSAGES : 2 * SMALL_CALL_MESSAGES]
@@ -256,7 +256,7 @@ def small_call_section(rounds: int, calls: int = 300) -> Section:
 
 
 def machine() -> str:
-    """What this runs on."""
+    """A text about this machine."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -275,7 +275,7 @@ def machine() -> str:
 
 
 def rewrite(readme: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Replaces what stands between two markers."""
+    """Replaces the text between two markers."""
     before, _, rest = readme.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
     readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")

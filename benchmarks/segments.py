@@ -1,9 +1,10 @@
-"""What a segment costs a capture that knows much: `python -m benchmarks.segments`.
+"""The cost of a segment for a capture that knows many relations: `python -m benchmarks.segments`.
 
-CPU time of a segment of one row, read back and durable, over the number of relation versions that the stream knows; and
-of a night's segments over a year in which each night creates tables, fills and drops them. It must not grow: what a
-footer has no room for lies beside it. `--full` goes to 20,000 tables of 100 columns, 100,000 relation versions and 365
-nights, and rewrites the table in README.md and docs/segments.svg.
+This measures the CPU time of a segment with one row, read back and durable, over the number of relation versions that
+the stream knows. It also measures the CPU time of a night's segments over a year, in which each night creates tables,
+fills them and drops them. The times must not grow: what is too large for a footer lies in files beside the segment.
+`--full` goes to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights, and rewrites the table in
+README.md and docs/segments.svg.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TABLES_A_NIGHT, SESSION_NIGHTS = 50, 30
 
 @dataclass(frozen=True)
 class Curve:
-    """A direction: lengths that are measured always, and those that are in the full form only."""
+    """A direction: lengths that are always measured, and lengths that are measured only with `--full`."""
 
     measure: Callable[[Sequence[int]], Iterator[tuple[int, float]]]
     bounded: Sequence[int]
@@ -47,7 +48,7 @@ class Curve:
 
 
 class _Capture:
-    """A recorder that is given transactions, one a segment."""
+    """A recorder that gets transactions and writes one segment for each."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._writer, self._lsn = recorder, Writer(), 0
@@ -97,7 +98,7 @@ def _known(columns: int) -> Callable[[Sequence[int]], Iterator[tuple[int, float]
 
 
 def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """A night's cost, the cheapest of the five up to each."""
+    """(night, its cost): the lowest cost of the five nights up to this one."""
     with tempfile.TemporaryDirectory() as directory:
         costs: list[float] = []
         while len(costs) < max(lengths):
@@ -124,7 +125,7 @@ def measure(curve: Curve, lengths: Sequence[int]) -> Iterator[tuple[int, float]]
 
 
 def table(points: Sequence[Point]) -> str:
-    """The curves as Markdown: a row each, CPU milliseconds of a segment by length."""
+    """The curves as Markdown: one row per curve, CPU milliseconds of a segment by length."""
     lines = ["| | CPU ms of a segment at |", "| --- | --- |"]
     for name in dict.fromkeys(point.curve for point in points):
         own = [f"{p.length:,}: {p.cost / 1e6:.1f}" for p in points if p.curve == name]

@@ -1,7 +1,7 @@
 """Streams that are long in one direction only: messages, relations, columns, bytes of a cell, open transactions.
 
-What decoding one of them costs, per unit, must not depend on how long it is. `guard` counts instructions of small ones,
-`growth` takes the time of large ones, `memory` their bytes.
+The cost of decoding, per unit, must not depend on the length. `guard` counts the instructions of small streams,
+`growth` measures the time of large streams, and `memory` measures their memory.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ BEGIN, COMMIT = encode_begin(100, 0, 7), encode_commit(100, 148, 0)
 
 @dataclass(frozen=True)
 class Shape:
-    """Calls to be decoded, as often as one likes.
+    """Calls that can be decoded any number of times.
 
     Attributes:
-        known: what a decoder has to have decoded before.
+        known: payloads that the decoder must decode before.
         calls: the payloads of each call.
-        units: how many messages, cells, bytes or calls that is: what the cost is divided by.
-        options: of the decoder, if none are given.
+        units: number of messages, cells, bytes or calls; the cost is divided by it.
+        options: the decoder's default options.
         tags: whether the calls are tagged, and not decoded.
-        table: what is asked for of what each call gives.
+        table: the table to make from the result of each call.
     """
 
     known: list[bytes]
@@ -78,7 +78,7 @@ class Shape:
     table: str | None = None
 
     def ready(self, options: pgo.Options | None = None) -> Callable[[], None]:
-        """Decodes all calls, on a decoder that knows what it must."""
+        """A function that decodes all calls, with a decoder that has already decoded `known`."""
         if self.tags:
             native = NativeDecoder(pgo.Options())
             native.tag([_array(self.known)], None, None)
@@ -104,7 +104,7 @@ def relations(count: int, messages: int, messages_per_call: int) -> Shape:
 
 
 def one_of_many(count: int, calls: int, messages_per_call: int) -> Shape:
-    """Small calls with rows of one relation, while `count` are known. Units: messages."""
+    """Small calls with rows of one relation, while `count` relations are known. Units: messages."""
     small = relations(1, messages_per_call, messages_per_call).calls
     return Shape([BEGIN, *(_relation(k) for k in range(count))], small * calls, calls * messages_per_call)
 
@@ -118,7 +118,7 @@ def columns(count: int, rows: int) -> Shape:
 
 
 def arrays(count: int, rows: int, elements: int) -> Shape:
-    """Rows of `count` relations in turn, each with two arrays of so many integers. Units: elements."""
+    """Rows of `count` relations in turn, each with two arrays of `elements` integers. Units: elements."""
     spec = (ColumnSpec("a", INT4_ARRAY), ColumnSpec("b", INT4_ARRAY))
     known = [encode_relation(RelationSpec(FIRST_OID + k, "public", f"t{k}", spec)) for k in range(count)]
     array = "{" + ",".join(str(k) for k in range(elements)) + "}"
@@ -127,7 +127,7 @@ def arrays(count: int, rows: int, elements: int) -> Shape:
 
 
 def nulls(count: int, rows: int) -> Shape:
-    """Rows of a relation with `count` texts of which one in ten is not null, another in each row. Units: cells."""
+    """Rows of a relation with `count` texts. In each row another tenth of them is not null. Units: cells."""
     spec = tuple(ColumnSpec(f"c{k}", TEXT) for k in range(count))
     relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
     inserts = [
@@ -154,7 +154,7 @@ def long_cell(length: int, rows: int, kind: str = "text") -> Shape:
 
 
 def transactions(messages: int, rows_per_transaction: int) -> Shape:
-    """Transactions of so many rows each, in one call. Units: messages."""
+    """Transactions with `rows_per_transaction` rows each, in one call. Units: messages."""
     one = [BEGIN, *[encode_insert(FIRST_OID, ["1", "some text"])] * rows_per_transaction, COMMIT]
     times = max(1, messages // len(one))
     return Shape([BEGIN, _relation(0), COMMIT], [_array(one * times)], len(one) * times)
@@ -167,7 +167,7 @@ def pgbench(scale: float) -> Shape:
 
 
 def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
-    """Calls with a block of one streamed transaction each, while `count` are open. Units: messages."""
+    """Calls with a block of one streamed transaction each, while `count` streams are open. Units: messages."""
     insert = [encode_insert(FIRST_OID, ["1", "some text"], xid=xid) for xid in range(1000, 1000 + count)]
     known = [BEGIN, _relation(0), COMMIT]
     for k in range(count):
@@ -180,7 +180,7 @@ def open_streams(count: int, calls: int, rows_per_call: int) -> Shape:
 
 
 def open_prepared(count: int, calls: int, rows_per_call: int) -> Shape:
-    """Calls with a transaction each, while `count` are prepared. Units: messages."""
+    """Calls with one transaction each, while `count` transactions are prepared. Units: messages."""
     known = [BEGIN, _relation(0), COMMIT]
     for k in range(count):
         prepared = (100, 148, 0, 1_000_000 + k, f"gid {k}")
@@ -190,7 +190,7 @@ def open_prepared(count: int, calls: int, rows_per_call: int) -> Shape:
 
 
 def first_seen(count: int) -> Shape:
-    """Calls of ten messages, of which one describes a relation that is new, and one is a row of it. Units: messages."""
+    """Calls of ten messages. One describes a new relation, and one is a row of this relation. Units: messages."""
     filler = [encode_insert(FIRST_OID, ["1", "some text"])] * 8
     calls = [
         _array([_relation(k), encode_insert(FIRST_OID + k, ["1", "some text"]), *filler])
@@ -200,7 +200,7 @@ def first_seen(count: int) -> Shape:
 
 
 def versions(count: int) -> Shape:
-    """A row of each of many versions of a relation, which rename a column, as one table. Units: versions."""
+    """One table with a row of each of many versions of a relation. Each version renames a column. Units: versions."""
     messages = []
     for k in range(count):
         columns = ColumnSpec("id", INT4, key=True), ColumnSpec(f"c{k}", TEXT)
@@ -229,7 +229,7 @@ def subtransactions_with_relations(count: int) -> Shape:
 
 
 def namesakes(count: int) -> Shape:
-    """As many transactions are prepared under one name, and then committed. Units: messages."""
+    """`count` transactions are prepared under one name, and then committed. Units: messages."""
     messages = []
     for k in range(count):
         messages += [
@@ -240,7 +240,7 @@ def namesakes(count: int) -> Shape:
 
 
 def damaged(count: int) -> Shape:
-    """`count` bad boundaries while as many relations are described and streams open, in quarantine. Units: messages."""
+    """`count` bad boundaries in quarantine, with `count` relations known and `count` streams open. Units: messages."""
     known = [BEGIN, *map(_relation, range(count)), COMMIT]
     for k in range(count):
         known += [encode_stream_start(1000 + k, True), encode_stream_stop()]
@@ -249,14 +249,14 @@ def damaged(count: int) -> Shape:
 
 
 def tagged_truncate(relations: int, truncates: int) -> Shape:
-    """Truncates of as many relations each, which are tagged. Units: rows."""
+    """Tags `truncates` Truncates of `relations` relations each. Units: rows."""
     known = [BEGIN, *map(_relation, range(relations))]
     message = encode_truncate(range(FIRST_OID, FIRST_OID + relations))
     return Shape(known, [_array([message] * truncates)], relations * truncates, tags=True)
 
 
 def resent(relations: int, messages: int) -> Shape:
-    """Every row after a Relation that is known already. Units: messages."""
+    """Each row comes behind a Relation message that is already known. Units: messages."""
     pairs = [
         each
         for k in range(relations)

@@ -1,9 +1,9 @@
-"""A snapshot's rows per second of the client's CPU, beside ADBC's driver for PostgreSQL, to the same Arrow types.
+"""Rows per CPU second of the client: a snapshot, and ADBC's driver for PostgreSQL with the same Arrow types.
 
     python -m benchmarks.snapshot [rows]
 
-Both read one table of 16 columns from an embedded server, over the same connection settings, in turns; before that
-their values are compared. Needs `adbc-driver-postgresql`.
+Both read one table of 16 columns from an embedded server, in turns, with the same connection settings. Before that,
+their values are compared. This needs `adbc-driver-postgresql`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def read_ours(reader: SnapshotReader, snapshot: Snapshot) -> pa.Table:
-    """All of the table, metadata columns included."""
+    """The whole table, with metadata columns."""
     batches: list[pa.RecordBatch] = []
     for each in snapshot.ranges("public.orders"):
         reader.read(snapshot.tables["public.orders"], each, batches.append)
@@ -54,7 +54,7 @@ def read_adbc(connection: Any) -> pa.Table:
 
 
 def same(ours: pa.Table, theirs: pa.Table) -> None:
-    """The same values in the same types, but for a name that ADBC gives to strings that were numeric."""
+    """Asserts that values and types are equal, except for ADBC's name for strings of numeric values."""
     ours, theirs = ours.select(COLUMNS).sort_by("id"), theirs.sort_by("id")
     for name in COLUMNS:
         kind = theirs.schema.field(name).type
@@ -66,7 +66,7 @@ def same(ours: pa.Table, theirs: pa.Table) -> None:
 
 
 def measure(rows: int, rounds: int) -> dict[str, Measured]:
-    """CPU seconds of this process for reading `rows` rows, both ways.
+    """CPU seconds of this process to read `rows` rows, with each of both readers.
 
     Raises:
         LookupError: if no server can be run here.

@@ -1,9 +1,9 @@
-"""Wide rows on Spark: `changes` and the data source beside functions that hand their batches on as they are.
+"""Wide rows on Spark: `changes` and the data source, compared with functions that pass their batches on unchanged.
 
     python -m benchmarks.spark
 
-One session with two cores; each query goes to the noop sink. Wall time is what users wait for; CPU time, of the JVM and
-of its Python workers, says more on a machine that others use as well. At full size the table in README.md is rewritten.
+One session has two cores. Each query goes to the noop sink. Wall time is what users wait for. CPU time, of the JVM and
+its Python workers, is more reliable on a shared machine. At full size this rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAYLOADS, ROWS = "identity, payloads alone", "identity, tagged payloads"
 
 
 def wide_segments(directory: Path, times: int, scale: float = 1.0) -> tuple[int, int]:
-    """Writes the wide text corpus so many times over, as one stream in as many segments; (rows, bytes of payloads)."""
+    """Writes the wide text corpus `times` times, as one stream, one segment each. Returns (rows, payload bytes)."""
     corpus = corpora.corpus("wide text", scale)
     state = None
     for _ in range(times):
@@ -44,7 +44,7 @@ def wide_segments(directory: Path, times: int, scale: float = 1.0) -> tuple[int,
 
 
 def session() -> Any:
-    """A local Spark on two cores, with the settings that Spark comes with, but for sockets that cannot stall."""
+    """A local Spark on two cores with default settings, except for sockets that cannot stall."""
     from pyspark.sql import SparkSession
 
     from pgoutput_fast.demo.java import spark_environment
@@ -57,7 +57,7 @@ def session() -> Any:
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Over loopback TCP two full buffers can bring both sides to a stop for minutes.
+        # With loopback TCP, two full buffers can block both sides for minutes.
         .config("spark.python.unix.domain.socket.enabled", True)
         .config("spark.driver.memory", "4g")
         .config("spark.sql.session.timeZone", "UTC")
@@ -68,7 +68,7 @@ def session() -> Any:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds that the processes below this one have used: the JVM and the Python workers that it forked."""
+    """CPU seconds of the child processes: the JVM and the Python workers that it forked."""
     tick = os.sysconf("SC_CLK_TCK")
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
@@ -77,7 +77,7 @@ def cpu_seconds() -> float:
             continue
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it has ended in between
+        except OSError:  # the process has ended meanwhile
             continue
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         used[int(entry.name)] = sum(map(int, fields[11:15])) / tick
@@ -90,12 +90,12 @@ def cpu_seconds() -> float:
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The way there and back, and nothing else."""
+    """Passes batches on unchanged: this measures only the transport."""
     yield from batches
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
-    """The DataFrames that are compared, by name."""
+    """{name: function that makes a DataFrame} of the compared queries."""
     from pgoutput_fast import spark as pgspark
 
     wal = spark.read.parquet(str(directory))
@@ -132,7 +132,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
             query().write.format("noop").mode("overwrite").save()
             if number:
                 walls[label].append(time.perf_counter() - started)
-                # Workers that ended and were nobody's to wait for would make it less than nothing.
+                # Workers that have ended, and that no process waited for, could make the difference negative.
                 cpus[label].append(max(cpu_seconds() - used, 1e-9))
     found = Section(
         f"Spark: {rows:,} rows, {nbytes / 1e9:.2f} GB of payloads",

@@ -1,10 +1,10 @@
-"""How the cost on Spark grows with the input: 1, 4, 16 and 64 times the same stream on two cores.
+"""Measures how the cost on Spark grows with the input: 1, 4, 16 and 64 times the same stream on two cores.
 
     python -m benchmarks.spark_curve
 
-For each size: wall and CPU time to the noop sink, bytes that were shuffled, tasks, and the most memory that a Python
-worker had. At full size the figures in docs/cluster.md and docs/curve.svg are rewritten. The largest input takes some
-3 GB in the temporary directory.
+For each size this measures wall and CPU time to the noop sink, shuffled bytes, tasks, and the peak memory of a Python
+worker. At full size this rewrites the figures in docs/cluster.md and docs/curve.svg. The largest input takes some 3 GB
+in the temporary directory.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Point:
     """One query over one size.
 
     Attributes:
-        query: its name.
-        times: how often the stream was repeated.
-        nbytes: of payloads.
-        seconds: wall time.
-        cpu: seconds, of the JVM and its Python workers.
-        worker: the most resident memory that one Python worker had, in bytes.
+        query: name of the query.
+        times: number of repetitions of the stream.
+        nbytes: bytes of the payloads.
+        seconds: wall time in seconds.
+        cpu: CPU time in seconds of the JVM and its Python workers.
+        worker: peak of the resident memory of one Python worker, in bytes.
         shuffled: bytes that tasks wrote for other tasks.
-        tasks: how many there were.
+        tasks: number of tasks.
     """
 
     query: str
@@ -83,7 +83,7 @@ class WorkerMemory:
                     if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
                         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
                         self.most = max(self.most, pages * page)
-                except OSError:  # it has ended in between
+                except OSError:  # the process has ended meanwhile
                     continue
 
 
@@ -99,7 +99,7 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+    """{name: function that makes a DataFrame} of the measured queries."""
     from pgoutput_fast import spark as pgspark
 
     wal = spark.read.parquet(str(directory))
@@ -112,7 +112,7 @@ def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:
 
 
 def measure(spark: Any, directory: Path, times: int, nbytes: int) -> list[Point]:
-    """Each query once over the segments of a directory; planning counts."""
+    """Runs each query once over the segments of a directory. The times include planning."""
     found = []
     for name, query in queries(spark, directory).items():
         group, used, started = str(uuid.uuid4()), cpu_seconds(), time.perf_counter()
@@ -126,10 +126,10 @@ def measure(spark: Any, directory: Path, times: int, nbytes: int) -> list[Point]
 
 
 def _stages(spark: Any, group: str) -> tuple[int, int]:
-    """(bytes that were shuffled, tasks) of a job group."""
+    """(shuffled bytes, tasks) of a job group."""
     context = spark.sparkContext
     context._jsc.clearJobGroup()
-    # The listener that counts runs behind.
+    # The counting listener is asynchronous.
     context._jsc.sc().listenerBus().waitUntilEmpty()
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -171,7 +171,7 @@ def table(points: Sequence[Point]) -> Section:
 
 
 def on_paper(points: Sequence[Point], terabytes: int = 100, cores: int = 400) -> str:
-    """What so many TB of payloads cost, if each GB costs what it did in the largest input."""
+    """A text on the cost of `terabytes` TB of payloads, if each GB costs as much as in the largest input."""
     found = Section(
         f"{terabytes} TB on paper",
         ["query", "CPU s per GB", "core hours", f"on {cores} cores"],
@@ -193,7 +193,7 @@ def on_paper(points: Sequence[Point], terabytes: int = 100, cores: int = 400) ->
 
 
 def chart(points: Sequence[Point]) -> str:
-    """Wall time over input as SVG, both in powers of four; a line through 1x that grows with the input is dashed."""
+    """Wall time over input size as SVG, both in powers of four. A dashed line through 1x shows linear growth."""
     names = list(dict.fromkeys(p.query for p in points))
     sizes = sorted({p.nbytes for p in points})
     low, high = min(p.seconds for p in points), max(p.seconds for p in points)

@@ -1,8 +1,8 @@
-"""What tagging untagged payloads on Spark costs: `python -m benchmarks.spark_tag`.
+"""The cost of tagging payloads on Spark: `python -m benchmarks.spark_tag`.
 
-Beside an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink, in rounds that are
-interleaved. `tag` is called anew each time: both passes are in its time, and the look at the order before them. What is
-timed has been compared before: the tags of the corpus with those that `pgo.tag` gives.
+It is compared with an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink, in
+interleaved rounds. Each round calls `tag` again, so its time includes both passes, and the check of the order before
+them. Before the timing, the tags of the corpus are compared with those of `pgo.tag`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
-    """`ordered`: files in a row; `shuffled`: as many files, rows in any order over all of them."""
+    """Writes `ordered`, files in stream order, and `shuffled`, as many files with the rows in random order."""
     many, files = len(payloads) * copies, FILES_PER_COPY * copies
     whole = pa.table({"seq": np.arange(many), "payload": pa.chunked_array([payloads] * copies)})
     order = np.random.default_rng(seed).permutation(many)
@@ -67,7 +67,7 @@ def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
 
 
 class session:  # noqa: N801
-    """A Spark on two cores, for the length of a `with` block."""
+    """A Spark on two cores, during a `with` block."""
 
     def __init__(self, directory: Path) -> None:
         os.environ.update(spark_environment())
@@ -79,7 +79,7 @@ class session:  # noqa: N801
             .config("spark.ui.showConsoleProgress", False)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            # Over loopback TCP two full buffers can bring both sides to a stop for minutes.
+            # With loopback TCP, two full buffers can block both sides for minutes.
             .config("spark.python.unix.domain.socket.enabled", True)
             .config("spark.driver.memory", "4g")
             .config("spark.local.dir", str(directory / "local"))
@@ -103,10 +103,10 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def measure(spark: Any, directory: Path, payloads: pa.Array, copies: int, rounds: int) -> dict[str, Any]:
-    """Wall seconds, and how often the identity fits in: medians of the rounds' ratios.
+    """Wall seconds, and the ratio to the identity's time, as medians of the rounds' ratios.
 
     Raises:
-        AssertionError: if tags are not those that `pgo.tag` gives.
+        AssertionError: if the tags differ from those of `pgo.tag`.
     """
     frames = {name: spark.read.parquet(str(directory / name)) for name in ("ordered", "shuffled")}
     schema = frames["ordered"].schema

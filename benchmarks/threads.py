@@ -1,4 +1,4 @@
-"""Decoding on several threads beside decoding on one, by the clock on the wall."""
+"""Decoding on several threads compared with one thread, in wall time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER = ["", "threads", "wall ms", "speed beside one", "CPU beside one"]
 
 
 def rows(scale: float, rounds: int, seed: int) -> Iterator[list[str]]:
-    """A row per corpus and number of threads: two, and as many as there are cores."""
+    """One row per corpus and number of threads. The numbers are two and the number of cores."""
     for name in corpora.FULL_MESSAGES:
         payloads = corpora.corpus(name, scale, seed).payloads
         one = pgo.decode(payloads)

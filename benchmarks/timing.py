@@ -1,4 +1,4 @@
-"""Medians of interleaved rounds: what is compared ran at the same time, on the same noisy machine."""
+"""Medians of interleaved rounds: the compared tasks run in turns, under the same load of the machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 __all__ = ["Measured", "interleaved"]
 
-# What a task costs: nothing (then the call is timed) or {part: CPU seconds} if it has a clock of its own.
+# A task either has its call timed, and its result is dropped, or it measures itself and returns {part: CPU seconds}.
 Task = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """CPU seconds of each round, in the rounds' order."""
+    """CPU seconds of each round, in order."""
 
     rounds: list[float]
 
@@ -26,19 +26,19 @@ class Measured:
         return statistics.median(self.rounds)
 
     def speed_beside(self, other: Measured) -> float:
-        """How much faster than `other` this was: the median of the rounds' ratios."""
+        """The speed relative to `other`: the median of the rounds' ratios."""
         return statistics.median(b / a for a, b in zip(self.rounds, other.rounds, strict=True))
 
 
 def interleaved(
     tasks: Mapping[str, Task], timed: Mapping[str, Callable[[], Mapping[str, float]]], rounds: int
 ) -> dict[str, Measured]:
-    """Runs every task once per round, after one round that does not count.
+    """Runs every task once per round, after a warm-up round.
 
     Args:
-        tasks: by name; the process's CPU time over the call is taken, and what it returns is dropped.
-        timed: tasks that return CPU seconds by name themselves.
-        rounds: how many count.
+        tasks: {name: task}. The CPU time of the process during the call counts; the result is dropped.
+        timed: {name: task} of tasks that return {name: CPU seconds} themselves.
+        rounds: number of rounds that count.
     """
     spent: dict[str, list[float]] = {}
     gc.collect()

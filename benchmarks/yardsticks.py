@@ -1,4 +1,4 @@
-"""What decoding is measured against: memcpy, pyarrow's CSV reader and a few lines of Python."""
+"""The yardsticks for decoding: memcpy, pyarrow's CSV reader and a few lines of Python."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = [
 
 
 def memcpy(corpus: Corpus) -> Callable[[], None]:
-    """Copies the corpus's bytes to memory that is there already."""
+    """Copies the corpus's bytes to memory that is already mapped."""
     source = corpus.bytes
     target = np.empty_like(source)
-    target[:] = 1  # faults its pages in
+    target[:] = 1  # maps its pages
     return lambda: np.copyto(target, source)
 
 
 def memcpy_to_new(corpus: Corpus) -> Callable[[], object]:
-    """Copies the corpus's bytes to memory that the kernel has to give first, as a decoder's first output is."""
+    """Copies the corpus's bytes to memory that the kernel must map first, as for a decoder's first output."""
     source = corpus.bytes
     return lambda: np.copy(source)
 
 
 def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:
-    """Reads the wide table's rows on one thread, into their types wherever the reader can do that."""
+    """Reads the wide table's rows on one thread, into their types if the reader has them."""
     types = {field.name: field.type for field in truth.schema}
-    types["data"] = pa.string()  # the one thing it cannot: bytea's hexadecimal digits
+    types["data"] = pa.string()  # the only type that it cannot read: bytea's hexadecimal digits
     read = csv.ReadOptions(use_threads=False, column_names=truth.column_names)
     convert = csv.ConvertOptions(
         column_types=types,
@@ -54,14 +54,14 @@ def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:
 
 
 def check_csv(table: pa.Table, truth: pa.Table, cells: dict[str, Cells]) -> None:
-    """AssertionError unless the reader made of its CSV what decoding makes of the messages."""
+    """Asserts that the CSV reader gives the same values as decoding."""
     for name in truth.column_names:
         wanted = pa.chunked_array([cells[name].text.cast(pa.string())]) if name == "data" else truth[name]
         assert table[name].equals(wanted), f"column {name} read from CSV differs"
 
 
 def parse_wide_text(messages: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """What one writes first: loops over messages and cells, then pyarrow's casts. For this table only."""
+    """A simple decoder: loops over messages and cells, then pyarrow's casts. For this table only."""
     columns: list[list[bytes | None]] = [[] for _ in schema]
     for message in messages:
         if message[0] != 73:  # I
@@ -79,7 +79,7 @@ def parse_wide_text(messages: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def table_of_text(columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) -> pa.Table:
-    """Cells as PostgreSQL writes them in text, to their columns' types."""
+    """Converts cells in PostgreSQL's text format to their columns' types."""
     arrays: list[Any] = []
     for field, column in zip(schema, columns, strict=True):
         if pa.types.is_binary(field.type):
@@ -92,6 +92,6 @@ def table_of_text(columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) 
 
 
 def check_python(table: pa.Table, truth: pa.Table) -> None:
-    """AssertionError unless the few lines of Python give what decoding gives."""
+    """Asserts that the few lines of Python give the same values as decoding."""
     for name in truth.column_names:
         assert table[name].equals(truth[name]), f"column {name} parsed in Python differs"

@@ -1,4 +1,4 @@
-"""What the fuzzer tries: random streams and captured ones, damaged. Everything about a case follows from its seed."""
+"""The fuzzer's cases: random and captured streams, damaged. The seed of a case determines all of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from streams import RandomChoices, Stream, damage, make_stream
 
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
-CHANGES = b"IUDTM"  # a damaged one is rejected alone: there can be many in one stream
+CHANGES = b"IUDTM"  # a damaged change is rejected alone, so one stream can have many
 EDGES = [
     b"\0",
     b"\1",
@@ -26,7 +26,7 @@ EDGES = [
 
 @dataclass
 class Case:
-    """A stream, where calls end in it, the options to decode it with, and how many of its messages were mutated."""
+    """A stream, the places where calls end, the decoder's options, and the number of mutated messages."""
 
     stream: Stream
     cuts: list[int]
@@ -35,7 +35,7 @@ class Case:
 
 
 def read_fixture(path: Path) -> list[tuple[int, bytes]]:
-    """(position, payload) per line; what is behind a # is a comment."""
+    """(position, payload) of each line. Text behind a # is a comment."""
     lines = (
         line.split() for line in path.read_text(encoding="utf-8").splitlines() if line[:1] not in ("", "#")
     )
@@ -55,7 +55,7 @@ def make_case(seed: int, sources: list[list[tuple[int, bytes]]]) -> Case:
 
 
 def generated_case(seed: int) -> Case:
-    """A small stream that the encoder made, with values that no server sends, its order disturbed as well."""
+    """A small stream from the encoder, with values that no server sends, and in a disturbed order."""
     choices = RandomChoices(seed)
     stream = make_stream(choices, 1 + choices.below(14), malformed=choices.below(3) == 0)
     mutated = 0
@@ -72,7 +72,7 @@ def generated_case(seed: int) -> Case:
 
 
 def raising_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> Case:
-    """A captured stream with one to four messages mutated; decoding it may raise."""
+    """A captured stream with one to four mutated messages. Decoding may raise."""
     source = rng.choice(sources)
     payloads = [data for _, data in source]
     places = rng.sample(range(len(payloads)), rng.randint(1, min(4, len(payloads))))
@@ -88,9 +88,9 @@ def raising_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> 
 
 
 def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> Case:
-    """Captured and generated streams one after the other; behind each change come mutations of it.
+    """Captured and generated streams one after the other. Mutations of a change come behind it.
 
-    The captured ones are what servers send, the generated ones hold every type that the encoder can write.
+    The captured streams are from servers. The generated streams have every type that the encoder can write.
     """
     boundaries = rng.choice([0.0, 0.003, 0.003, 0.03])
     variants = rng.choice([3, 10, 30])
@@ -107,7 +107,7 @@ def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]])
             change = data[:1] in (b"I", b"U", b"D", b"T", b"M")
             damaged = not change and rng.random() < boundaries
             more = [mutate(rng, data, others, keep_tag=True) for _ in range(variants if change else damaged)]
-            # A damaged change stands beside the sound one, a damaged boundary in its place.
+            # A damaged change is added to the valid one. A damaged boundary replaces the valid one.
             batch = [data, *more] if change else more or [data]
             payloads += batch
             lsns += [lsn] * len(batch)
@@ -131,7 +131,7 @@ def some_cuts(rng: random.Random, count: int) -> list[int]:
 
 
 def mutate(rng: random.Random, data: bytes, others: list[bytes], *, keep_tag: bool = False) -> bytes:
-    """The message with one to three damages; with `keep_tag` nearly always of the same kind."""
+    """The message with one to three kinds of damage. With `keep_tag` its kind nearly always stays the same."""
     first = 1 if keep_tag and rng.random() < 0.999 else 0
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         data = damaged_once(rng, data, others, min(first, len(data)))
@@ -154,7 +154,7 @@ def damaged_once(rng: random.Random, data: bytes, others: list[bytes], first: in
     if way == 8:
         edge = rng.choice(EDGES)
         return data[:at] + edge + data[at + len(edge) :]
-    if way == 9:  # a kind of cell, where one may stand
+    if way == 9:  # changes the kind of a cell, if one may stand here
         return data[:at] + bytes([rng.choice(b"nutbNKO")]) + data[at + 1 :]
     if way == 10:
         return data[:at] + rng.choice(others)[at:]

@@ -1,4 +1,4 @@
-"""COPY streams, damaged: what a snapshot's reader says of them against a slow reader and the decoder of changes."""
+"""Damaged COPY streams: compares a snapshot's reader with a slow reader and with the decoder of changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from copying import check_mutated
 
 
 def copies_failure(rng: random.Random) -> tuple[int, str | None]:
-    """(mutated streams tried, what is wrong or None)."""
+    """(number of mutated streams, the problem or None)."""
     for tried in range(10):
         cells = rng.choices([*EVERY.values()], k=rng.choice([0, 1, 2, 5, 20]))
         try:

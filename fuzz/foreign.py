@@ -1,11 +1,11 @@
-"""Fuzzes what comes from somewhere else: Arrow arrays that say more than there is, and states that somebody edited.
+"""Fuzzes data from outside: Arrow arrays that claim more data than their buffers have, and edited states.
 
     python fuzz/foreign.py --seconds 60 --seed 1
     python fuzz/foreign.py --cases 1 --seed 4711
 
-Each case must end with a result or with an error that says what is wrong: a ValueError, for arguments a TypeError, for
-states a SpillError. It may not kill the process or keep it for long: cases run in a process of their own, which says
-which one it begins.
+Each case must end with a result, or with an error that names the problem: a ValueError, for arguments also a
+TypeError, for states also a SpillError. It must not kill the process or take long. Cases run in a process of their
+own, which prints each case that it begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EDGES: list[Any] = [
 
 
 def stream() -> tuple[list[bytes], list[bytes]]:
-    """A stream up to where much is open, and what comes after."""
+    """(the first part of a stream, up to a place with many open transactions; the rest)."""
     writer = Writer()
     first = writer.begin(7, 100, 0)
     first += writer.change(T, "insert", new=["1", "one"]) + writer.change(U, "insert", new=["1", None])
@@ -90,7 +90,7 @@ HELD = held_state()
 
 
 def payloads(rng: random.Random, source: list[bytes] = FIRST) -> Any:
-    """Payloads as some Arrow data, damaged."""
+    """Payloads as damaged Arrow data of some type."""
     kind = rng.choice([pa.binary(), pa.large_binary(), pa.binary_view()])
     array = pa.array([b"before", *source], kind)[1:] if rng.random() < 0.5 else pa.array(source, kind)
     array = damaged_view(rng, array) if kind == pa.binary_view() else damaged(rng, array)
@@ -100,7 +100,7 @@ def payloads(rng: random.Random, source: list[bytes] = FIRST) -> Any:
 
 
 def damaged_view(rng: random.Random, array: pa.Array) -> pa.Array:
-    """Views are sixteen bytes each: a length, and four bytes of the value, a buffer's ordinal, an offset in that."""
+    """Damages views. A view is 16 bytes: length, four bytes of the value, ordinal of a buffer, offset in it."""
     parts = [None if each is None else each.to_pybytes() for each in array.buffers()]
     views = bytearray(parts[1])
     for _ in range(rng.randrange(3)):
@@ -165,7 +165,7 @@ def decode_outcomes(rng: random.Random) -> None:
 
 
 def decode_file(rng: random.Random) -> None:
-    """A tagged batch in a file, some bytes of which are others."""
+    """Decodes a tagged batch from a file with some changed bytes."""
     batch = read(flipped(rng, written(TAGGED)))
     if batch is not None:
         options = pgo.Options(transactions=rng.choice(["as_sent", "committed"]))
@@ -187,7 +187,7 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 
 
 def read(data: bytes) -> pa.RecordBatch | None:
-    """What Arrow reads of it. What Arrow itself refuses is nothing to us."""
+    """The batch that Arrow reads from the bytes; None if Arrow itself refuses them."""
     try:
         return pa.ipc.open_stream(data).read_next_batch()
     except (pa.ArrowException, OSError, ValueError, StopIteration, MemoryError):
@@ -198,7 +198,7 @@ def read(data: bytes) -> pa.RecordBatch | None:
 
 
 def edited(rng: random.Random, document: Any) -> Any:
-    """The document with one to three values of it changed."""
+    """The document with one to three changed values."""
     document = json.loads(json.dumps(document))
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         edit(rng, document)
@@ -253,7 +253,7 @@ WAYS: list[tuple[Callable[[random.Random], None], int]] = [
 
 
 def run(seed: int) -> str | None:
-    """What is wrong with a case, None if nothing is."""
+    """The problem of a case, None if there is none."""
     rng = random.Random(seed)
     way = rng.choices([way for way, _ in WAYS], [weight for _, weight in WAYS])[0]
     allowed = (ValueError, pgo.SpillError) if way in (use_state, use_catalog) else (ValueError, TypeError)
@@ -281,7 +281,7 @@ def child(seed: int, cases: int) -> int:
 
 
 def tried(seed: int, cases: int) -> str | None:
-    """What went wrong with some cases in a process of their own, None if nothing did."""
+    """Runs some cases in a process of their own. Returns the problem, None if there is none."""
     command = [
         sys.executable,
         "-X",

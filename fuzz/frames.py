@@ -1,4 +1,4 @@
-"""Walsender frames, damaged: what `unframe` says of them against what the slow reader says."""
+"""Damaged walsender frames: compares `unframe` with the slow reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reference_frames import FrameError, unframe
 
 
 def frames_failure(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> tuple[int, str | None]:
-    """(mutated frames tried, what is wrong or None)."""
+    """(number of mutated frames, the problem or None)."""
     source = rng.choice(sources)
     frames = [b"w" + struct.pack(">QQq", lsn, lsn + 1, rng.randrange(1 << 50)) + data for lsn, data in source]
     for _ in range(rng.randrange(4)):
@@ -27,7 +27,7 @@ def frames_failure(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -
         damaged = list(frames)
         places = rng.sample(range(len(frames)), rng.choice([0, 1, 1, 1, 2]))
         for at in places:
-            # Most damage to the header, where it matters.
+            # Most damage goes to the header, where it has an effect.
             head = damaged[at][:26]
             damaged[at] = mutate(rng, head, frames, keep_tag=rng.random() < 0.8) + damaged[at][26:]
         tried += len(places)

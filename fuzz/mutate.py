@@ -1,10 +1,10 @@
-"""Fuzzes the decoder against the reference decoder: random and captured streams, damaged, cut into calls in any way.
+"""Fuzzes the decoder against the reference decoder, with damaged random and captured streams, cut into random calls.
 
     python fuzz/mutate.py --seconds 60 --seed 1
     python fuzz/mutate.py --replay fuzz/failures/seed-1.txt
 
-Says how many mutated messages it has tried. A stream that fails is made as small as it will go and saved, with the
-seed and the options that it needs, under --save.
+Prints the number of mutated messages. A stream that fails is made as small as possible, and saved under --save with
+its seed and options.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALLER_SECONDS = 60
 
 
 def failure(case: Case, seed: int) -> str | None:
-    """What is wrong with a case, None if nothing is."""
+    """The problem of a case, None if there is none."""
     options = case.options | {"threads": 1 + seed % 3, "batch_rows": (2, 7, 16_384)[seed % 5 % 3]}
     before = use_windows((3, 50, 16_384)[seed % 7 % 3])
     try:
@@ -47,7 +47,7 @@ def failure(case: Case, seed: int) -> str | None:
 
 
 def smaller(case: Case, seed: int) -> Case:
-    """Leaves out messages, many at first, as long as it still fails."""
+    """A smaller case that still fails. Removes messages, many at a time first."""
     end = time.monotonic() + SMALLER_SECONDS
     size = max(1, len(case.stream.payloads) // 2)
     while size:

@@ -1,10 +1,10 @@
-"""One streamed transaction of many rows through the committed view, within bounded memory.
+"""Decodes one streamed transaction of many rows in the committed view, within bounded memory.
 
     python fuzz/soak_committed.py --rows 20000000
 
-Streams blocks of inserts, then the Stream Commit; reads everything that `Decoder.stream` gives, sums the ids, and
-fails if a row is missing, if peak memory went more than `--limit` MB above that with an input batch, or if a spill
-file stays behind.
+Sends blocks of inserts, then the Stream Commit. Reads all results of `Decoder.stream` and sums the ids. Fails if a row
+is missing, if the peak memory is more than `--limit` MB above the memory with one input batch, or if a spill file
+stays behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 
 XID = 700
-FIRST_ID = 10_000_000  # so that all ids have as many digits
+FIRST_ID = 10_000_000  # so that all ids have the same number of digits
 ORDERS = encode.RelationSpec(
     16401,
     "public",
@@ -39,7 +39,7 @@ ORDERS = encode.RelationSpec(
 
 
 def block(first: int, rows: int) -> pa.Array:
-    """A stream block of inserts with ids from `first` on, made from one message by writing over its digits."""
+    """A stream block of inserts with ids from `first` on. It copies one message and overwrites the digits."""
     row = [
         str(first + FIRST_ID),
         "1234.50",
@@ -70,7 +70,7 @@ def payloads(rows: int, batch: int) -> Iterator[pa.Array]:
 
 
 def peak() -> float:
-    """MB of memory that this process had at most. Linux only: getrusage would count the parent's at the fork, too."""
+    """Peak memory of this process in MB. Linux only: getrusage would also count the parent's memory at the fork."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 

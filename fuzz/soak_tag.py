@@ -1,11 +1,11 @@
-"""A server's backlog of many untagged messages in fifty shuffled files, decoded on Spark to the server's own tables.
+"""Decodes a server's backlog, many untagged messages in fifty shuffled files, on Spark to the server's own tables.
 
     python fuzz/soak_tag.py --messages 10000000
 
 Three sessions work at the same time (see tests/backlog.py): streamed, rolled back and prepared transactions,
-savepoints, DDL, truncates. Each file holds rows of the whole stream in no order. `tag` on local[2] puts them in order;
-what it gives is kept as Parquet, tables are made of committed transactions' changes and compared with the server's
-cell for cell. Prints what it took, and fails where a cell differs.
+savepoints, DDL, truncates. Each file has rows of the whole stream in random order. `tag` on local[2] orders them, and
+its result is written as Parquet. The changes of committed transactions give tables, which are compared with the
+server's tables, cell by cell. Prints the cost, and fails if a cell differs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES = 50
 
 
 def capture(database: pg.Database, seed: str, messages: int, rows: int, directory: Path) -> Counter[str]:
-    """Writes the files; how many messages there are of each kind."""
+    """Writes the files. Returns the number of messages of each kind."""
     kinds: Counter[str] = Counter()
     chance = np.random.default_rng([*seed.encode()])
     schema = pa.schema([("place", pa.int64()), ("data", pa.binary()), ("lsn", pa.int64())])
@@ -61,7 +61,7 @@ def capture(database: pg.Database, seed: str, messages: int, rows: int, director
 
 
 class Memory:
-    """The most that the JVM and all Python workers below this process held, in MB; watched from a thread."""
+    """The peak memory of the JVM and all Python workers below this process, in MB, sampled by a thread."""
 
     def __init__(self) -> None:
         self.jvm = self.workers = self.worker = 0.0
@@ -86,7 +86,7 @@ class Memory:
 
 
 def below(root: int) -> list[tuple[str, float]]:
-    """(name, resident MB) of all processes that this one started, and those started."""
+    """(name, resident MB) of all child processes of a process, and of their children."""
     found: dict[int, tuple[int, str, float]] = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
@@ -99,7 +99,7 @@ def below(root: int) -> list[tuple[str, float]]:
                 int(status["VmRSS"].split()[0]) / 1000,
             )
         except (OSError, KeyError, ValueError):
-            continue  # it has ended, or is a kernel thread
+            continue  # the process has ended, or is a kernel thread
     mine: set[int] = {root}
     while more := {pid for pid, (parent, _, _) in found.items() if parent in mine} - mine:
         mine |= more
@@ -116,7 +116,7 @@ def session(directory: Path) -> Any:
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # Over loopback TCP two full buffers can bring both sides to a stop for minutes.
+        # With loopback TCP, two full buffers can block both sides for minutes.
         .config("spark.python.unix.domain.socket.enabled", True)
         .config("spark.driver.memory", "4g")
         .config("spark.driver.maxResultSize", "4g")

@@ -1,8 +1,8 @@
-"""A backlog of untagged payloads of a real server, as long as one likes; and tables made of it on Spark, and the server's.
+"""A backlog of untagged payloads of a real server, of any length. Compares its tables on Spark with the server's.
 
-Three sessions work at the same time, each on its table: large transactions that are streamed while they go on, with
-savepoints and DDL in them, rolled back or not, prepared ones, truncates, changed keys, values out of line. A walsender sends
-what they do, stretch by stretch.
+Three sessions work at the same time, each on its own table. They run large transactions that are streamed before they
+end, with savepoints and DDL, rolled back or not; prepared transactions; truncates; changes of keys; values out of
+line. A walsender sends the result, one range of messages after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pg
 from pgoutput_fast import spark as pgspark
 
 TABLES = ("first", "second", "third")
-# Never dropped; `n` changes its type. Instants are compared as microseconds.
+# These columns are never dropped; `n` changes its type. Timestamps are compared as microseconds.
 COLUMNS = {
     "id": pa.int64(),
     "n": pa.int64(),
@@ -42,7 +42,7 @@ _END = "the end"
 
 
 class Session:
-    """Endless work on one table, a transaction after the other."""
+    """Endless work on one table, one transaction after the other."""
 
     def __init__(self, table: str, seed: str, rows: int) -> None:
         self.rng = random.Random(f"{seed} {table}")
@@ -67,8 +67,8 @@ class Session:
                 yield "RELEASE s"
             else:
                 yield from self.work()
-        # What writes the table anew comes last: servers that decode such a transaction while it goes on can fail ("could
-        # not map filenumber"), where changes follow or it is rolled back.
+        # A statement that rewrites the table comes last. A server that decodes the transaction before it ends can fail
+        # ("could not map filenumber") if changes follow, or if the transaction is rolled back.
         if end < 6 and self.rng.random() < 0.05:
             yield f"TRUNCATE {self.table}"
         elif end < 6 and self.next_id < 5000 and self.rng.random() < 0.5:
@@ -121,9 +121,9 @@ class Session:
 def backlog(
     database: pg.Database, seed: str, messages: int, rows: int
 ) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Stretches of (LSNs, payloads), `messages` of them or some more, until the server holds what they say.
+    """Yields ranges of messages as (LSNs, payloads), together at least `messages` messages.
 
-    `rows` is how many a statement changes at most.
+    At the end, the server's tables have all of these changes. A statement changes at most `rows` rows.
     """
     database.execute(*(SCHEMA.format(table) for table in TABLES))
     with contextlib.ExitStack() as stack:
@@ -152,7 +152,7 @@ def backlog(
                     yield from received.more()
                 else:
                     open_now[k] = work[k].transaction() if received.count < messages else None
-        # The second is for the log to be flushed.
+        # The second statement makes the server flush the log.
         database.execute(
             f"SELECT pg_logical_emit_message(false, '{_END}', '')", "CREATE TABLE flushed (i int)"
         )
@@ -160,7 +160,7 @@ def backlog(
 
 
 def _until_free(slot: pg.Slot) -> None:
-    """A walsender notices a little later that nobody listens, and holds the slot until then."""
+    """Waits for the slot: a walsender notices late that its client is gone, and keeps the slot until then."""
     deadline = time.monotonic() + 120
     while slot.execute(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot.name}'")[0][0]:
         if time.monotonic() > deadline:
@@ -169,7 +169,7 @@ def _until_free(slot: pg.Slot) -> None:
 
 
 class _Received:
-    """What a walsender has sent and nobody took."""
+    """Messages that a walsender has sent and that were not taken yet."""
 
     def __init__(self, cursor: Any, slot: pg.Slot) -> None:
         cursor.start_replication(slot_name=slot.name, options=slot.options, decode=False)
@@ -188,7 +188,7 @@ class _Received:
             self.count += 1
             ended = until_end and message.payload[:1] == b"M" and _END.encode() in message.payload
             if len(self.payloads) == _STRETCH or ended:
-                self.cursor.send_feedback(flush_lsn=message.data_start)  # what is older may go
+                self.cursor.send_feedback(flush_lsn=message.data_start)  # the server may remove older WAL
                 yield self.lsns, self.payloads
                 self.lsns, self.payloads = [], []
             if ended:
@@ -199,7 +199,7 @@ class _Received:
 
 
 def server_table(database: pg.Database, table: str) -> pa.Table:
-    """What the server says the table holds, by `id`."""
+    """The rows of the server's table, ordered by `id`."""
     columns = COLUMNS | {
         name: pa.int64()
         for (name,) in database.execute(
@@ -233,13 +233,13 @@ def server_table(database: pg.Database, table: str) -> pa.Table:
 
 
 def spark_table(wal: Any, table: str, wanted: pa.Schema) -> pa.Table:
-    """The same, made from the changes of committed transactions alone. A row keeps the amount of its id for life."""
+    """The same rows, made only from the changes of committed transactions. The `amount` of an id never changes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     changes = pgspark.changes(wal, f"public.{table}", transactions="committed").withColumn(
         "at", F.unix_micros("at")
     )
-    # Which of two rows is the later one; the postimage is behind the preimage.
+    # The later of two rows has the larger value. The postimage comes behind the preimage.
     place = F.struct("_commit_lsn", "_seq", F.col("_change_type") != "update_preimage")
     changes = changes.withColumn("place", place)
     emptied = changes.where("_change_type = 'truncate'").agg(F.max("place").alias("emptied"))
@@ -259,7 +259,7 @@ def spark_table(wal: Any, table: str, wanted: pa.Schema) -> pa.Table:
 
 
 def same_tables(found: pa.Table, expected: pa.Table, what: str) -> None:
-    """Cell for cell.
+    """Compares two tables, cell by cell.
 
     Raises:
         AssertionError: naming the first column and row that differ.

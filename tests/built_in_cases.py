@@ -1,4 +1,4 @@
-"""Values of the built-in types that are printed, and how the server says what they are."""
+"""Values of the built-in types that become text, and the SQL that makes the server print them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FLOATS = [
 ]  # fmt: skip
 
 
-# What the server prints but does not take.
+# Values that the server prints but does not accept as input.
 NOT_READ_AGAIN = {"-2562047788:00:54.775808"}
 
 
 def any_float(rng: random.Random) -> str:
-    """Any bits, a power of two, or a round decimal."""
+    """A float with random bits, a power of two, or a round decimal."""
     (bits,) = struct.unpack(">d", rng.randbytes(8))
     return repr(
         rng.choice(
@@ -42,7 +42,7 @@ def floats_of(shape: str) -> Callable[[random.Random], str]:
 
 
 def all_floats(shape: str) -> list[str]:
-    """The edge values, as many at a time as the shape has places."""
+    """The edge values, in groups of as many as the shape has places."""
     places = shape.count("{}")
     return [
         shape.format(*(FLOATS[(at + k) % len(FLOATS)] for k in range(places))) for at in range(len(FLOATS))
@@ -86,18 +86,18 @@ def any_v6(rng: random.Random) -> str:
 
 
 def from_interval_send(digits: str) -> tuple[int, int, int] | None:
-    """Months, days, nanoseconds of what the server sends; None beyond Arrow's range, and for infinity."""
+    """(months, days, nanoseconds) of the server's bytes; None for values beyond Arrow's range and for infinity."""
     micros, days, months = struct.unpack(">qii", bytes.fromhex(digits))
     return (months, days, micros * 1000) if -(2**63) <= micros * 1000 < 2**63 else None
 
 
-# By the type's own output function: inet and xml have casts to text that say more.
+# This uses the type's own output function: the casts of inet and xml to text print more.
 PRINTED = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A type and its values; how the server says what one is, and what Arrow then should hold (None: no such form)."""
+    """A type, its values, the SQL that prints a value, and the expected Arrow value (None: no Arrow form)."""
 
     sql: str
     values: list[str]
@@ -107,7 +107,7 @@ class Case:
     more: Callable[[random.Random], str] | None = None
     since: int = 10
     newer: dict[int, list[str]] = field(default_factory=dict)
-    # What binary gives instead where that is not what text gives.
+    # The expected value for the binary format, if it differs from the text format.
     read_binary: str | None = None
     has_array: bool = True
 
@@ -118,7 +118,7 @@ class Case:
 
 
 def reg(sql: str, values: list[str], since: int = 10) -> Case:
-    """Names in text, oids in binary; 0 prints as a dash, except where an operator could be called so."""
+    """A reg type: name in text, oid in binary. 0 prints as a dash, except where an operator could have that name."""
     return Case(sql, [*values, "0", "4000000000"], since=since, read_binary="{0}::oid::text")
 
 

@@ -1,4 +1,4 @@
-"""What tests of captures share: a slot over two tables, sessions that change them, and the proof of exactly once."""
+"""Shared code of the capture tests: a slot over two tables, sessions that change them, and an exactly-once check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def streaming_dsn(database: pg.Database) -> str:
 
 
 def prepare(database: pg.Database, name: str) -> None:
-    """Two tables that are empty, their publication, and a slot over it."""
+    """Makes two empty tables, their publication, and a slot."""
     database.execute(
         "CREATE TABLE counted (id int PRIMARY KEY, n int NOT NULL, filler text)",
         "CREATE TABLE noted (id int PRIMARY KEY, v text)",
@@ -53,7 +53,7 @@ def prepare(database: pg.Database, name: str) -> None:
 
 @pytest.fixture
 def slot(database: pg.Database) -> Iterator[str]:
-    """A slot over two tables that are empty."""
+    """A slot over two empty tables."""
     name = f"{database.name}_k"
     prepare(database, name)
     yield name
@@ -66,7 +66,7 @@ def slot(database: pg.Database) -> Iterator[str]:
 
 
 def drop_when_free(dsn: str, slot: str) -> None:
-    """Drops a slot, if it is there, once the server has noticed that nobody reads from it."""
+    """Drops a slot, if it exists, as soon as the server has noticed that its client is gone."""
 
     def dropped() -> bool:
         try:
@@ -83,7 +83,7 @@ def now(database: pg.Database) -> int:
 
 
 def committed(directory: Path) -> pgo.Decoded:
-    """What the segments say was committed."""
+    """The committed changes in the segments."""
     segments = list_segments(directory)
     rows = pa.concat_tables([read_segment(segment.path) for segment in segments]).combine_chunks()
     (batch,) = rows.to_batches()
@@ -96,7 +96,7 @@ def committed(directory: Path) -> pgo.Decoded:
 
 
 def expect_exactly_once(database: pg.Database, directory: Path) -> None:
-    """Each row of `counted` says how often it was changed: so often it must be in the segments."""
+    """Checks that each row of `counted` is in the segments as often as its counter says that it was changed."""
     changes = committed(directory).table("public.counted")
     assert changes.column("_commit_lsn").null_count == 0
     rows = changes.select(["_change_type", "id", "n"]).to_pylist()
@@ -108,8 +108,7 @@ def expect_exactly_once(database: pg.Database, directory: Path) -> None:
 
 
 def kill_often(arguments: list[str], directory: Path, kills: int, dice: random.Random) -> None:
-    """Starts a process that captures, again and again, and kills it when it has written some segments and a moment has
-    passed."""
+    """Starts a capturing process again and again. Kills it a moment after it has written some segments."""
 
     def segments() -> int:
         return len(list(directory.glob("*.parquet")))
@@ -127,7 +126,7 @@ def kill_often(arguments: list[str], directory: Path, kills: int, dice: random.R
 
 
 class Running:
-    """A capture on a thread. `failed` is what it ended with, if that was an error."""
+    """A capture on a thread. `failed` is the error that it ended with, if any."""
 
     def __init__(self, capture: Capture) -> None:
         self.failed: BaseException | None = None
@@ -148,7 +147,7 @@ class Running:
         self.stop()
 
     def stop(self) -> None:
-        """Ends it in the middle of a block."""
+        """Ends the capture in the middle of a block."""
         self._stop.set()
         self.join()
 
@@ -158,7 +157,7 @@ class Running:
 
 
 def wait_until(what: Callable[[], object], seconds: float = 120) -> None:
-    """Looks until it is true. The time is that of a machine with many other things to do."""
+    """Waits until `what` returns a true value. The time limit allows for a very busy machine."""
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it never came true"
@@ -170,7 +169,7 @@ _FAR_BEHIND = 64 << 20
 
 
 def _behind(cursor: Any) -> int:
-    """Bytes of WAL that the slot of this database that is furthest behind has not acknowledged."""
+    """Bytes of WAL that are not confirmed, of the slot of this database that is furthest behind."""
     cursor.execute(
         "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::int8 FROM pg_replication_slots "
         "WHERE database = current_database()"
@@ -183,10 +182,10 @@ def _behind(cursor: Any) -> int:
 class Writers:
     """Sessions that change `counted`: small and large transactions, savepoints, rollbacks.
 
-    They wait for captures that are far behind: what a slot holds must not fill a disk, however long a test goes on.
+    They wait for captures that are far behind: the WAL of a slot must not fill a disk, even in a long test.
 
-    With `tolerant` they outlive the server, and go on when it is back. With `prepares` some are prepared, and end some
-    time later.
+    With `tolerant` they survive a stop of the server, and continue when it is back. With `prepares` some transactions
+    are prepared, and end some time later.
     """
 
     def __init__(self, database: pg.Database, *, tolerant: bool = False, prepares: bool = False) -> None:
@@ -226,7 +225,7 @@ class Writers:
 
     def _work(self, connection: Any, dice: random.Random, base: int) -> None:
         with connection.cursor() as cursor:
-            # Whether the last commit before a crash was one, only the table knows.
+            # Only the table shows whether the last commit before a crash took effect.
             cursor.execute(
                 "SELECT coalesce(max(id) + 1 - %s, 0) FROM counted WHERE id BETWEEN %s AND %s",
                 (base, base, base + 999_999),
@@ -269,7 +268,7 @@ class Writers:
                     self._stop.wait(0.05)
 
 
-# A capture in a process of its own, to be killed: dsn, slot, directory.
+# The code of a capture in its own process, which tests kill. Arguments: dsn, slot, directory.
 PROCESS = """
 import sys
 from pgoutput_fast.capture import Capture, Limits

@@ -1,4 +1,4 @@
-"""What a type's cells are given as, and two binary forms that many types' cells are made with."""
+"""The class for a type's cells, and two binary forms that cells of many types contain."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 
 def numeric(weight: int, sign: int, dscale: int, *digits: int) -> bytes:
-    """As numeric_send writes it: digits of base 10000, the first one of weight 10000 ** weight."""
+    """The bytes of numeric_send: digits of base 10000; the first digit counts 10000 ** weight."""
     return struct.pack(f">HhHH{len(digits)}H", len(digits), weight, sign, dscale, *digits)
 
 
 def array(element_oid: int, *elements: bytes | None, lower: int = 1, flags: int | None = None) -> bytes:
-    """As array_send writes one dimension."""
+    """The bytes of array_send for an array with one dimension."""
     head = struct.pack(
         ">iiIii", 1, (None in elements) if flags is None else flags, element_oid, len(elements), lower
     )
@@ -26,7 +26,7 @@ EMPTY_ARRAY = struct.pack(">ii", 0, 0)
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of a type in both formats. `both` holds pairs of the same value, text and binary."""
+    """Cells of a type in both formats. `both` has pairs of the same value: (text, binary)."""
 
     oid: int
     typmod: int = -1

@@ -1,4 +1,4 @@
-"""Cells of every type in scope: what servers send, what has no Arrow form, and what no server sends."""
+"""Cells of every supported type: from servers, without an Arrow form, and ones that no server sends."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ ARRAY_WRONG = [
     b"[3:2]={1}", b"[02:02]={1}", b"[-0:0]={1}", b"[2:2]{1}", b"[2:2={1}", b"[2]={1}", b"[]={1}", b"[2:2][1:1]={1}",
     b"[2:2]={{1}}", b"[4294967298:4294967298]={1}", b"{\\1}", b"{1\\,2}", b'{1"2"}', b"[1:1][1:1]={{1}}", b"{1{2}",
     b'{"1",}', b'{"\\', b'{"', b"{1\n}",
-    # Of several dimensions, but no parts of one size; or not those that the bounds promise.
+    # Several dimensions, but the parts have different sizes, or sizes that differ from the bounds.
     b"{{}}", b"{{},{}}", b"{{1,2},{3}}", b"{{1},{2,3}}", b"{{1},2}", b"{1,{2}}", b"{{1},{{2}}}", b"{{{1}},{2}}", b"{{1}", b"{{1}}}",
     b"{{1}}{", b"{{1},}", b"{{1,}}", b"{{,1}}", b"{{1}{2}}", b"{{1} ,{2}}", b"{{1},x{2}}", b"{{1}x}", b'{{"1}}', b"{{null}}", b"{{{{{{{1}}}}}}}",
     b"[0:1][1:1]={{1}}", b"[0:0][1:1]={{1,2}}", b"[0:0][1:1]={{{1}}}", b"[0:0][1:1][1:1]={{1}}", b"[1:1][1:1]={{1}}",

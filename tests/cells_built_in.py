@@ -1,4 +1,4 @@
-"""Cells of the types that the server prints from a binary form of their own."""
+"""Cells of the types that have their own binary form and that become text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_UTF8 = b"\xff"
 def printed(
     oid: int, name: str, texts: list[str], *, binary: list[bytes] | None = None, wrong: list[bytes]
 ) -> Cells:
-    """A type that text leaves alone: `texts` in both formats, and what no server sends in binary."""
+    """A type whose text is taken as it is: `texts` in both formats, and binary cells that no server sends."""
     return Cells(
         oid,
         both=[(text.encode(), to_binary(name, text)) for text in texts],
@@ -31,7 +31,7 @@ V6_WRONG = (
     b"abc ::: 1::2::3 1:2:3:4:5:6:7 1:2:3:4:5:6:7:8:9 1:2:3:4:5:6:7::8 12345:: 01:: A:: g:: 1: :1 1:2:3:4:5:6:7: ::1%lo ::/129 ::/ "
     b"::1.2.3 ::1.2.3.4.5 1:2:3:4:5:6:7:1.2.3.4 ::1.2.3.04 ::1.2.3.4:5 :/1 1:/1"
 )
-# What no server prints, of types whose text is looked at; the empty one among them, but for bits.
+# Text that no server prints, for types whose text is checked. The empty text is added for all of them but bits.
 NO_SUCH_TEXT = {
     "tid": b" ( () (1,2 1,2 (1,2)x (01,2) (1,65536) (4294967296,1) (-1,2) (1,) (,2) (1,2,3) (1;2)",
     "xid8": b" -1 01 x 1x 18446744073709551616 99999999999999999999999",
@@ -67,7 +67,7 @@ def vector(oid: int, name: str, element_oid: int, width: int) -> Cells:
     )  # fmt: skip
 
 
-# Of a tsquery: a value, an operator, a phrase operator.
+# Parts of a tsquery: a value, an operator, a phrase operator.
 def word(text: bytes, weights: int = 0, prefix: int = 0) -> bytes:
     return bytes([1, weights, prefix]) + text + b"\0"
 
@@ -83,7 +83,7 @@ def query(*items: bytes, count: int | None = None) -> bytes:
     return struct.pack(">i", len(items) if count is None else count) + b"".join(items)
 
 
-# Deep enough for a stack to overflow, were there a recursion.
+# Deep enough to overflow the stack of a recursive function.
 DEEP = query(*[NOT] * 50_000, word(b"a"))
 DEEP_LEFT = query(*[AND, word(b"r")] * 20_000, word(b"a"))
 DEEP_RIGHT = query(*[OR] * 20_000, *[word(b"r")] * 20_001)
@@ -126,7 +126,7 @@ FLOATS = [text if text != "4503599627370497.5" else "4.503599627370497e+15" for 
 
 
 def shape(oid: int, name: str, pattern: str, width: int) -> Cells:
-    """`#` stands for a float, of which there are `width` // 8."""
+    """A geometric type. Each `#` of the pattern is a float; there are `width` // 8 floats."""
     texts = []
     for at in range(len(FLOATS)):
         pieces = pattern.split("#")
@@ -158,7 +158,7 @@ V6 = [
     "::ffff:0:0:1", "0:1::1", "1::1:0:0:2", "1:0:0:2::3", "::2:0:0:0:0", "abcd:ef01:2345:6789:abcd:ef01:2345:6789", "::1:2:3",
     "::ffff:ffff:1:2",
 ]  # fmt: skip
-# The first of the longest runs of zeros is left out.
+# The server shortens the first of the longest runs of zeros.
 V6 = [text for text in V6 if text not in ("1:0:0:2::3", "::2:0:0:0:0")]
 
 SCALARS: dict[str, Cells] = {

@@ -1,6 +1,6 @@
-"""Cells of types with values inside and of user types, as `cells.py` has those of the others.
+"""Cells of types that contain values, and of user types. `cells.py` has the other types.
 
-`DESCRIBED` is what a server's catalog would say of the user types; `TYPES` is the same for the package under test.
+`DESCRIBED` is the user types as a server's catalog describes them. `TYPES` is the same for the package under test.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def sized(data: bytes | None) -> bytes:
 
 
 def span(flags: int, *bounds: bytes | None) -> bytes:
-    """As range_send writes it: 1 empty, 2 and 4 include the bounds, 8 and 16 say that there is none."""
+    """The bytes of range_send. Flags: 1 is empty, 2 and 4 include a bound, 8 and 16 mean that a bound is missing."""
     return bytes([flags]) + b"".join(map(sized, bounds))
 
 
 def spans(*ranges: bytes) -> bytes:
-    """As multirange_send writes them."""
+    """The bytes of multirange_send."""
     return struct.pack(">i", len(ranges)) + b"".join(map(sized, ranges))
 
 
 def record(*fields: tuple[int, bytes | None]) -> bytes:
-    """As record_send writes it."""
+    """The bytes of record_send."""
     return struct.pack(">i", len(fields)) + b"".join(
         struct.pack(">I", oid) + sized(data) for oid, data in fields
     )

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A sanitizer is preloaded into this process (`make sanitize`), and not meant for the servers that it starts. Of
-    # several processes the first one hands it on to those that run tests.
+    # A sanitizer is preloaded into this process (`make sanitize`), but the servers that it starts must not have
+    # it. With several processes, the first process passes it on to the processes that run tests.
     runs_tests = "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None)
     if runs_tests and "libasan" in os.environ.get("LD_PRELOAD", ""):
         del os.environ["LD_PRELOAD"]
-    # Before a test imports them, so that their assertions say what they compared.
+    # This comes before a test imports these modules, so that their assertions print what they compare.
     pytest.register_assert_rewrite("oracle", "streaming")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    # Without this, a runner on which no server could be fetched would pass by skipping nearly everything.
+    # Without this, a runner without servers would skip nearly all tests and pass.
     missing = pg.missing_in_ci()
     if missing:
         raise pytest.UsageError(
@@ -36,7 +36,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Here and not in the fixtures' decorators, so that servers are looked for only if a test wants one.
+    # This is not in the fixtures' decorators, so that the search for servers runs only if a test needs one.
     for fixture, oldest in (("server", 0), ("server_binary", pg.FIRST_BINARY_VERSION)):
         if fixture in metafunc.fixturenames:
             versions = [version for version in pg.installations() if version >= oldest]
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[pg.Servers]:
-    """Version -> running server; started on first use."""
+    """{version: running server}. A server is started at its first use."""
     servers = pg.Servers()
     yield servers
     servers.close()
@@ -106,14 +106,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            # Tests that count a query's stages may come behind thousands of them.
+            # Tests that count the stages of a query may run after thousands of other stages.
             .config("spark.ui.retainedStages", 20_000)
             .config("spark.ui.retainedJobs", 20_000)
-            # Tests are too short to repay the optimising compiler or a concurrent collector.
+            # The optimising compiler and a concurrent collector do not pay off in short tests.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.sql.shuffle.partitions", 2)
             .config("spark.sql.session.timeZone", "UTC")
-            # mapInArrow matches columns by position: without this a wrong schema gives wrong values.
+            # mapInArrow matches columns by position. Without this setting a wrong schema gives wrong values.
             .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", True)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
@@ -129,7 +129,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def stream(database: pg.Database) -> Iterator[Streaming]:
-    """A slot of the module's database that streams what is larger than 64 kB, and sessions to work on it."""
+    """A slot of the module's database that streams transactions larger than 64 kB, and sessions that write."""
     if database.version < 14:
         pytest.skip("transactions are streamed since 14")
     from streaming import streaming
@@ -140,7 +140,7 @@ def stream(database: pg.Database) -> Iterator[Streaming]:
 
 @pytest.fixture
 def two_phase(database: pg.Database) -> Iterator[Streaming]:
-    """The same, whose slot sends what is prepared."""
+    """As `stream`, with a slot that sends prepared transactions."""
     if database.version < 15:
         pytest.skip("prepared transactions are sent since 15")
     from streaming import streaming

@@ -1,4 +1,4 @@
-"""COPY in binary format, written and read plainly; the same rows as the messages of inserts; and what both become."""
+"""COPY in binary format: a plain writer and reader, the same rows as insert messages, and a comparison of both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def relation_of(*columns: pgo.Column) -> pgo.Relation:
 
 
 def copied(rows: Iterable[Row], *, flags: int = 0, extension: bytes = b"", trailer: bytes = TRAILER) -> bytes:
-    """A whole stream."""
+    """A whole COPY stream."""
     head = SIGNATURE + struct.pack(">Ii", flags, len(extension)) + extension
     return head + b"".join(map(copied_row, rows)) + trailer
 
@@ -46,9 +46,9 @@ def copied_row(row: Row) -> bytes:
 
 
 def parsed(stream: bytes, columns: int) -> list[list[bytes | None]] | None:
-    """The rows of a whole stream, read slowly by what PostgreSQL's manual says; None if it is none.
+    """The rows of a whole stream, read slowly as PostgreSQL's manual describes it; None if it is not a COPY stream.
 
-    Flags of the lower half may be ignored, an extension is passed over (here one of at most 1 MiB).
+    Flags of the lower half may be ignored. An extension of the header is skipped (here one of at most 1 MiB).
     """
     source = io.BytesIO(stream)
 
@@ -89,7 +89,7 @@ def parsed(stream: bytes, columns: int) -> list[list[bytes | None]] | None:
 
 
 def inserted(relation: pgo.Relation, rows: Iterable[Row], text: frozenset[str] = frozenset()) -> list[bytes]:
-    """The messages of a transaction that inserts them, in binary but for the columns `text`."""
+    """The messages of a transaction that inserts the rows. Cells are binary, except those of the columns `text`."""
     kinds = [b"t" if column.name in text else b"b" for column in relation.columns]
     writer = Writer()
     return [
@@ -112,7 +112,7 @@ def decoded(
     text: frozenset[str] = frozenset(),
     **options: Any,
 ) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
-    """Batches and rejects; the stream comes in pieces of those lengths, over and over."""
+    """(batches, rejects) of a stream. It is cut into pieces of these lengths, which repeat."""
     rows = CopyRows(relation, pgo.Options(**options), TYPES, COMMIT_LSN, text)
     at = k = 0
     while at < len(stream):
@@ -136,7 +136,7 @@ def by_messages(
 
 
 def same_columns(batches: list[pa.RecordBatch], changes: pgo.Decoded) -> None:
-    """The relation's columns and what is said of them, bit for bit."""
+    """Checks that the relation's columns and their metadata are equal, bit for bit."""
     (expected,) = [each.batch for each in changes.changes]
     got = pa.Table.from_batches(batches).combine_chunks()
     assert got.schema.equals(expected.schema, check_metadata=True)
@@ -152,7 +152,7 @@ def same_columns(batches: list[pa.RecordBatch], changes: pgo.Decoded) -> None:
 
 
 def same_rejects(rejects: pa.RecordBatch, changes: pgo.Decoded, stream: bytes) -> None:
-    """The same cells for the same reasons; each is where its place says."""
+    """Checks that the same cells are rejected for the same reasons, and that each cell is at its `byte_offset`."""
     names = ("relation", "column", "change_type", "format", "type_oid", "reason", "raw")
     assert rejects.select(names).to_pylist() == changes.rejects.select(names).to_pylist()
     for row in rejects.to_pylist():
@@ -177,7 +177,7 @@ def mutated(whole: bytes, dice: random.Random) -> bytes:
 
 
 def check_mutated(dice: random.Random, cells: Sequence[Cells], on_error: str) -> bool:
-    """Changes some bytes of a few rows of these types, and asserts that they are what they are; whether they are rows."""
+    """Changes some bytes of a few rows of these types, and checks the result. Returns whether they are still rows."""
     relation = relation_of(*(pgo.Column(f"c{k}", each.oid, each.typmod) for k, each in enumerate(cells)))
     rows = [[dice.choice([None, *(pair[1] for pair in each.both)]) for each in cells] for _ in range(3)]
     stream = mutated(copied(rows), dice)

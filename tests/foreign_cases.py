@@ -1,6 +1,6 @@
-"""Damaged Arrow data for each way in, one function each: `python tests/foreign_cases.py` says what each leads to.
+"""Damaged Arrow data for each entry point, one function each. `python tests/foreign_cases.py` prints each outcome.
 
-It is a process of its own, for what is read beyond a buffer's end kills it.
+Run it in a process of its own: a read beyond the end of a buffer kills the process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def wild_ends() -> list[int]:
 
 
 def view(length: int, buffer: int, offset: int) -> pa.Array:
-    """Two views, the second one of which is to be told."""
+    """Two views; the arguments describe the second one."""
     good = struct.pack("<i12s", 1, b"B")
     views = good + struct.pack("<i4sii", length, b"Bxxx", buffer, offset)
     return array_of(pa.binary_view(), 2, [None, views, b"B" * 100])
@@ -167,7 +167,7 @@ def tag_short_validity() -> Any:
 
 
 class Foreign:
-    """What another library has: nothing but __arrow_c_array__, with three numbers of the struct as it likes."""
+    """An object of another library: it has only __arrow_c_array__, with three chosen numbers in the struct."""
 
     def __init__(self, array: pa.Array, length: int, nulls: int = 0, offset: int = 0) -> None:
         self.array, self.numbers = array, (length, nulls, offset)
@@ -260,12 +260,12 @@ def tagged_committed_kinds_that_are_null() -> Any:
 
 
 def tagged_file_with_short_buffers() -> Any:
-    """A file as Arrow writes it, but the buffer of the payloads' offsets says that it is one offset long."""
+    """A file as Arrow writes it, except that the buffer of the payloads' offsets claims a length of one offset."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, TAGGED.schema) as writer:
         writer.write_batch(TAGGED)
     data = bytearray(sink.getvalue())
-    # Buffers are described by (place, length), each an int64: that of the offsets is looked for by its length.
+    # The file describes a buffer by (place, length), both int64. This finds the buffer of the offsets by its length.
     wanted = longs(4 * (N + 1))
     for at in range(0, len(data) - 8, 8):
         if data[at : at + 8] == wanted:
@@ -305,7 +305,7 @@ def spill_file_with_wild_rows() -> Any:
         document = json.loads(decoder.state.to_json())
         entry = document["held"]["waiting"][0]["files"][0]
         path = Path(place) / entry["name"]
-        # Behind the Arrow file is what proves that the file is ours.
+        # The mark and the token come behind the Arrow file.
         arrow, proof = path.read_bytes()[: -spill._END], path.read_bytes()[-spill._END :]
         rows = pa.ipc.open_file(pa.BufferReader(arrow)).get_batch(0)
         payload = rows.column("payload")
@@ -326,7 +326,7 @@ def spill_file_with_wild_rows() -> Any:
             decoder.close(discard=True)
 
 
-# ---- what is odd and sound -----------------------------------------------------------------------------------------
+# ---- unusual but valid data ----------------------------------------------------------------------------------------
 
 
 def ids(decoded: pgo.Decoded) -> list[int]:
@@ -359,7 +359,7 @@ def sound_exact_buffers() -> Any:
 
 
 def sound_without_a_value() -> Any:
-    """Arrow lets what is empty have no buffers."""
+    """An empty array without buffers, which Arrow allows."""
     for kind in (pa.binary(), pa.large_binary()):
         for offsets in (None, b"", ints(0, 0)):
             for data in (None, b""):
@@ -379,7 +379,7 @@ def sound_without_a_value() -> Any:
 
 
 def sound_beyond_two_gigabytes() -> Any:
-    """Of large binary, the payloads may lie anywhere. The memory before them is never touched, so there is none."""
+    """The payloads of a large binary array may lie anywhere. No code touches the memory before them."""
     before = (1 << 31) + 4096
     data = b"".join(WAL)
     room = mmap.mmap(-1, before + len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,6 +1,6 @@
-"""Memory behind whose end nothing can be read, and Arrow arrays that lie in it and say whatever they are told to.
+"""Guarded memory, where a read beyond the end fails, and Arrow arrays in this memory with any claims about themselves.
 
-A read beyond a buffer's end kills the process then: what does so runs in a process of its own.
+A read beyond the end of a buffer kills the process. So run the code under test in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def guarded(data: bytes) -> pa.Buffer:
-    """The bytes, at the very end of memory that can be read."""
+    """The bytes at the very end of readable memory."""
     page = mmap.PAGESIZE
     room = mmap.mmap(-1, (len(data) + page - 1) // page * page + page)
     address = ctypes.addressof(ctypes.c_char.from_buffer(room))
@@ -32,9 +32,9 @@ def guarded(data: bytes) -> pa.Buffer:
 def array_of(
     kind: pa.DataType, length: int, buffers: Sequence[bytes | None], *, nulls: int = -1, offset: int = 0
 ) -> pa.Array:
-    """An array that says of itself what it is told to.
+    """An array that claims these properties.
 
-    It comes back as from a pickle, which Arrow believes, as it believes files: from_buffers looks at the lengths.
+    It is unpickled, because Arrow trusts pickles and files. `from_buffers` would check the lengths.
     """
     places = [None if each is None else guarded(each) for each in buffers]
     restore, _ = pa.array([], kind).__reduce__()
@@ -42,7 +42,7 @@ def array_of(
 
 
 def batch_of(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch of columns that nobody looks at: from_arrays does."""
+    """A record batch of columns without any check. `from_arrays` would check them."""
     restore, _ = pa.array([], pa.int8()).__reduce__()
     children = [column.__reduce__()[1][0] for column in columns]
     count = len(columns[0])
@@ -52,7 +52,7 @@ def batch_of(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def parts_of(array: pa.Array) -> list[bytes | None]:
-    """The bytes of an array's buffers, no longer than it needs them where that is easily said."""
+    """The bytes of an array's buffers, cut to the needed length where it is easy to compute."""
     parts = [None if each is None else each.to_pybytes() for each in array.buffers()]
     end = array.offset + len(array)
     kind = array.type
@@ -69,7 +69,7 @@ def parts_of(array: pa.Array) -> list[bytes | None]:
 
 
 def damaged(rng: random.Random, array: pa.Array, *, lengths: bool = True) -> pa.Array:
-    """The array with one to three damages, or none, in guarded memory; with `lengths` perhaps of another length."""
+    """The array in guarded memory, with up to three kinds of damage. With `lengths` its length may change, too."""
     parts, length, offset, nulls = parts_of(array), len(array), array.offset, array.null_count
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         way = rng.randrange(8)

@@ -1,4 +1,4 @@
-"""What the tests against real servers compare with: the reference decoder, and tables replayed in plain Python."""
+"""The two oracles of the tests against real servers: the reference decoder, and tables replayed in plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
 
 
 def comparable(value: Any) -> Any:
-    """Floats by their bits, so that NaN equals NaN and -0 is not 0; all else as it is."""
+    """Floats as their bits, so that NaN equals NaN and -0 differs from 0. Other values stay as they are."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value.hex()
     if isinstance(value, list):
@@ -36,7 +36,7 @@ def comparable(value: Any) -> Any:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Dates as days, times and timestamps as microseconds: Python's own reach neither BC nor the year 294247."""
+    """Dates become days, times and timestamps microseconds: Python's types have no BC and no year 294247."""
     if pa.types.is_date32(kind):
         return pa.int32()
     if pa.types.is_time64(kind) or pa.types.is_timestamp(kind):
@@ -54,13 +54,13 @@ def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def plain_records(batch: pa.RecordBatch | pa.Table) -> list[Row]:
-    """A dict per row, values as the reference decoder has them."""
+    """One dict per row, with values as in the reference decoder."""
     columns = [plain_values(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def plain_changes(outs: Iterable[Decoded]) -> list[Row]:
-    """The rows of all batches in the reference decoder's form, version by version."""
+    """The rows of all batches in the form of the reference decoder, version by version."""
     rows = []
     for each in [each for out in outs for each in out.changes]:
         each.batch.validate(full=True)
@@ -75,7 +75,7 @@ def plain_changes(outs: Iterable[Decoded]) -> list[Row]:
 
 
 def in_apply_order(rows: list[Row], *, committed: bool = False) -> list[Row]:
-    """Pre- and postimage keep their order, the relations of one truncate have none."""
+    """The rows in apply order. Pre- and postimage keep their order; the relations of one truncate have no order."""
     return sorted(
         rows, key=lambda row: (row["_commit_lsn"] if committed else 0, row["_seq"], row["relation"][0])
     )
@@ -88,7 +88,7 @@ def decode_in_pieces(
     catalog: pgo.Catalog | None = None,
     **options: Any,
 ) -> list[Decoded]:
-    """With one decoder: a new call at each cut and a new session at each of `sessions`."""
+    """Decodes with one decoder. A new call starts at each cut, and a new session at each of `sessions`."""
     decoder = pgo.Decoder(pgo.Options(**options), catalog=catalog)
     sessions = set(sessions)
     edges = sorted({0, *cuts, *sessions, len(payloads)})
@@ -109,9 +109,9 @@ def same_as_reference(
     types: Types | None = None,
     **options: Any,
 ) -> list[Decoded]:
-    """Decodes with both decoders, asserts that they agree in everything, and gives what the fast one said.
+    """Decodes with both decoders, asserts that all results are equal, and returns those of the fast decoder.
 
-    `catalog` is an enriched one, `types` what `server_types` says at the same time.
+    `catalog` is an enriched catalog. `types` is the result of `server_types` at the same time.
     """
     sessions = tuple(sessions)
     outs = decode_in_pieces(payloads, cuts, sessions, catalog, **options)
@@ -128,14 +128,14 @@ def same_as_reference(
     for name in TABLES:
         records = [record for out in outs for record in plain_records(getattr(out, name))]
         wanted = getattr(expected, name)
-        if name == "rejects":  # each words its reasons as it likes
+        if name == "rejects":  # the two decoders word their reasons differently
             records, wanted = ([{**each, "reason": ""} for each in those] for those in (records, wanted))
         equal_rows(records, wanted, name)
     return outs
 
 
 def equal_rows(found: list[Row], wanted: list[Row], what: str) -> None:
-    """Lists of thousands of rows are told apart by their first difference."""
+    """Asserts that lists of rows are equal. The error shows only the first difference: lists can be long."""
     for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
         assert one == other, f"{what}, row {number}"
     assert len(found) == len(wanted), what
@@ -151,7 +151,7 @@ def same_as_reference_in_both_views(payloads: Sequence[pg.Payload], sessions: It
 
 
 class Replica:
-    """Tables, by oid, made from nothing but decoded changes. A row is a {column: value}."""
+    """Tables by oid, made only from decoded changes. A row is a {column: value}."""
 
     def __init__(self) -> None:
         self.tables: dict[int, list[Row]] = {}
@@ -172,15 +172,18 @@ class Replica:
         return self
 
     def rows(self, oid: int) -> list[tuple[Any, ...]]:
-        """In the order of the newest columns, sorted."""
+        """The sorted rows of a table, with values in the order of the newest columns."""
         if oid not in self.tables:
             return []
         names = [column.name for column in self.versions[oid].columns]
         return sorted((tuple(row[name] for name in names) for row in self.tables[oid]), key=repr)
 
     def _describe(self, relation: pgo.Relation) -> None:
-        """Old rows under a new version: what has gone goes, what is new is null. The wire does not tell a rename
-        from a drop and an add: where only one name of equally many columns differs, it is taken for one."""
+        """Changes old rows to a new version: dropped columns go, new columns are null.
+
+        The messages do not tell a rename from a drop and an add. If the number of columns is the same, and only one
+        name differs, this takes it as a rename.
+        """
         rows, before = self.tables.setdefault(relation.oid, []), self.versions.get(relation.oid)
         self.versions[relation.oid] = relation
         if before is None or before.version == relation.version:
@@ -222,14 +225,14 @@ class Replica:
 
 
 def server_rows(slot: pg.Slot | pg.Database, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
-    """What the server itself says the table holds."""
+    """The rows of a table, from a query on the server."""
     return sorted(
         (tuple(comparable(list(row))) for row in slot.execute(f"SELECT {columns} FROM {table}")), key=repr
     )
 
 
 def server_types(slot: pg.Slot | pg.Database) -> dict[int, Described]:
-    """What the server says of its types that are not built in, one question after the other."""
+    """The server's description of its types that are not built in, read with simple separate queries."""
     version = int(slot.execute("SHOW server_version_num")[0][0])
     multirange = "rngmultitypid" if version >= 140000 else "0"
     ranges = slot.execute(f"SELECT rngtypid::int8, rngsubtype::int8, ({multirange})::int8 FROM pg_range")
@@ -254,7 +257,7 @@ def server_types(slot: pg.Slot | pg.Database) -> dict[int, Described]:
 
 
 def enriched(slot: pg.Slot) -> dict[str, Any]:
-    """Arguments for `same_as_reference`: what the server knows of its types by now."""
+    """Arguments for `same_as_reference`: the server's current description of its types."""
     return {"catalog": pgo.Catalog().enriched(slot.connection), "types": server_types(slot)}
 
 
@@ -263,17 +266,17 @@ def oid_of(slot: pg.Slot | pg.Database, table: str) -> int:
 
 
 def kinds(payloads: Iterable[pg.Payload]) -> str:
-    """The messages' tags in one string."""
+    """The tags of the messages as one string."""
     return "".join(chr(data[0]) for _, data in payloads)
 
 
 def runs(text: str) -> str:
-    """The string with runs of a letter made one: what came, regardless of how often."""
+    """The string with each run of a letter reduced to one letter."""
     return "".join(letter for at, letter in enumerate(text) if at == 0 or text[at - 1] != letter)
 
 
 def changes_of(outs: Iterable[Decoded], **wanted: Any) -> list[Row]:
-    """Rows in apply order whose metadata are as `wanted`, without the underscore."""
+    """The rows in apply order whose metadata equal `wanted`, which has the names without the underscore."""
     conditions: Mapping[str, Any] = {f"_{name}": value for name, value in wanted.items()}
     return [
         row

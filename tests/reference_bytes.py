@@ -1,4 +1,4 @@
-"""Reads that the reference decoder's values are made of."""
+"""The basic reads of the reference decoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class MalformedError(ValueError):
-    """Bytes that no server sends. `offset` counts from the first byte of whatever was being read."""
+    """Bytes that no server sends. `offset` counts from the first byte of what is read."""
 
     def __init__(self, reason: str, offset: int = 0, relation: str | None = None, column: str | None = None):
         super().__init__(reason)

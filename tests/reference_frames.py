@@ -11,7 +11,7 @@ MOST = (1 << 63) - 1
 
 
 class FrameError(ValueError):
-    """The first frame that is none, by its ordinal."""
+    """A frame that is not valid: the ordinal of the first one."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"frame {number}")

@@ -1,7 +1,7 @@
-"""Values with values inside, for the reference decoder: lists, ranges, multiranges, composites and points.
+"""Values that contain values, for the reference decoder: lists, ranges, multiranges, composites and points.
 
-`resolve` and `convert` take what the ones of `reference_types` take and more: what a live server said of its types,
-as {oid: Described}. Scalars are read there, their surroundings here.
+`resolve` and `convert` take the arguments of those in `reference_types`, and also a live server's description of its
+types, as {oid: Described}. `reference_types` reads the scalars, this module reads what is around them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reference_types import MalformedError, NoArrowFormError, PgType, Reader, Va
 
 @dataclass(frozen=True)
 class Described:
-    """What a server's catalog says of a type. `of`: the oid below a domain, array, range or multirange."""
+    """A type as a server's catalog describes it. `of` is the oid below a domain, array, range or multirange."""
 
     kind: str
     namespace: str
@@ -64,7 +64,7 @@ POINT = Nested("point", (PgType("float8"), PgType("float8")), ("x", "y"))
 def resolve(
     type_oid: int, typmod: int, explained: tuple[str, str] | None = None, types: Types | None = None
 ) -> Kind:
-    """The type behind an oid. What the Type message says prevails over what the server's catalog had said."""
+    """The type behind an oid. A Type message overrides the server's catalog."""
     types = types or {}
     if type_oid in BUILT_IN_NAMES.values():
         return nested_built_in(type_oid)
@@ -78,7 +78,7 @@ def resolve(
 
 
 def sent_name(oid: int, types: Types) -> tuple[str, str]:
-    """The name in a Type message: for a domain, that of its base."""
+    """The name in a Type message. For a domain it is the name of its base type."""
     if oid not in types:
         names = {**scalars.OID_OF_NAME, **BUILT_IN_NAMES}
         names |= {f"_{scalars.NAME_OF_OID[of]}": array for array, of in scalars.ELEMENT_OF_ARRAY.items()}
@@ -133,7 +133,7 @@ def convert(kind: Kind, binary: bool, raw: bytes) -> Value:
 
 
 def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]]) -> Any:
-    """The value. Appends (what is not as it was, whether something became null) for what is inside."""
+    """The value. Appends (reason, whether something became null) to `problems` for values inside."""
     if isinstance(kind, PgType):
         value = scalars.convert(kind, binary, raw)
         if value.problem and value.value is None:
@@ -170,7 +170,7 @@ def read(kind: Kind, binary: bool, raw: bytes, problems: list[tuple[str, bool]])
 
 
 def places(kind: Kind) -> int:
-    """Columns without fields that a value becomes: lower, upper and three flags of a range."""
+    """The number of flat columns of a value. A range has five: lower, upper and three flags."""
     if isinstance(kind, PgType):
         return 1
     return sum(map(places, kind.parts)) + {"range": places(kind.parts[0]) + 3 if kind.parts else 0}.get(
@@ -179,7 +179,7 @@ def places(kind: Kind) -> int:
 
 
 def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
-    """A null is short on the wire, whatever it has fields."""
+    """Checks the size of the result: a null is short in the message, even if its type has many fields."""
     if isinstance(kind, PgType) or kind.shape in ("list", "multirange") or places(kind) <= 32:
         return
     nulls = elements.count(None)
@@ -188,9 +188,10 @@ def expect_room(kind: Kind, elements: list[bytes | None]) -> None:
 
 
 def announced_text(kind: Kind, raw: bytes | None) -> int:
-    """Characters before and behind the point that the headers of a binary value's numerics announce; 0 if malformed.
+    """The digits before and behind the point that the numerics in a binary value announce in their headers.
 
-    (The decoder calls a malformed value that announces too many malformed, as reading it here does.)
+    0 if the value is malformed. (For a malformed value that announces too many digits, the decoder reports it as
+    malformed, and so does this reader.)
     """
     try:
         return sum(text_of_header(header) for header in numeric_headers(kind, raw))
@@ -266,7 +267,7 @@ MULTIRANGE = re.compile(rb"\{(?:" + ONE_RANGE + rb"(?:," + ONE_RANGE + rb")*)?\}
 
 
 def unquoted(raw: bytes) -> bytes | None:
-    """Nothing at all is null; between quotes, quotes and backslashes come twice."""
+    """A part without its quotes. An empty part is null. Between quotes, quotes and backslashes are doubled."""
     if raw.startswith(b'"'):
         return re.sub(rb'(["\\])\1', rb"\1", raw[1:-1])
     return raw or None

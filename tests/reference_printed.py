@@ -1,4 +1,4 @@
-"""Values of the reference decoder that PostgreSQL would print: everything built in that is neither number, time nor text."""
+"""Values that the reference decoder prints as PostgreSQL does: built-in types other than numbers, times and text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reference_bytes import (
     string,
 )
 
-# oid: (name, oid of its array or 0).
+# {oid: (name, oid of its array type or 0)}
 BUILT_IN = {
     18: ("char", 1002), 22: ("int2vector", 1006), 24: ("regproc", 1008), 27: ("tid", 1010), 28: ("xid", 1011),
     29: ("cid", 1012), 30: ("oidvector", 1013), 142: ("xml", 143), 194: ("pg_node_tree", 0), 601: ("lseg", 1018),
@@ -41,7 +41,7 @@ BUILT_IN = {
 }  # fmt: skip
 
 
-# --- money and interval: strictly what the server prints ----------------------------------------------------
+# --- money and interval: only text that the server prints ----------------------------------------------------
 
 
 def money_text(cents: int) -> str:
@@ -59,7 +59,7 @@ def money_from_text(raw: bytes) -> Decimal:
 
 
 def interval_value(months: int, days: int, micros: int) -> tuple[int, int, int]:
-    """As Arrow has it: months, days, nanoseconds."""
+    """Arrow's form of an interval: (months, days, nanoseconds)."""
     if (months, days, micros) in ((INT32_MAX, INT32_MAX, INT64_MAX), (INT32_MIN, INT32_MIN, INT64_MIN)):
         raise NoArrowFormError("infinite interval")
     if not INT64_MIN <= micros * 1000 <= INT64_MAX:
@@ -68,7 +68,7 @@ def interval_value(months: int, days: int, micros: int) -> tuple[int, int, int]:
 
 
 def interval_text(months: int, days: int, micros: int) -> str:
-    """IntervalStyle postgres. A positive field behind a negative one bears its sign."""
+    """An interval in IntervalStyle postgres. A positive field behind a negative one has a plus sign."""
     years, months = int(math.copysign(1, months)) * (abs(months) // 12), int(math.fmod(months, 12))
     parts: list[str] = []
     negative = False
@@ -253,7 +253,7 @@ def printed_float(value: float) -> str:
 
 
 def shape(pattern: str) -> Callable[[bytes], str]:
-    """`#` stands for a float."""
+    """A reader of a geometric type. Each `#` of the pattern is a float."""
     count = pattern.count("#")
 
     def from_binary(raw: bytes) -> str:
@@ -306,7 +306,7 @@ def tsvector_from_binary(raw: bytes) -> str:
 
 
 def tsquery_from_binary(raw: bytes) -> str:
-    """Operators come before their operands, the right one first: read, then put together from the end."""
+    """A tsquery. Operators come before their operands, the right operand first: read all, then build from the end."""
     reader = Reader(raw)
     count = reader.i32()
     if count < 0 or count > len(raw):
@@ -353,7 +353,7 @@ def tsquery_from_binary(raw: bytes) -> str:
     return string(built[0][1]) if built else ""
 
 
-# --- text that is kept, if the server can have printed it ---------------------------------------------------
+# --- text that is taken as it is, if the server can print it ---------------------------------------------------
 
 
 def matching(pattern: str) -> Callable[[bytes], str]:
@@ -384,7 +384,7 @@ def address_from_text(raw: bytes, *, is_cidr: bool) -> str:
     except ValueError:
         raise MalformedError("address") from None
     if not re.fullmatch(r"[0-9a-f.:]+", address) or re.search(r"(?:^|:)0[0-9a-f]+(?=:|$)", address):
-        raise MalformedError("address")  # capitals, zones, leading zeros
+        raise MalformedError("address")  # capital letters, zones or leading zeros
     if is_cidr and not slash:
         raise MalformedError("cidr without its prefix")
     if slash and not (

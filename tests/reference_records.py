@@ -1,4 +1,4 @@
-"""What the reference decoder keeps: relations as they were described, transactions, and what waits in them."""
+"""Records of the reference decoder: relations as described, transactions, and changes that wait in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Column:
     name: str
     type_oid: int
     type: Kind
-    on_the_wire: Kind  # the same without what a live server said
+    on_the_wire: Kind  # the same without a live server's description
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,17 @@ class Relation:
 
 
 def quote(name: str) -> str:
-    """A name as SQL would quote it, reserved words aside."""
+    """A name with SQL quotes if needed. Reserved words are not handled."""
     return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)
 class Said:
-    """What an R or a Y said of an oid. `content` is a Relation, or the (namespace, name) of a type, or None
-    if the message was bad. With `doubt`, changes of the relation cannot be decoded."""
+    """The description of an oid in an R or a Y.
+
+    `content` is a Relation, or the (namespace, name) of a type, or None if the message was bad. With `doubt`, changes
+    of the relation cannot be decoded.
+    """
 
     tag: str
     oid: int
@@ -58,8 +61,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Held:
-    """Something to put out now or, in committed mode, when its transaction commits. `subxid` is None for what
-    does not go with its subtransaction."""
+    """A row of output: for now or, in committed mode, for the commit of its transaction.
+
+    `subxid` is None if a rollback of the subtransaction does not remove the row.
+    """
 
     frame: Frame
     subxid: int | None
@@ -77,11 +82,11 @@ class Transaction:
     commit_timestamp: int | None = None
     prepare_timestamp: int | None = None
     prepare_end_lsn: int | None = None
-    in_doubt: bool = False  # who knows whether a message that was set aside ended it, or a part of it
-    may_be_over: bool = False  # prepared, and a message that was set aside may have ended it
+    in_doubt: bool = False  # a message that was set aside may have ended it, or a part of it
+    may_be_over: bool = False  # it is prepared, and a message that was set aside may have ended it
     origin: str | None = None
     origin_lsn: int | None = None
-    said: list[Said] = field(default_factory=list)  # by R and Y within its stream blocks
-    # Subtransactions whose R, of who knows which relation, is lost; 0 stands for all of it.
+    said: list[Said] = field(default_factory=list)  # descriptions in its stream blocks
+    # Subtransactions that lost an R of an unknown relation; 0 means the whole transaction.
     unread: set[int] = field(default_factory=set)
     held: list[Held] = field(default_factory=list)

@@ -1,11 +1,11 @@
-"""Values for the reference decoder: one wire cell -> one Python value, slowly and obviously.
+"""Values for the reference decoder: turns one cell of a message into one Python value, slowly and obviously.
 
-`resolve` says what a column's type oid means, `convert` turns one text or binary cell into a `Value`. Three
-things can happen to a cell:
+`resolve` gives the type behind a column's type oid. `convert` turns one text or binary cell into a `Value`. A cell
+has one of three results:
 
-* it has a value (dates are days, times and timestamps microseconds, both since 1970, as Arrow stores them);
-* it is a legal PostgreSQL value without an Arrow form: null, with the reason in `Value.problem`;
-* it is not what PostgreSQL sends for that type: `MalformedError`.
+* a value (dates are days, times and timestamps microseconds, both since 1970, as Arrow stores them);
+* null, with the reason in `Value.problem`: the cell is a legal PostgreSQL value without an Arrow form;
+* `MalformedError`: PostgreSQL does not send this cell for this type.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ class PgType:
     name: str
     typmod: int = -1
     is_list: bool = False
-    element_oid: int | None = None  # what a binary array must name as its element; None: anything
+    element_oid: int | None = None  # the element oid that a binary array must have; None for any
 
 
 def resolve(type_oid: int, typmod: int, explained: tuple[str, str] | None = None) -> PgType:
-    """The type behind an oid. `explained`: the (namespace, name) that a Type message gave it."""
+    """The type behind an oid. `explained` is the (namespace, name) in its Type message."""
     if type_oid in NAME_OF_OID:
         return PgType(NAME_OF_OID[type_oid], typmod)
     if type_oid in ELEMENT_OF_ARRAY:
@@ -124,7 +124,7 @@ def resolve(type_oid: int, typmod: int, explained: tuple[str, str] | None = None
         return PgType("unknown")
     namespace, name = explained
     element = name[1:] if name.startswith("_") else ""
-    if namespace == "pg_catalog":  # a domain shows itself under the name of its base type
+    if namespace == "pg_catalog":  # a domain has the name of its base type here
         if name in OID_OF_NAME:
             return PgType(name, typmod)
         if element not in OID_OF_NAME:
@@ -141,8 +141,8 @@ def resolve(type_oid: int, typmod: int, explained: tuple[str, str] | None = None
 @dataclass(frozen=True)
 class Value:
     value: Any
-    problem: str | None = None  # why a reject row must keep the cell's bytes
-    unrepresentable: bool = False  # null, in whole or in an element, because of the problem
+    problem: str | None = None  # the reason why a reject row keeps the cell's bytes
+    unrepresentable: bool = False  # whether the value, or an element of it, is null because of the problem
 
 
 def convert(kind: PgType, binary: bool, raw: bytes) -> Value:
@@ -211,7 +211,7 @@ BOUNDS = re.compile(rb"((?:\[[^\[\]:=]+:[^\[\]:=]+\])+)=")
 
 
 def text_elements(kind: PgType, raw: bytes) -> tuple[list[bytes | None], int]:
-    """The elements of what array_out prints; quoting and bounds are ASCII, what is inside is left alone."""
+    """The elements in a text of array_out. Quotes and bounds are ASCII; the text of elements is not changed."""
     delimiter = b";" if kind.name == "box" else b","
     if not raw.startswith(b"["):
         if raw.startswith(b"{{"):
@@ -272,11 +272,11 @@ def text_array_body(body: bytes, delimiter: bytes = b",") -> list[bytes | None]:
 
 
 def text_sizes(body: bytes, delimiter: bytes) -> list[int]:
-    """The sizes of an array's dimensions; each part of it is an array of one dimension less, or an element."""
+    """The sizes of an array's dimensions. Each part is an element, or an array with one dimension less."""
     unquoted = re.compile(rb'[^"\\{}' + delimiter + rb" \t\n\r\v\f]+")
 
     def array(at: int) -> tuple[list[int], int]:
-        """The sizes of what begins at a brace, and where it ends."""
+        """(the sizes of the array that begins at a brace, its end)."""
         shapes: list[list[int]] = []
         while True:
             at += 1  # behind the brace or a delimiter
@@ -330,7 +330,7 @@ FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-][0-9]{2,3})?")
 
 
 def float_from_text(raw: bytes, significant_bits: int, least_exponent: int) -> float:
-    """The nearest number of so many significant bits, ties to even: rounded once, from the exact decimal."""
+    """The nearest number with this many significant bits, ties to even. It is rounded once, from the exact decimal."""
     text = ascii_text(raw)
     if text in ("NaN", "Infinity", "-Infinity"):
         return float(text)
@@ -366,7 +366,7 @@ def fields(raw: bytes, pattern: str, what: str) -> tuple[str | None, ...]:
 
 
 def days_since_1970(year: str, month: str, day: str, era: str | None) -> int:
-    """The Gregorian calendar repeats itself every 400 years, which takes any year into datetime's range."""
+    """The days since 1970. The Gregorian calendar repeats every 400 years, which maps any year to datetime's range."""
     if int(year) == 0:
         raise MalformedError("year 0")
     signed_year = 1 - int(year) if era else int(year)
@@ -403,7 +403,7 @@ def timestamptz_from_text(raw: bytes) -> int:
     found = fields(raw, DATE + " " + CLOCK + ZONE + ERA, "timestamptz")
     sign, hours, minutes, seconds = found[7:11]
     offset = microseconds_of_day(hours or "0", minutes or "0", seconds or "0", None)
-    # The widest POSIX zones: UTC+167:59:60, and an hour east of UTC-167:59:60 in summer.
+    # The limits of POSIX zones: UTC+167:59:60, and one hour east of UTC-167:59:60 in summer.
     if offset > (169 if sign == "+" else 168) * 3600 * MICROSECONDS_A_SECOND:
         raise MalformedError("no such time zone offset")
     return timestamp_from_fields((*found[:7], found[11]), -offset if sign == "+" else offset)
@@ -442,7 +442,7 @@ def timestamp_in_range(microseconds: int) -> int:
 
 
 def precision_and_scale(typmod: int) -> tuple[int, int] | None:
-    """Of numeric(p,s), where that is a decimal128: the scale is an 11-bit signed number."""
+    """(p, s) of numeric(p,s) if a decimal128 can hold it. The scale is an 11-bit signed number."""
     if typmod < 4:
         return None
     precision, scale = (typmod - 4) >> 16, (typmod - 4) & 0x7FF
@@ -476,7 +476,7 @@ def numeric_value(text: str, typmod: int) -> str | Decimal:
 
 
 def numeric_as_text(raw: bytes) -> str:
-    """What numeric_out prints. Digit groups count to 10000; the first stands for 10000 ** weight."""
+    """The text of numeric_out. Digits have base 10000; the first digit counts 10000 ** weight."""
     reader = Reader(raw)
     count, weight, sign, scale = reader.u16(), reader.i16(), reader.u16(), reader.u16()
     groups = [reader.u16() for _ in range(count)]
@@ -488,7 +488,7 @@ def numeric_as_text(raw: bytes) -> str:
     if sign in (0xC000, 0xD000, 0xF000):
         return {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}[sign]
     digits = "".join(f"{group:04d}" for group in groups)
-    point = 4 * (weight + 1)  # where the decimal point stands in `digits`
+    point = 4 * (weight + 1)  # place of the decimal point in `digits`
     if point < 0:
         digits, point = "0" * -point + digits, 0
     digits = digits.ljust(point + scale, "0")

@@ -1,4 +1,4 @@
-"""Going on in another process from a state, and what all processes together gave."""
+"""Continues from a state in another process, and collects the results of all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from pgoutput_fast import Decoded, Decoder, Options, StreamState
 from streams import TABLES, rows_of, summary, table_of
 
-# How a state travels, and whether what waits lies in memory, in private files or in files of a directory.
+# How a state is passed on, and where waiting changes lie: in memory, in private files or in files of a directory.
 WAYS = [
     ("pickle", "memory"),
     ("json", "memory"),
@@ -36,7 +36,7 @@ def options_of(where: str, directory: Path, **more: Any) -> Options:
 
 
 class Given:
-    """What came out, whichever process gave it."""
+    """The results of one or more processes."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
@@ -49,7 +49,7 @@ class Given:
         return self
 
     def and_then(self, other: Given) -> dict[str, Any]:
-        """The whole, in the form in which streams are compared."""
+        """All results, in the form in which streams are compared."""
         return summary(
             self.rows + other.rows, {name: self.tables[name] + other.tables[name] for name in TABLES}
         )
@@ -76,7 +76,7 @@ def go_on(
     lsns: Sequence[int],
     sessions: set[int],
 ) -> Given:
-    """Decodes the rest of a stream: a call for each session that starts in it. `sessions` counts from its first."""
+    """Decodes the rest of a stream, with one call per session. `sessions` are ordinals in this rest."""
     given = Given()
     with Decoder(options, loaded(data, how)) as decoder:
         edges = [0, *sorted(each for each in sessions if each > 0), len(payloads)]
@@ -88,7 +88,7 @@ def go_on(
 
 
 class OtherProcess:
-    """A second process, which never saw the first's decoders."""
+    """A second process, which has none of the first process's decoders."""
 
     def __enter__(self) -> OtherProcess:
         self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
@@ -102,7 +102,7 @@ class OtherProcess:
 
 
 def go_on_in_a_new_process(*arguments: Any) -> Given:
-    """The same in a process of its own, which has just been started."""
+    """As `go_on`, in a new process."""
     code = "import pickle, sys, resuming; a = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(resuming.go_on(*a)))"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],

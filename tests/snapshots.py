@@ -1,4 +1,4 @@
-"""What the snapshot's tests share: its rows beside what a slot sent for the same rows."""
+"""Shared code of the snapshot tests: compares a snapshot's rows with what a slot sent for the same rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_BOTH = ("_change_type", "_key_only", "_unchanged", "_unrepresentable")
 
 
 def tables_of(batches: Iterable[tuple[str, pa.RecordBatch]]) -> dict[str, pa.Table]:
-    """A table for each that had rows."""
+    """{name: table} of the tables that have rows."""
     found: dict[str, list[pa.RecordBatch]] = {}
     for name, batch in batches:
         batch.validate(full=True)
@@ -26,7 +26,7 @@ def tables_of(batches: Iterable[tuple[str, pa.RecordBatch]]) -> dict[str, pa.Tab
 
 
 def plain_rows(table: pa.Table, columns: Iterable[str] | None = None) -> list[tuple[Any, ...]]:
-    """Its own columns (and what changes and snapshots say alike) row by row, in an order of their own."""
+    """The rows, sorted, with the relation's columns and the metadata that changes and snapshots have in common."""
     names = columns if columns is not None else [*table.schema.names[len(METADATA) :], *OF_BOTH]
     plain = [table.column(name) for name in names]
     values = [comparable(each.cast(plain_type(each.type)).to_pylist()) for each in plain]
@@ -34,7 +34,7 @@ def plain_rows(table: pa.Table, columns: Iterable[str] | None = None) -> list[tu
 
 
 def decoded(snapshot: Snapshot, payloads: list[pg.Payload]) -> pgo.Decoded:
-    """Changes by the snapshot's catalog and options."""
+    """Decodes payloads with the snapshot's catalog and options."""
     return pgo.Decoder(snapshot.options, catalog=snapshot.catalog).decode([data for _, data in payloads])
 
 
@@ -43,14 +43,14 @@ def changed_tables(out: pgo.Decoded) -> dict[str, pa.Table]:
 
 
 def reject_rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-    """What was kept of values without an Arrow form."""
+    """The reject rows of values without an Arrow form."""
     names = ("relation", "column", "change_type", "type_oid", "reason")
     rows = itertools.chain.from_iterable(batch.select(names).to_pylist() for batch in batches)
     return sorted(tuple(row.values()) for row in rows)
 
 
 def same_as_changes(snapshot: Snapshot, payloads: list[pg.Payload]) -> dict[str, pa.Table]:
-    """Asserts that tables, schemas with their metadata, values and rejects are those of the inserts in `payloads`."""
+    """Asserts that tables, schemas with metadata, values and rejects equal those of the inserts in `payloads`."""
     out = decoded(snapshot, payloads)
     expected = changed_tables(out)
     reading = snapshot.read()

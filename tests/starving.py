@@ -1,13 +1,14 @@
-"""Work under failing allocations: `python starving.py LIBRARY SCENARIO TRIES` tells what came of each failure.
+"""Runs work under failing allocations: `python starving.py LIBRARY SCENARIO TRIES` prints the outcome of each failure.
 
-LIBRARY is out_of_memory.cpp, compiled and preloaded. So many allocations are tried, spread evenly; 0 tries every one. Each is
-tried twice: it alone fails; it fails and so do all behind it. One line on standard output for each failure: its ordinal, a
-tab, and what came of it. The process dies of what it must not do.
+LIBRARY is out_of_memory.cpp, compiled and preloaded. TRIES allocations are tried, spread evenly; 0 tries every
+allocation. Each is tried twice: first it alone fails, then it and all allocations behind it fail. Standard output has
+one line per failure: its ordinal, a tab, and the outcome. A forbidden action kills the process.
 
-`python starving.py python SCENARIO STEP` lets allocations of Python itself fail, every STEP-th, each in a fork of its own:
-by itself, and with all behind it. The lines are the same; a fork that dies has a line that says so.
+`python starving.py python SCENARIO STEP` lets every STEP-th allocation of Python itself fail, each in its own fork:
+alone, and with all allocations behind it. The lines are the same. A fork that dies has a line about it.
 
-`python starving.py limited MIB` works with an address space that has 1, 2, ... MIB MiB more than it takes before.
+`python starving.py limited MIB` works with a limited address space: 1, 2, ... MIB MiB more than the process has
+before.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ GOOD = ("right", "MemoryError")
 
 @dataclass
 class Scenario:
-    """`make` gives something to work on, `work` the result of a call of it, `state` what it is otherwise."""
+    """`make` returns an object, `work` calls it and returns the result, `state` returns the object's state."""
 
     make: Callable[[], Any]
     work: Callable[[Any], Any]
     state: Callable[[Any], Any] = lambda subject: None
-    # Whether it can be worked on again after an error.
+    # Whether the object can be used again after an error.
     again: bool = True
 
 
@@ -58,7 +59,7 @@ class Scenario:
 
 
 def every_type(binary: bool) -> list[bytes]:
-    """Inserts with a column of each type that there is; what has no Arrow form is among them."""
+    """Inserts with a column of each type, also with values that have no Arrow form."""
     values = {}
     for name, cells in EVERY.items():
         good = [pair[binary] for pair in cells.both] + (cells.binary if binary else cells.text)
@@ -76,13 +77,13 @@ def every_type(binary: bool) -> list[bytes]:
 
 
 def fixture(name: str) -> list[bytes]:
-    """Messages as a server sent them."""
+    """The messages of a fixture, as a server sent them."""
     lines = (FIXTURES / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [bytes.fromhex(line.split()[1]) for line in lines if line.strip() and not line.startswith("#")]
 
 
 def stories() -> list[bytes]:
-    """Sessions, streams, subtransactions, prepared transactions with long names, origins, messages; and damage."""
+    """Sessions, streams, subtransactions, prepared transactions with long names, origins, messages, and damage."""
     t = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
     long = "a name that no small string has room for, "
     found = [
@@ -93,7 +94,7 @@ def stories() -> list[bytes]:
         *_block(t, 9, 902, False),
         encode.encode_stream_abort(9, 902),
         *_prepared(t, 6, long + "6"),
-        b"K" + b"\0" * 40,  # damaged: which transaction it ended is not known
+        b"K" + b"\0" * 40,  # damaged: it is not known which transaction it ended
         encode.encode_stream_commit(9, 300, 308, 0),
         *_prepared(t, 7, long + "5"),
         b"I\0\0",
@@ -129,7 +130,7 @@ def _prepared(t: RelationSpec, xid: int, gid: str) -> list[bytes]:
 
 
 def given(out: Decoded) -> Any:
-    """All of it, as bytes: NaN is no NaN's equal."""
+    """The whole result as bytes, because NaN does not equal NaN."""
     changes = [(str(each.relation), each.batch.serialize().to_pybytes()) for each in out.changes]
     return changes, tables(out)
 
@@ -149,7 +150,7 @@ def decoding(payloads: list[bytes], before: list[bytes] = [], **options: Any) ->
             decoder.decode(before)
         return decoder
 
-    array = pa.array(payloads, pa.binary())  # Arrow crashes if it finds no memory while it makes one
+    array = pa.array(payloads, pa.binary())  # Arrow crashes if memory runs out while it makes an array
     return Scenario(make, lambda decoder: decoder.decode(array), state_of)
 
 
@@ -263,7 +264,7 @@ def scenarios() -> dict[str, Callable[[], Scenario]]:
 
 
 def result_of(found: Any) -> Any:
-    """What can be compared."""
+    """The result in a form that can be compared."""
     if isinstance(found, Decoded):
         return given(found)
     if isinstance(found, pa.RecordBatch):
@@ -277,7 +278,7 @@ def result_of(found: Any) -> Any:
 
 
 def outcome(shim: Any, scenario: Scenario, expected: Any, which: int, then_all: int) -> tuple[int, str]:
-    """How many allocations there were, and what came of the failure of one of them."""
+    """(number of allocations, outcome of the failure of one of them)."""
     subject = scenario.make()
     before = scenario.state(subject)
     shim.starve(which, then_all)
@@ -330,7 +331,7 @@ def main(library: str, name: str, tries: int) -> None:
 
 
 def without_python_memory(name: str, step: int) -> None:
-    """Lets every `step`-th allocation of Python's own fail, until some are behind the end of the call."""
+    """Lets every `step`-th allocation of Python itself fail, until some of them come behind the end of the call."""
     import _testcapi
 
     use_windows(64)
@@ -365,9 +366,9 @@ def without_python_memory(name: str, step: int) -> None:
 
 
 def limited(most: int) -> None:
-    """A stream whose rows, records and state take some 20 MB, with 1 to `most` MiB more than there are: a line for each.
+    """Decodes a stream whose rows, records and state take some 20 MB, with 1 to `most` MiB of further address space.
 
-    Each is tried in a fork of its own.
+    Each limit is tried in its own fork, and has one line.
     """
     t = RelationSpec(16390, "public", "wide", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
     rows = [encode.encode_insert(16390, [str(k), "x" * 500]) for k in range(30_000)]
@@ -393,7 +394,7 @@ def limited(most: int) -> None:
 
 def under_a_limit(payloads: pa.Array, more: int) -> str:
     decoder = Decoder(Options(on_error="quarantine", batch_rows=5_000))
-    # What is made once is there then: imported modules, the types of columns.
+    # After this call, everything that is made only once exists: imported modules, column types.
     decoder.decode(payloads.slice(0, 1_000))
     before = state_of(decoder)
     sizes = Path("/proc/self/statm").read_text(encoding="ascii").split()
@@ -415,14 +416,14 @@ def under_a_limit(payloads: pa.Array, more: int) -> str:
 
 
 def limited_rows(payloads: pa.Array) -> int:
-    """How many rows another decoder finds in them, after the first thousand."""
+    """The number of rows that another decoder finds behind the first thousand messages."""
     decoder = Decoder(Options(on_error="quarantine"))
     decoder.decode(payloads.slice(0, 1_000))
     return sum(each.batch.num_rows for each in decoder.decode(payloads).changes)
 
 
 def taken() -> int:
-    """Bytes that malloc has given and that were not given back."""
+    """Bytes that were allocated with malloc and are not freed."""
 
     class Mallinfo2(ctypes.Structure):
         _fields_ = [(f"f{k}", ctypes.c_size_t) for k in range(10)]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: streams whose every choice hypothesis makes, so that it can make them smaller."""
+"""Hypothesis strategies for streams. Hypothesis makes every choice, so that it can shrink a stream."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class DrawnChoices:
 
 @st.composite
 def streams(draw: Any, malformed: bool = False) -> Stream:
-    """What a server could send; with `malformed`, here and there a value that none would."""
+    """A stream that a server could send. With `malformed`, some values are ones that no server sends."""
     return make_stream(DrawnChoices(draw), draw(st.integers(1, 10)), malformed)
 
 
 @st.composite
 def damaged_streams(draw: Any) -> Stream:
-    """A stream to which something happened on its way."""
+    """A stream that was damaged on its way."""
     choices = DrawnChoices(draw)
     return damage(choices, make_stream(choices, draw(st.integers(1, 8)), True), draw(st.integers(1, 4)))
 
 
 @st.composite
 def cuts(draw: Any) -> list[int]:
-    """Where calls end."""
+    """The places where calls end."""
     return sorted(draw(st.sets(st.integers(0, 60), max_size=8)))

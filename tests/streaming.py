@@ -1,4 +1,4 @@
-"""Sessions that work at the same time on a slot that streams, and a walsender that watches them."""
+"""Sessions that write at the same time, a slot that streams their transactions, and a walsender for this slot."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from oracle import Replica, oid_of, same_as_reference, server_rows
 
 
 class Live:
-    """What a walsender has sent so far."""
+    """The messages that a walsender has sent so far."""
 
     def __init__(self, stream: Streaming, cursor: Any) -> None:
         self.stream, self.cursor = stream, cursor
         self.payloads: list[pg.Payload] = []
 
     def until(self, tag: str) -> None:
-        """Reads on until a message of that tag has come; a Commit of an empty transaction, which 14 sends, is none."""
+        """Reads until a message with this tag arrives. A Commit of an empty transaction (in 14) does not count."""
         deadline = time.monotonic() + 120
         self.stream.flush()
         before = last = b""
@@ -37,7 +37,7 @@ class Live:
             select.select([self.cursor], [], [], left)
 
     def confirm(self) -> None:
-        """Tells the server that all that ended is safe: the next session begins behind it."""
+        """Confirms all ended transactions to the server: the next session begins behind them."""
         ends = {ord("C"): 10, ord("c"): 14, ord("P"): 10, ord("p"): 10, ord("K"): 10, ord("r"): 10}
         lsns = [
             int.from_bytes(data[ends[data[0]] : ends[data[0]] + 8])
@@ -75,15 +75,17 @@ class Streaming:
                     cursor.execute(statement)
 
     def fill(self, number: int, table: str, first: int, count: int = 200) -> None:
-        """More than is kept in memory: it will be streamed."""
+        """Inserts more rows than the server keeps in memory, so that it streams the transaction."""
         self.run(
             number,
             f"INSERT INTO {table} SELECT n, repeat('x', 500) FROM generate_series({first}, {first + count - 1}) AS n",
         )
 
     def flush(self) -> None:
-        """A commit, though in another database: decoding ends where the log is flushed, which an open transaction or a
-        rollback does not do."""
+        """Commits in another database, to flush the log.
+
+        Decoding ends where the log is flushed. An open transaction or a rollback does not flush it.
+        """
         with self.elsewhere.cursor() as cursor:
             cursor.execute("INSERT INTO flushed VALUES (1)")
 
@@ -93,9 +95,9 @@ class Streaming:
 
     @contextlib.contextmanager
     def live(self, *, work_mem: str | None = None, **options: str) -> Iterator[Live]:
-        """A walsender, that sends while others work: what has ended before it looked may not be sent at all.
+        """A walsender that sends while sessions work. It may skip a transaction that ended before it looked.
 
-        `work_mem` is the size from which a transaction is streamed, if not the server's.
+        `work_mem` is the size from which a transaction is streamed; by default the server's setting.
         """
         settings = {"options": f"-c logical_decoding_work_mem={work_mem}"} if work_mem else {}
         with contextlib.closing(
@@ -110,7 +112,7 @@ class Streaming:
                 slot_name=self.slot.name, options=self.slot.options | options, decode=False
             )
             yield Live(self, cursor)
-        # The walsender notices a little later, and holds the slot until then.
+        # The walsender notices a little later that its client is gone, and keeps the slot until then.
         active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{self.slot.name}'"
         deadline = time.monotonic() + 120
         while self.slot.execute(active)[0][0]:
@@ -118,7 +120,7 @@ class Streaming:
             time.sleep(0.01)
 
     def equal(self, payloads: list[pg.Payload], *tables: str) -> None:
-        """The committed view is the server's tables."""
+        """Asserts that the committed view gives the server's tables."""
         outs = same_as_reference(payloads, transactions="committed")
         replica = Replica().apply(outs, committed=True)
         for table in tables:

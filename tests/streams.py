@@ -1,7 +1,7 @@
-"""Random streams, as servers send them and damaged ones; and the comparison of both decoders over them.
+"""Random streams, as servers send them or damaged, and the comparison of both decoders on them.
 
-Everything random comes from a `Choices`, so that hypothesis (which shrinks) and the fuzzer (which is fast) make streams of
-the same kind.
+All random choices come from a `Choices`. So hypothesis (which shrinks) and the fuzzer (which is fast) make the same
+kind of streams.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ BOUNDARY_TAGS = b"BCSEcAbPpKr"
 
 
 class Choices(Protocol):
-    """Where chance comes from."""
+    """The source of random choices."""
 
     def below(self, n: int) -> int:
-        """An int from 0 to n - 1; small ones are simpler."""
+        """An int from 0 to n - 1. Smaller numbers give simpler streams."""
 
 
 class RandomChoices:
@@ -56,7 +56,7 @@ def one_of(choices: Choices, options: Sequence[T]) -> T:
 
 @dataclasses.dataclass
 class Stream:
-    """Payloads, their LSNs, and the ordinals of those with which a session starts."""
+    """Payloads, their LSNs, and the ordinals of the payloads that start a session."""
 
     payloads: list[bytes]
     lsns: list[int]
@@ -75,7 +75,7 @@ USER_TYPES = {
     20005: ("ext", "citext"),
     20006: ("ext", "_citext"),
 }
-# A Type message bears a domain's base type's name; types that nobody names are found by their oid alone.
+# For a domain, a Type message has the name of the base type. Types without a name are found by their oid alone.
 NAMES = USER_TYPES | {
     oid: sent_name(oid, DESCRIBED) for oid, one in DESCRIBED.items() if not one.name.startswith("f")
 }
@@ -280,7 +280,7 @@ def make_stream(choices: Choices, steps: int = 8, malformed: bool = False) -> St
 
 
 def damage(choices: Choices, stream: Stream, times: int) -> Stream:
-    """Bits flipped, messages cut, lengthened, lost, doubled, swapped or made up."""
+    """Damages a stream: flips bits; cuts, lengthens, removes, doubles, swaps or invents messages."""
     payloads = list(stream.payloads)
     for _ in range(times):
         if not payloads:
@@ -336,7 +336,7 @@ META = (
 
 
 def plain(column: pa.Array) -> list[Any]:
-    """Python values with days and microseconds as ints, and floats that compare by their bits."""
+    """Python values, with days and microseconds as ints, and floats in a form that compares their bits."""
     kind = column.type
     if pa.types.is_list(kind):
         inner = plain(column.flatten())
@@ -405,7 +405,7 @@ def _row_key(row: dict[str, Any]) -> Any:
 
 
 def summary(rows: list[Any], tables: dict[str, list[Any]]) -> dict[str, Any]:
-    """What both decoders must agree on, in an order that does not depend on batches or calls."""
+    """Everything that both decoders must agree on, in an order that does not depend on batches or calls."""
     rejects = [r for r in tables["rejects"] if r["format"] is not None]
     for reject in rejects:
         reject = {k: v for k, v in reject.items() if k != "reason"}
@@ -442,7 +442,7 @@ TABLES = ("transactions", "outcomes", "truncates", "messages", "rejects")
 
 
 def by_reference(stream: Stream, **options: Any) -> dict[str, Any] | None:
-    """None where it raises. Options that must not change what comes out it does not know."""
+    """The result of the reference decoder, None if it raises. It ignores options that must not change the result."""
     known = {name: value for name, value in options.items() if name not in ("threads", "batch_rows")}
     try:
         out = reference.decode(
@@ -466,7 +466,7 @@ def _reopened(decoder: Decoder, how: int) -> Decoder:
 def by_fast(
     stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any
 ) -> dict[str, Any] | None:
-    """Decodes in calls that end at `cuts` and where sessions start. None where it raises."""
+    """The result of the fast decoder, None if it raises. Calls end at `cuts` and where sessions start."""
     decoder = Decoder(Options(**options), catalog=ENRICHED)
     rows: list[Any] = []
     tables: dict[str, list[Any]] = {name: [] for name in TABLES}
@@ -492,7 +492,7 @@ def by_fast(
 
 
 def _outs(decoder: Decoder, payloads: list[bytes], lsns: list[int], how: int) -> list[Decoded]:
-    """What a call gives, or the pieces of `stream` with `how` 2: these streams are too short for several."""
+    """The result of a call. With `how` 2, the pieces of `stream`: these streams are too short for several pieces."""
     if how != 2:
         return [decoder.decode(payloads, lsn=lsns)]
     columns = [pa.array(payloads, pa.binary()), pa.array(lsns, pa.int64())]
@@ -508,14 +508,14 @@ def check_error(stream: Stream, error: DecodeError) -> None:
 
 
 def check(stream: Stream, cuts: Sequence[int] = (), reopen: int = 1, **options: Any) -> None:
-    """Both decoders give the same, whole and in several calls. AssertionError where they differ."""
+    """Asserts that both decoders give the same, in one call and in several."""
     expected = by_reference(stream, **options)
     whole = by_fast(stream, (), 0, **options)
     assert_same(whole, expected)
     if cuts:
         assert_same(by_fast(stream, cuts, reopen, **options), expected)
         if options.get("transactions") == "committed":
-            # All that waits goes to files at once, and into the state from there.
+            # All waiting changes go into spill files at once, and from there into the state.
             assert_same(by_fast(stream, cuts, reopen, **options, memory_limit=1), expected)
 
 
@@ -535,7 +535,7 @@ def _difference(got: list[Any], expected: list[Any]) -> str:
 
 
 def check_tagged(stream: Stream, choices: Choices, **options: Any) -> None:
-    """Tagged, shuffled, split and decoded in any order, a stream gives what decoding it gives."""
+    """Asserts that a stream gives the same when it is tagged, shuffled, split and decoded in any order."""
     if stream.sessions:
         return
     try:

@@ -1,6 +1,6 @@
 """A replication connection over a plain socket: the frames as the server sends them, keepalives included.
 
-psycopg2 and libpq-based clients take the frames apart by themselves.
+psycopg2 and clients with libpq would already remove the frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Walsender:
         self.frames: list[bytes] = []
 
     def read(self) -> tuple[bytes, bytes]:
-        """(type, content) of the next message; an ErrorResponse is raised."""
+        """(type, content) of the next message. An ErrorResponse raises an error."""
         head = self._exactly(5)
         content = self._exactly(struct.unpack(">I", head[1:])[0] - 4)
         if head[:1] == ERROR:
@@ -34,11 +34,11 @@ class Walsender:
         self.connection.sendall(kind + struct.pack(">I", len(content) + 4) + content)
 
     def status(self, lsn: int, *, answer: bool = False) -> None:
-        """What was received, flushed and applied; `answer` asks for a keepalive."""
+        """Sends `lsn` as received, flushed and applied. `answer` requests a keepalive."""
         self.send(COPY_DATA, b"r" + struct.pack(">QQQqB", lsn, lsn, lsn, 0, answer))
 
     def until(self, tag: bytes, count: int = 1) -> list[bytes]:
-        """Reads until `count` messages of that tag (b"k": keepalives) have come; all frames so far."""
+        """Reads until `count` messages with this tag (b"k": keepalives) have arrived. Returns all frames so far."""
         deadline = time.monotonic() + 120
         while sum((frame[25:26] if frame[:1] == b"w" else frame[:1]) == tag for frame in self.frames) < count:
             assert time.monotonic() < deadline, f"{tag!r} did not come {count} times"
@@ -64,7 +64,7 @@ class Walsender:
 def walsender(
     server: Server, database: str, slot: str, options: Mapping[str, str], **session: str
 ) -> Iterator[Walsender]:
-    """START_REPLICATION, on a server that trusts its clients; `session` are settings of the session."""
+    """Runs START_REPLICATION on a server that trusts its clients. `session` are settings of the session."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=180) as connection:
         opened = Walsender(connection)
         pins = pg.PINNED_SETTINGS | session

@@ -1,4 +1,4 @@
-"""Seeded random work on a few tables that have every replica identity: what to run on a server, as SQL."""
+"""Random SQL statements, from a seed, for a few tables with every replica identity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pg
 
-# Values of `big` are stored out of line and, unless they change, not sent again.
+# Values of `big` are stored out of line. The server does not send them again unless they change.
 SCHEMA = """
     CREATE TABLE {0}_key (id int PRIMARY KEY, n int, t text, big text);
     CREATE TABLE {0}_whole (a int, t text, big text);
@@ -24,14 +24,14 @@ TEXTS = ["", "NULL", "a\tb", "\\N", "é€😀", "it's", 'q"q', "{}", "x" * 300]
 
 
 class Workload:
-    """`prefix` begins the names of its tables, `rows` is how many one statement inserts at most."""
+    """The names of its tables begin with `prefix`. One statement inserts at most `rows` rows."""
 
     def __init__(self, prefix: str, seed: str, version: int, rows: int = 5) -> None:
         self.rng = random.Random(seed)
         self.prefix, self.version, self.rows = prefix, version, rows
         self.next_id = 1
         self.next_column = 1
-        self.truncates = version >= 11  # else they are not sent
+        self.truncates = version >= 11  # older servers do not send them
         self.added: dict[str, list[str]] = {"key": [], "whole": [], "index": []}
 
     @property
@@ -47,8 +47,8 @@ class Workload:
             yield from self.transaction()
 
     def transaction(self, end: str | None = None) -> Iterator[pg.Statement]:
-        """With savepoints, some rolled back, and DDL in it; `end` or, at random, COMMIT or ROLLBACK."""
-        # What a rollback takes back is a column's name, too.
+        """A transaction with savepoints, some rolled back, and DDL. Ends with `end`, by default COMMIT or ROLLBACK."""
+        # A rollback also undoes changes of column names.
         before = {kind: list(names) for kind, names in self.added.items()}
         end = end or self.rng.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"])
         yield "BEGIN"
@@ -93,13 +93,13 @@ class Workload:
             yield f"TRUNCATE {table}"
         elif choice < 19:
             yield from self.alter(kind, table)
-            # So that this version is seen: two changes of columns at once could be anything.
+            # The insert shows this version: two changes of columns at once would be ambiguous.
             yield self.insert(kind, table)
         else:
             yield f"ANALYZE {table}"
 
     def row(self, kind: str) -> list[str | int | None]:
-        """Of the columns that were there at first. Ids are never used twice."""
+        """Values for the first columns of the table. Ids are never used twice."""
         rng, number = self.rng, self.next_id
         self.next_id += 1
         text, big = rng.choice(TEXTS), rng.choice([None, "b", f"{number} " * 700])

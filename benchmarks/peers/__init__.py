@@ -1,6 +1,7 @@
-"""What else decodes pgoutput, or brings the same rows to columns, measured beside it: `python -m benchmarks.peers`.
+"""Compares this decoder with peers, other programs that decode pgoutput or load the same rows into columns.
 
-Each peer is a file here that runs in a process of its own (`worker` says how it is spoken to). `catalogue` lists them,
-`rooms` installs what they need, `inputs` makes what they read, `equality` compares what they make, `run` measures,
-`page` and `chart` write docs/peers.md and docs/peers.svg.
+The command is `python -m benchmarks.peers`. Each peer is a file in this directory and runs in its own process.
+`worker` describes the protocol between both processes. `catalogue` lists the peers, `rooms` installs their packages,
+`inputs` makes their input, `equality` compares their output, `run` measures them, and `page` and `chart` write
+docs/peers.md and docs/peers.svg.
 """

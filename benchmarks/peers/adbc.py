@@ -1,4 +1,4 @@
-"""ADBC's driver for PostgreSQL: no change data, but the same rows selected from a table into Arrow."""
+"""ADBC's driver for PostgreSQL. It reads no changes; it selects the same rows from a table into Arrow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
 
     def dump(path: str) -> None:
         table = read()
-        # Types that pyarrow has no name for come as an extension of what they are stored in.
+        # Types that pyarrow does not have come as an extension type over their storage type.
         columns = [
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
             if isinstance(column.type, pa.BaseExtensionType)

@@ -1,4 +1,4 @@
-"""The peers: what each is, what it reads and makes, how it is started, and what it is known to fail at."""
+"""The peers: the name, input, output, start command and known failures of each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALL = tuple(FULL_MESSAGES)
 
 @dataclass(frozen=True)
 class Started:
-    """How a peer is run on a corpus.
+    """How to run a peer on a corpus.
 
     Attributes:
-        command: of its process.
-        nbytes: of all that it could read.
-        form: of `equality.FORMS`: what it writes to be compared.
+        command: command of its process.
+        nbytes: bytes of its whole possible input.
+        form: the form of its output for the comparison, a key of `equality.FORMS`.
     """
 
     command: list[str]
@@ -42,8 +42,8 @@ class Failure:
     """Something that a peer cannot do.
 
     Attributes:
-        why: for the table.
-        shows: stands in what it says when it fails; another failure is not this one.
+        why: the reason, for the table.
+        shows: a text that its error message contains. A failure without this text is another failure.
     """
 
     why: str
@@ -55,14 +55,14 @@ class Peer:
     """One row of the table.
 
     Attributes:
-        name: as in the table.
-        makes: of what it reads.
-        reads: what that is, where it is not the messages.
-        corpora: those that it is run on.
-        start: how, on a corpus of the inputs; raises `rooms.MissingError`.
-        share: of the corpus: of slow ones the first part must do.
-        fails: corpus -> why it cannot decode that. That it cannot is tried each time.
-        note: what else the page should say of it.
+        name: its name in the table.
+        makes: its output.
+        reads: its input, if that is not the messages.
+        corpora: the corpora that it runs on.
+        start: gives its command for a corpus of the inputs; raises `rooms.MissingError`.
+        share: share of the corpus; slow peers decode only the first part.
+        fails: {corpus: why the peer cannot decode it}. Each run checks that it still fails.
+        note: a further note for the page.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Peer:
     note: str = ""
 
 
-# What a peer is told: as it is, or found on a corpus of the inputs, of which a share is asked for.
+# An argument for a peer: the value, or a function that finds it from the inputs, a corpus and a share.
 Told = Any | Callable[[Inputs, str, float], Any]
 
 

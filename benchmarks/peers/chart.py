@@ -1,4 +1,4 @@
-"""The figures as a picture: bars on a logarithmic axis, a panel for each corpus. Legible on light and on dark pages."""
+"""The figures as an SVG: bars on a logarithmic axis, a panel for each corpus. Legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Bar:
     """One bar, or the reason why there is none.
 
     Attributes:
-        name: beside it.
-        kind: "ours", "reference", "peer" or "quoted": how it looks.
-        value: what is drawn, above 0; None if there is only a label.
-        label: behind it.
+        name: text before the bar.
+        kind: "ours", "reference", "peer" or "quoted"; gives the look of the bar.
+        value: length of the bar, above 0; None if there is only a label.
+        label: text behind the bar.
     """
 
     name: str
@@ -57,15 +57,15 @@ class Bar:
 
 
 def chart(panels: Mapping[str, Sequence[Bar]], axis: str, legend: Mapping[str, str]) -> str:
-    """SVG; every panel has the same axis, of whole powers of ten.
+    """The chart as SVG. All panels have the same axis, from one power of ten to another.
 
     Args:
-        panels: title -> bars, from above.
-        axis: what it shows.
-        legend: kind -> what it means.
+        panels: {title: bars from top to bottom}.
+        axis: title of the axis.
+        legend: {kind: its meaning}.
     """
     values = [bar.value for bars in panels.values() for bar in bars if bar.value is not None]
-    # What is hardly above a power of ten may stand out by a little.
+    # A bar that is slightly longer than a power of ten may reach a little beyond the axis.
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) - 0.1)
     high = max(high, low + 1)
 
@@ -90,7 +90,7 @@ def chart(panels: Mapping[str, Sequence[Bar]], axis: str, legend: Mapping[str, s
             end = _LEFT
             if bar.value is not None:
                 end = x(bar.value)
-                # The least value lies on the axis: it still gets something to be seen.
+                # The smallest value lies at the beginning of the axis. Its bar still gets a visible width.
                 width = max(end - _LEFT, 1.5)
                 parts.append(
                     f'<rect class="{bar.kind}" x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 7}"/>'

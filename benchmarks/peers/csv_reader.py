@@ -1,4 +1,4 @@
-"""pyarrow's CSV reader on one thread, with the types given: the same rows as COPY would write them."""
+"""pyarrow's CSV reader on one thread, with given types, on the same rows as COPY writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a peer makes of a corpus what we make of it, value by value, in a form to which both can be brought."""
+"""Compares a peer's output with ours, value by value, in a form that both can be converted to."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Tables = Mapping[str, pa.Table]
 
 
 class DifferenceError(Exception):
-    """A peer makes something else than we do; the message says where."""
+    """The output of a peer differs from ours; the error text says where."""
 
 
 def decoded(corpus: Corpus) -> dict[str, pa.Table]:
-    """By table: the rows that the corpus's changes have after us, without metadata and truncates."""
+    """{table: rows} of the corpus's changes as we decode them, without metadata and truncates."""
     out = pgo.decode(corpus.payloads)
     found = {}
     for name, truth in corpus.tables.items():
@@ -39,10 +39,10 @@ def decoded(corpus: Corpus) -> dict[str, pa.Table]:
 
 
 def compare(form: str, directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """Compares what a peer wrote into a directory, in one of `FORMS`, with what we make of the corpus.
+    """Compares a peer's output in a directory, in one of `FORMS`, with our result for the corpus.
 
     Raises:
-        DifferenceError: if it is something else, or cannot be read.
+        DifferenceError: if the output differs, or cannot be read.
     """
     try:
         FORMS[form](directory, corpus, inputs)
@@ -52,7 +52,7 @@ def compare(form: str, directory: Path, corpus: Corpus, inputs: Inputs) -> None:
         raise DifferenceError(f"cannot be read: {type(error).__name__}: {error}") from error
 
 
-# ---- forms: each reads the directory that a peer wrote into, and compares --------------------------------------
+# ---- forms: each reads a peer's output directory and compares --------------------------------------------------
 
 
 def _bytes(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
@@ -61,19 +61,19 @@ def _bytes(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 
 def _ours(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """What was put in is what must come out; nothing is compared with itself."""
+    """Our own output, compared with the values that the corpus was made from, and not with itself."""
     for name, truth in corpus.tables.items():
         _same(name, _arrow(directory, name), truth)
 
 
 def _table(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """Arrow tables in order, of the columns' types or of what they can be cast to exactly."""
+    """Arrow tables in order, with the columns' types or with types that can be cast exactly."""
     for name, wanted in decoded(corpus).items():
         _same(name, _arrow(directory, name), wanted)
 
 
 def _selected(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """The same, of a table whose rows come in the order that the server likes."""
+    """Arrow tables whose rows come in any order, as the server gives them."""
     for name, wanted in decoded(corpus).items():
         key = wanted.column_names[0]
         _same(name, _arrow(directory, name).sort_by(key), wanted.sort_by(key))
@@ -91,7 +91,7 @@ def _texts(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 
 def _raw(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
-    """The bytes of binary cells, in hexadecimal digits: for peers that leave them as they are."""
+    """The bytes of binary cells as hexadecimal digits, for peers that do not convert them."""
     cells = corpora.wide_cells(inputs.scale, inputs.seed)
     ((name, rows),) = _rows(directory, decoded(corpus)).items()
     columns = _columns(rows, corpus.tables[name].schema)
@@ -102,7 +102,7 @@ def _raw(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
 
 
 def _values(read: Callable[[Any, pa.DataType], Any]) -> Callable[[Path, Corpus, Inputs], None]:
-    """Values that JSON can hold; `read` makes of one what pyarrow gives for a value of that type."""
+    """JSON values. `read` converts one to the value that pyarrow gives for its type."""
 
     def compare(directory: Path, corpus: Corpus, inputs: Inputs) -> None:
         tables = decoded(corpus)
@@ -123,7 +123,7 @@ def _values(read: Callable[[Any, pa.DataType], Any]) -> Callable[[Path, Corpus, 
 
 
 def _of_text(value: Any, wanted: pa.DataType) -> Any:
-    """From what most languages write."""
+    """A value from the text that most languages write."""
     if pa.types.is_boolean(wanted):
         return {"t": True, "f": False, "true": True, "false": False}[str(value).lower()]
     if pa.types.is_integer(wanted):
@@ -143,12 +143,12 @@ def _of_text(value: Any, wanted: pa.DataType) -> Any:
 
 
 def _of_node(value: Any, wanted: pa.DataType) -> Any:
-    """JavaScript's Date ends at milliseconds: the rest is lost, and not compared."""
+    """A value from Node.js. JavaScript's Date has milliseconds; the lost digits are not compared."""
     return _of_text(value, wanted)
 
 
 def _of_java(value: str, wanted: pa.DataType) -> Any:
-    """The name of a value's class, and what it prints."""
+    """A value from Java: the name of its class, and its printed text."""
     if pa.types.is_binary(wanted):
         return bytes.fromhex(value)
     return _of_text(value.partition(" ")[2], wanted)
@@ -176,7 +176,7 @@ def _arrow(directory: Path, name: str) -> pa.Table:
 
 
 def _rows(directory: Path, wanted: Tables) -> dict[str, list[list[Any]]]:
-    """By table, in order; of as many as there are."""
+    """{table: rows in order}, for all tables in the output."""
     found: dict[str, list[list[Any]]] = {name: [] for name in wanted}
     with open(directory / "rows", encoding="utf-8") as file:
         for line in file:

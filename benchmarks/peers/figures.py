@@ -1,4 +1,4 @@
-"""What was measured of a peer."""
+"""The figures of a peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ __all__ = ["Figures", "Outcome"]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a peer took for one corpus, in full: what was measured on a share is scaled up.
+    """The cost of one whole corpus for a peer. Figures from a share of the corpus are scaled up.
 
     Attributes:
         cpu, wall: seconds of each round.
-        nbytes: of what it reads.
-        messages: how many there are, or rows, for those that read something else.
-        resident_before, resident_peak: bytes of memory with its input read, and the most while decoding.
+        nbytes: bytes of its input.
+        messages: number of messages; number of rows for a peer that reads something else.
+        resident_before, resident_peak: resident memory in bytes: after it has read its input, and the most while
+            decoding.
     """
 
     cpu: Measured
@@ -28,5 +29,5 @@ class Figures:
     resident_peak: int
 
 
-# Figures, or why there are none.
+# Figures, or the reason why there are none.
 Outcome = Figures | str

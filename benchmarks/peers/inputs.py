@@ -1,4 +1,4 @@
-"""What peers read: files made from one corpus, and a server that has its rows."""
+"""The inputs of peers: files made from one corpus, and a server with its rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLOT = "peers"
 
 
 class Database:
-    """A server with the tables of the corpora, `wide` with its rows."""
+    """A server with the tables of the corpora. The table `wide` has its rows."""
 
     def __init__(self, csv: Path) -> None:
         """
@@ -47,7 +47,7 @@ class Database:
             "no PostgreSQL here has wal2json; Debian's has it in postgresql-15-wal2json and the like"
         )
         installation, settings = self._choose()
-        # Decoding the rows is not what is measured, so it need not go through files.
+        # The server's decoding of these rows is not measured, so it need not spill to files.
         settings |= {"logical_decoding_work_mem": "1GB"} if installation.version >= 13 else {}
         self.server = Server(installation, settings)
         try:
@@ -58,7 +58,7 @@ class Database:
             raise
 
     def _choose(self) -> tuple[Installation, dict[str, str | int | bool]]:
-        """The newest server that has wal2json, or can be given it; else the newest."""
+        """The newest server that has wal2json or can get it; otherwise the newest server."""
         installations = sorted(find_installations(), key=lambda each: -each.version)
         if not installations:
             raise MissingError("no PostgreSQL found: python ci/fetch_servers.py")
@@ -91,10 +91,10 @@ class Database:
             yield cursor
 
     def json_lines(self, path: Path) -> None:
-        """Writes what wal2json sends for the rows, in its format of an object for each change, without types."""
+        """Writes the output of wal2json for the rows, in its format with one object per change, without types."""
         if self.without_wal2json:
             raise MissingError(self.without_wal2json)
-        # Quotes and delimiters that no JSON has, or its own would be doubled.
+        # COPY doubles quotes in values, so quote and delimiter are characters that no JSON has.
         query = (
             f"COPY (SELECT data FROM pg_logical_slot_peek_changes('{_SLOT}', NULL, NULL, 'format-version', '2', "
             "'include-types', 'false')) TO STDOUT (FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"
@@ -104,7 +104,7 @@ class Database:
 
     @cached_property
     def copied_bytes(self) -> int:
-        """How many bytes the rows are as COPY (FORMAT binary) sends them."""
+        """The number of bytes of the rows in COPY (FORMAT binary)."""
 
         class Counter:
             total = 0
@@ -123,7 +123,7 @@ class Database:
 
 
 class Inputs:
-    """Files of the corpora at one scale, made when they are asked for, and gone with `close`."""
+    """Files of the corpora at one scale. They are made at their first use; `close` removes them."""
 
     def __init__(self, scale: float, seed: int = corpora.SEED) -> None:
         self.scale = scale
@@ -145,11 +145,11 @@ class Inputs:
         self._temporary.cleanup()
 
     def scratch(self) -> Path:
-        """A new directory that goes with the others."""
+        """A new directory; `close` removes it."""
         return Path(tempfile.mkdtemp(dir=self._directory))
 
     def corpus(self, name: str) -> Corpus:
-        """That corpus; the one that was asked for last is kept."""
+        """The corpus of this name. The last one is cached."""
         if self._latest is None or self._latest.name != name:
             self._latest = corpora.corpus(name, self.scale, self.seed)
         return self._latest
@@ -160,12 +160,12 @@ class Inputs:
         return payloads[: max(1, round(len(payloads) * share))]
 
     def rows(self, name: str, share: float) -> int:
-        """How many changes of rows are in them."""
+        """The number of row changes in these messages."""
         kinds = pc.binary_slice(self.payloads(name, share), 0, 1)
         return pc.sum(pc.is_in(kinds, pa.array([b"I", b"U", b"D"], kinds.type))).as_py()
 
     def messages(self, name: str, share: float) -> Path:
-        """A file of them, each behind its length: four bytes, the highest first."""
+        """A file of these messages. Each comes behind its length: four bytes, big-endian."""
         path = self._directory / f"{name}-{share:g}"
         if not path.exists():
             payloads = self.payloads(name, share)
@@ -177,7 +177,7 @@ class Inputs:
         return path
 
     def arrow(self, name: str, share: float) -> Path:
-        """The same as an Arrow file of one column and one chunk."""
+        """The same messages as an Arrow file with one column and one chunk."""
         path = self._directory / f"{name}-{share:g}.arrow"
         if not path.exists():
             table = pa.table({"payload": self.payloads(name, share)})
@@ -220,7 +220,7 @@ class Inputs:
 
     @property
     def server(self) -> str:
-        """Which one there is, or none."""
+        """A text about the server that is used, or that there is none."""
         try:
             return f"PostgreSQL {self.database.server.version}"
         except MissingError:

@@ -1,4 +1,4 @@
-"""The reference: the same bytes, copied."""
+"""The reference: a copy of the same bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     def dump(path: str) -> None:
         (Path(path) / "bytes").write_bytes(yardsticks.memcpy_to_new(corpus)())
 
-    # No rows come out of a copy.
+    # A copy gives no rows.
     serve(copy, lambda copied: asked["rows"], dump)
 
 

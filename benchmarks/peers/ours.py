@@ -12,7 +12,7 @@ from benchmarks.peers.worker import given, serve
 
 def main() -> None:
     asked = given()
-    # Into memory of our own: page faults of a mapped file would be billed to the first round.
+    # Read it into memory: the first round would pay for the page faults of a mapped file.
     with pa.OSFile(asked["payloads"]) as file:
         payloads = pa.ipc.open_file(file).read_all().column(0)
     options = pgo.Options(threads=asked["threads"])
@@ -26,7 +26,7 @@ def main() -> None:
                 writer.write_table(table)
 
     def rows(out: pgo.Decoded) -> int:
-        # A truncate is a row too, which other decoders do not count.
+        # A truncate counts as a row here, but not in other decoders.
         truncated = sum(map(len, out.truncates["relations"].to_pylist()))
         return sum(change.batch.num_rows for change in out.changes) - truncated
 

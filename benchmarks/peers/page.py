@@ -1,4 +1,4 @@
-"""docs/peers.md and docs/peers.svg out of the figures, with what was measured once elsewhere set apart."""
+"""Writes docs/peers.md and docs/peers.svg from the figures. Figures from another machine stand apart."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ QUOTED_ON = "2026-11-20"
 
 @dataclass(frozen=True)
 class Quoted:
-    """Somebody else's decoder, measured once on another day: not by this suite, as it needs compilers that it lacks.
+    """Another project's decoder, measured once on another day. This suite lacks the compilers that it needs.
 
     Attributes:
         name, makes: as of a peer.
-        speeds: corpus -> (million messages per CPU second, MB/s), or only the first.
+        speeds: {corpus: (million messages per CPU second, MB/s)}, or only the first number.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Quoted:
     speeds: Mapping[str, tuple[float, float | None]]
 
 
-# MB/s on that machine in that hour: the ratio to it is what can be set beside other figures.
+# MB/s of memcpy on that machine at that time. Only ratios to it can be compared with other figures.
 QUOTED_MEMCPY = {"wide text": 7200.0, "wide binary": 7200.0, "pgbench": 11_900.0}
-# Of a real server's stream with the same tables.
+# Sizes in MB of a real server's stream with the same tables.
 QUOTED_MB = {"wide text": 162.0, "wide binary": 140.0, "pgbench": 30.0}
 QUOTED_MESSAGES = FULL_MESSAGES
 QUOTED = (
@@ -65,7 +65,7 @@ def figures(
     rounds: int,
     programs: Sequence[str] = (),
 ) -> str:
-    """What stands between the page's markers; `programs` are others that it depends on."""
+    """The text between the page's markers. `programs` are further programs that the figures depend on."""
     heading = (
         f"{'; '.join([machine(), *programs])}; scale {scale:g}, median of {rounds} interleaved rounds. "
         "Each row is a process of its own.\nAll times are that process's, all its threads together; `MB` is 10^6 bytes."
@@ -75,7 +75,7 @@ def figures(
 
 
 def section(name: str, outcomes: Mapping[str, Outcome], peers: Sequence[Peer]) -> Section:
-    """One corpus's table."""
+    """The table of one corpus."""
     head = [
         "",
         "CPU s",
@@ -116,14 +116,14 @@ def section(name: str, outcomes: Mapping[str, Outcome], peers: Sequence[Peer]) -
 
 
 def who(peers: Sequence[Peer]) -> str:
-    """What the rows are."""
+    """The description of the rows."""
     lines = ["### What the rows are", "", "| | reads | makes | |", "| --- | --- | --- | --- |"]
     lines += [f"| {p.name} | {p.reads or 'the messages'} | {p.makes} | {p.note} |" for p in peers]
     return "\n".join(lines)
 
 
 def quoted() -> str:
-    """What was measured once."""
+    """The section on figures that were measured once."""
     table = Section(
         f"Measured once, on {QUOTED_ON}, not by this command",
         ["", *(f"{name}: {what}" for name in FULL_MESSAGES for what in ("M messages/s", "of memcpy"))],
@@ -137,7 +137,7 @@ def quoted() -> str:
 
 
 def quoted_ratio(each: Quoted, name: str) -> float:
-    """The speed of one beside the memcpy of its own machine and hour."""
+    """Its speed relative to memcpy on its own machine at that time."""
     messages, megabytes = each.speeds[name]
     if megabytes is None:
         megabytes = messages * 1e6 * QUOTED_MB[name] / QUOTED_MESSAGES[name]
@@ -145,7 +145,7 @@ def quoted_ratio(each: Quoted, name: str) -> float:
 
 
 def drawn(found: Mapping[str, Mapping[str, Outcome]]) -> str:
-    """The chart: speeds beside memcpy, which is what figures of several machines have in common."""
+    """The chart of speeds relative to memcpy, because these can be compared between machines."""
     panels: dict[str, list[Bar]] = {}
     for name, outcomes in found.items():
         memcpy = outcomes[MEMCPY]
@@ -184,7 +184,7 @@ def write(text: str, found: Mapping[str, Mapping[str, Outcome]]) -> None:
 
 
 def _number(value: float) -> str:
-    """Three digits that count, without an exponent."""
+    """The number with three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     digits = 2

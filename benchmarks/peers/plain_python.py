@@ -1,4 +1,4 @@
-"""The loop one writes first, and pyarrow's casts: for this one table, from text only."""
+"""A simple loop in Python, and pyarrow's casts, for this one table and for text only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pypgoutput's message classes: an object for each message, with its cells as strings."""
+"""pypgoutput's message classes: one object per message, with its cells as strings."""
 
 from __future__ import annotations
 

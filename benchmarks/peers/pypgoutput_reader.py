@@ -1,4 +1,4 @@
-"""pypgoutput's whole reader, but for the process that it receives with: change events with values of some types."""
+"""pypgoutput's whole reader without its receiving process: change events with typed values for some types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
         )
         for each in messages(asked["messages"])
     ]
-    # Its constructor starts a process that reads from a slot. It asks the server what each relation's types are called.
+    # Its constructor would start a process that reads from a slot. It also asks the server for the names of types.
     reader = LogicalReplicationReader.__new__(LogicalReplicationReader)
     reader.table_schemas, reader.key_only_table_models, reader.table_models, reader.pg_types = {}, {}, {}, {}
     reader.source_db_handler = SourceDBHandler(asked["dsn"])

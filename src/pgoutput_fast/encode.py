@@ -1,8 +1,8 @@
 """Write pgoutput messages: the inverse of the decoder.
 
-`Writer` plays the output plugin: one method per callback, each giving the payloads that a server would send
-for it. The messages themselves, and what rows and relations are given as, are in `encode_messages`; all of
-it can be had from here.
+`Writer` acts as the output plugin. It has one method per callback, and each method returns the payloads that a
+server would send for it. The module `encode_messages` has the single messages and the types for rows and
+relations. This module exports all of them, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,23 +74,23 @@ __all__ = [
 class Writer:
     """One decoding session of the plugin, callback by callback.
 
-    Each method gives the payloads, in order, that the server would send for that callback. The writer knows
-    which transaction or stream block is open and which relations it has described:
+    Each method returns the payloads that the server would send for that callback, in order. The writer knows which
+    transaction or stream block is open, and which relations it has described:
 
-    * A relation's Type messages (for columns whose type has an oid >= 10000 and a name in `types`) and its
-      Relation precede the first change that needs them: once per session in plain transactions, once per
-      top-level transaction in streamed ones, and again after a subtransaction abort. When a streamed
-      transaction commits, what it described counts for the session. Another spec for a known oid is described
-      anew everywhere.
-    * Inside a stream block changes, relations, types and messages carry an xid; outside they never do, though
-      `xid` may be given. It defaults to the block's top-level xid; give a subtransaction's where it made the
-      change.
+    * The Type messages of a relation (for columns whose type has an oid >= 10000 and a name in `types`) and its
+      Relation message precede the first change that needs them. This is once per session in plain transactions,
+      once per top-level transaction in streamed ones, and again after an abort of a subtransaction. When a
+      streamed transaction commits, its descriptions count for the session. If you pass another spec for a known
+      oid, it is described again everywhere.
+    * Inside a stream block, changes, relations, types and messages carry an xid. Outside they never do, even if
+      you pass `xid`. The default is the top-level xid of the block; pass the xid of the subtransaction if that
+      made the change.
 
-    `streaming` needs proto_version 2 ("on") or 4 ("parallel"). Prepared transactions need `two_phase` and no
-    particular version, because servers from 15 on send them under any. `types` maps the oid of a type to its
+    `streaming` needs proto_version 2 ("on") or 4 ("parallel"). Prepared transactions need `two_phase`, and work
+    with any proto_version, because servers from 15 on send them with any. `types` maps the oid of a type to its
     (namespace, name).
 
-    Callbacks in an order that no server produces are a `ValueError`. A call that raises changes nothing.
+    Callbacks in an order that no server produces raise a `ValueError`. A call that raises changes nothing.
 
     >>> columns = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25))
     >>> orders = RelationSpec(16401, "public", "orders", columns)
@@ -131,21 +131,21 @@ class Writer:
         self._described_in_stream: dict[int, set[int]] = {}
 
     def begin(self, xid: int, final_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
-        """Begin of a transaction that is sent whole; `final_lsn` is its commit record's start."""
+        """Begin of a transaction that is sent whole; `final_lsn` is the start of its commit record."""
         self._require("begin", None)
         payload = encode_begin(final_lsn, commit_timestamp, xid)
         self._enter("transaction", origin_may_follow=True)
         return [payload]
 
     def commit(self, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> list[bytes]:
-        """Commit, with position and time as in `begin` on a server; `end_lsn` is the commit record's end."""
+        """Commit; `end_lsn` is the end of the commit record. A server sends position and time as in `begin`."""
         self._require("commit", "transaction")
         payload = encode_commit(commit_lsn, end_lsn, commit_timestamp)
         self._enter(None)
         return [payload]
 
     def origin(self, origin_lsn: Lsn, name: str) -> list[bytes]:
-        """Where the transaction came from; directly after its begin or first stream start, without an xid."""
+        """The origin of the transaction, directly after its begin or first stream start, without an xid."""
         if not self._origin_may_follow:
             raise ValueError("origin: must directly follow begin, begin_prepare or the first stream_start")
         payload = encode_origin(origin_lsn, name)
@@ -153,7 +153,7 @@ class Writer:
         return [payload]
 
     def relation(self, relation: RelationSpec, *, xid: int | None = None) -> list[bytes]:
-        """Describe `relation` with its types, known or not, as servers do after a cache invalidation."""
+        """Describe `relation` with its types, even if it is known, as servers do after a cache invalidation."""
         prefix = self._xid_prefix("relation", xid)
         payloads = self._schema_payloads(relation, prefix)
         self._remember(relation)
@@ -161,9 +161,9 @@ class Writer:
         return payloads
 
     def type(self, oid: int, namespace: str, name: str, *, xid: int | None = None) -> list[bytes]:
-        """Name a type, now and with every later relation that has a column of it.
+        """Name a type, now and with every later relation that has a column of this type.
 
-        A domain goes under its own oid with its base type's namespace and name.
+        For a domain, pass its own oid and the namespace and name of its base type.
         """
         prefix = self._xid_prefix("type", xid)
         payload = encode_type(oid, namespace, name, xid=prefix)
@@ -183,9 +183,9 @@ class Writer:
     ) -> list[bytes]:
         """A row change, after the relation if it is not known yet.
 
-        Tuples have a cell for each column of `relation`. An insert has `new`. An update has `new` and may
-        have `old` (the whole row, for replica identity full) or `key` (the identity, null elsewhere). A
-        delete has `old` or `key`.
+        Each tuple has one cell per column of `relation`. An insert has `new`. An update has `new`, and may have `old`
+        (the whole row, for replica identity full) or `key` (the columns of the identity, null elsewhere). A delete has
+        `old` or `key`.
         """
         for argument, cells in (("new", new), ("old", old), ("key", key)):
             expect_list(argument, cells, "cells")
@@ -215,7 +215,7 @@ class Writer:
         restart_identity: bool = False,
         xid: int | None = None,
     ) -> list[bytes]:
-        """One Truncate of all `relations`, after those of them that are not known yet."""
+        """One Truncate of all `relations`, after descriptions of the relations that are not known yet."""
         expect_list("relations", relations, "RelationSpec")
         prefix = self._xid_prefix("truncate", xid)
         if not relations:
@@ -225,10 +225,10 @@ class Writer:
         return [*self._describe(relations, prefix), payload]
 
     def message(self, lsn: Lsn, prefix: str, content: bytes, *, transactional: bool = True) -> list[bytes]:
-        """pg_logical_emit_message.
+        """The message of a pg_logical_emit_message call.
 
-        A transactional one belongs to the open transaction; in a stream block it carries the top-level xid
-        even if a subtransaction wrote it. The others are sent at once, so between transactions and stream
+        A transactional message belongs to the open transaction. In a stream block it carries the top-level xid, even
+        if a subtransaction wrote it. Other messages are sent at once, so they stand between transactions and stream
         blocks.
         """
         if transactional:
@@ -241,7 +241,7 @@ class Writer:
         return [payload]
 
     def stream_start(self, xid: int) -> list[bytes]:
-        """Open a block of the top-level transaction `xid`: its first segment if it is not open yet."""
+        """Open a block of the top-level transaction `xid`: its first segment if `xid` is not open yet."""
         if self._streaming == "off":
             raise ValueError('stream_start: needs streaming="on" or "parallel"')
         self._require("stream_start", None)
@@ -266,9 +266,9 @@ class Writer:
         abort_lsn: Lsn | None = None,
         abort_timestamp: Timestamp | None = None,
     ) -> list[bytes]:
-        """Abort subtransaction `subxid` of the streamed transaction `xid`, or by default the whole.
+        """Abort subtransaction `subxid` of the streamed transaction `xid`, or by default the whole transaction.
 
-        Position and time are sent with streaming="parallel" only, and needed there; after a crash the
+        With streaming="parallel", and only then, position and time are sent, and you must pass them. After a crash the
         position can be 0.
         """
         self._require_stream("stream_abort", xid)
@@ -327,7 +327,7 @@ class Writer:
     def commit_prepared(
         self, xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp, gid: str
     ) -> list[bytes]:
-        """COMMIT PREPARED, however long after the prepare, which an earlier session may have sent."""
+        """COMMIT PREPARED, at any time after the prepare. An earlier session may have sent the prepare."""
         self._require_two_phase("commit_prepared")
         self._require("commit_prepared", None)
         return [encode_commit_prepared(commit_lsn, end_lsn, commit_timestamp, xid, gid)]
@@ -374,17 +374,17 @@ class Writer:
         self._origin_may_follow = origin_may_follow
 
     def _xid_prefix(self, callback: str, xid: int | None) -> int | None:
-        """The xid to write: that of the change inside a stream block, none outside."""
+        """The xid to write: inside a stream block the xid of the change, outside None."""
         if self._open is None:
             raise ValueError(f"{callback}: a transaction or stream block must be open")
         return xid if self._block_xid is not None and xid is not None else self._block_xid
 
     def _scope(self) -> set[int]:
-        """The oids that readers know where the next change is written."""
+        """The oids of the relations that a reader of the next change already knows."""
         return self._described if self._block_xid is None else self._described_in_stream[self._block_xid]
 
     def _describe(self, relations: Iterable[RelationSpec], xid: int | None) -> list[bytes]:
-        """Announce a change of `relations`: the payloads that must precede it."""
+        """The payloads that must precede a change of `relations`."""
         scope = self._scope()
         unknown = [r for r in relations if r.oid not in scope or self._latest[r.oid] != r]
         payloads = [payload for relation in unknown for payload in self._schema_payloads(relation, xid)]
@@ -394,7 +394,7 @@ class Writer:
         return payloads
 
     def _schema_payloads(self, relation: RelationSpec, xid: int | None) -> list[bytes]:
-        # The server writes a Type for each column, also where two columns share one.
+        # The server writes a Type message for each column, even if two columns share a type.
         types = [
             encode_type(column.type_oid, *self._types[column.type_oid], xid=xid)
             for column in relation.columns

@@ -1,4 +1,4 @@
-"""What became of transactions, and what that makes of tagged rows."""
+"""Outcomes of transactions, and their effect on tagged rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["NO_FATES", "Fates", "by_transaction", "committed_rows", "values_of",
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
-    """A column's values, with `null` where they are null."""
+    """The values of a column, with `null` in place of nulls."""
     column = rows.column(name)
     if null is not None and column.null_count:
         column = column.fill_null(null)
@@ -28,8 +28,15 @@ def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[
 def by_transaction(
     rows: pa.Table, txns: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, its rows in stream order) of the wanted rows; those of one transaction in memory of their own, or as given
-    if there are no others."""
+    """(txn, its rows in stream order) of the wanted rows.
+
+    The rows of each transaction have memory of their own, unless all rows are wanted and belong to one transaction.
+
+    Args:
+        rows: tagged rows.
+        txns: the transaction key of each row.
+        wanted: whether each row is wanted (bool).
+    """
     places = np.flatnonzero(wanted)
     if len(places) == 0:
         return
@@ -48,7 +55,10 @@ def by_transaction(
 
 @dataclass(frozen=True)
 class Fates:
-    """What became of transactions, by txn in ascending order; and of subtransactions that were rolled back."""
+    """Outcomes of transactions, ordered by txn, and the subtransactions that were rolled back.
+
+    All arrays have a value per transaction. `aborts` is {txn: [(subxid, at_seq)]}.
+    """
 
     txns: np.ndarray[Any, Any]
     at_seq: np.ndarray[Any, Any]
@@ -60,7 +70,7 @@ class Fates:
 
     @classmethod
     def of_records(cls, records: Any) -> Fates:
-        """Of what a call brought, transactions whose end is not known among them."""
+        """The outcomes of the transactions of one call. Transactions whose end is not known are included, as lost."""
         columns, rolled_back = records.fates()
         if not columns[0] and not records.forgotten:
             return NO_FATES if not rolled_back else replace(NO_FATES, aborts=_grouped(rolled_back))
@@ -68,7 +78,7 @@ class Fates:
 
     @classmethod
     def of_outcomes(cls, outcomes: pa.RecordBatch) -> Fates:
-        """Of a table of outcomes."""
+        """The outcomes of a batch with OUTCOMES_SCHEMA."""
         table = pa.Table.from_batches([outcomes])
         whole = table.column("subxid").is_null().to_numpy()
         committed = pc.equal(table.column("outcome"), "committed").to_numpy()
@@ -95,7 +105,7 @@ class Fates:
         lost: Sequence[int],
         rolled_back: Iterable[tuple[int, int, int]],
     ) -> Fates:
-        """`columns`: txn, at_seq, commit_lsn, commit_timestamp, committed of those whose end is known."""
+        """`columns` are txn, at_seq, commit_lsn, commit_timestamp, committed of the transactions with a known end."""
         is_lost = np.zeros(len(columns[0]), np.bool_)
         if lost:
             nothing = np.zeros(len(lost), np.int64)
@@ -116,7 +126,7 @@ class Fates:
         return [(txn, *abort) for txn, found in self.aborts.items() for abort in found]
 
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
-        """Those that were committed or lost and have rows that wait, in the order of their ends."""
+        """The transactions of `waiting` that were committed or lost, in the order of their ends."""
         waiting = set(waiting)
         columns = (self.at_seq, self.txns, self.commit_lsn, self.commit_timestamp, self.lost, self.committed)
         found = sorted(zip(*(column.tolist() for column in columns), strict=True))
@@ -140,15 +150,17 @@ NO_FATES = Fates(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING 
 
 
 def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
-    """Drops what subtransactions' aborts roll back: rows of (txn, subxid) before at_seq, for each of `aborts`.
+    """Drops the rows that aborts of subtransactions roll back.
 
-    A transactional message stays: the wire gives it the top transaction's xid, whatever savepoint it was in.
+    For each (txn, subxid, at_seq) of `aborts` this drops the rows of this subtransaction before at_seq. A
+    transactional message stays: the server sends it with the xid of the top-level transaction, whatever savepoint it
+    was in.
     """
     if not aborts or rows.num_rows == 0:
         return rows
     txns, subxids, seqs = np.array(aborts, np.int64).T
     names = np.unique(txns)
-    # One integer for both: subxids have 32 bits, and there are not 2^31 transactions in one call.
+    # One integer has both: a subxid has 32 bits, and one call has fewer than 2^31 transactions.
     keys = np.searchsorted(names, txns) << 32 | subxids
     order = np.lexsort((seqs, keys))
     keys, seqs = keys[order], seqs[order]
@@ -170,7 +182,10 @@ def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> p
 
 
 def committed_rows(rows: pa.Table, fates: Fates) -> pa.Table:
-    """The rows of committed transactions and of none, with their commit's position, in the order of the commits."""
+    """The rows of committed transactions and the rows outside of transactions, with commit position and time.
+
+    They are in the order of the commits.
+    """
     txns = values_of(rows, "txn", -1)
     if (
         len(fates.txns) == 1
@@ -205,7 +220,7 @@ def committed_rows(rows: pa.Table, fates: Fates) -> pa.Table:
 
 
 def _told(rows: pa.Table, fates: Fates) -> bool:
-    """Whether the rows have the commit's position and time, for a plain transaction's Begin announced them."""
+    """Whether the rows already have the commit's position and time: the Begin of a plain transaction gives them."""
     if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
         return False
     lsn, timestamp = (

@@ -1,7 +1,7 @@
-"""Arrow data that somebody else made: checked before anything reads it.
+"""Checks of Arrow data from outside of this library, before any code reads it.
 
-Arrow's own functions, and the ground floor, believe what an array says of its buffers. An array from a file, another
-process or another library may say more than there is.
+Arrow's own functions and the compiled core trust what an array says of its buffers. An array from a file, from another
+process or from another library may claim more data than its buffers have.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ __all__ = ["cast", "checked", "checked_table"]
 
 
 def checked(array: pa.Array, what: str, *, full: bool = False) -> pa.Array:
-    """The array, if its buffers are as long as its type, length and offset ask for.
+    """Returns the array if its buffers are as long as its type, length and offset require.
 
-    This takes as long for a long array as for a short one: of offsets it looks at the first and the last. Whoever reads
-    values by their offsets checks each.
+    The time does not depend on the length of the array: of the offsets, this checks only the first and the last. Code
+    that reads values by their offsets must check each offset.
 
-    Arrow lets an array without a value have no buffers: it comes back as one that has them.
+    In Arrow, an array without values may have no buffers. This returns an equal array that has them.
 
     Args:
         array: an array of any type.
-        what: what it is called in errors.
-        full: look at every offset, view and index, too. Whatever Arrow itself computes with must be looked at so.
+        what: name of the array in errors.
+        full: check every offset, view and index, too. Set it if Arrow itself computes with the array.
 
     Raises:
-        ValueError: if it is damaged.
+        ValueError: if the array is damaged.
     """
     try:
         return _checked(array, full)
     except SystemError:
-        # What Python makes of a length below 0.
+        # Python raises this for a length below 0.
         raise ValueError(f"{what}: the Arrow array is damaged: its length is negative") from None
     except (ValueError, pa.ArrowException) as problem:
         raise ValueError(f"{what}: the Arrow array is damaged: {problem}") from None
@@ -53,10 +53,10 @@ def _checked(array: pa.Array, full: bool) -> pa.Array:
 
 
 def checked_table(table: pa.RecordBatch | pa.Table, what: str) -> pa.RecordBatch | pa.Table:
-    """The record batch or table itself, if all of its columns are sound in full and as long as it says.
+    """Returns the record batch or table if all of its columns pass a full check and have its number of rows.
 
     Raises:
-        ValueError: if one is not.
+        ValueError: if a column is damaged or has another length.
     """
     for name, column in zip(table.schema.names, table.columns, strict=True):
         place = f"column {name} of {what}"
@@ -68,18 +68,18 @@ def checked_table(table: pa.RecordBatch | pa.Table, what: str) -> pa.RecordBatch
 
 
 def cast(array: pa.Array, what: str, to: pa.DataType) -> pa.Array:
-    """The array as another type. It must have been checked in full if it is not of that type.
+    """The array as the type `to`. Check an array of another type in full before you pass it.
 
     Raises:
-        TypeError: for a type that cannot be cast to the other.
-        ValueError: for a value that does not fit.
+        TypeError: if the type of the array cannot be cast to `to`.
+        ValueError: if a value does not fit `to`.
     """
     if array.type.equals(to):
         return array
     try:
         return array.cast(to)
     except pa.ArrowInvalid:
-        # Arrow's own words name the value.
+        # Arrow's error text contains the value, so it is not repeated.
         raise ValueError(f"{what} does not fit {to}: it is {array.type}") from None
     except pa.ArrowException:
         raise TypeError(f"{what} must be {to}, not {array.type}") from None

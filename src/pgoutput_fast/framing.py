@@ -1,4 +1,4 @@
-"""Walsender frames: the CopyData messages of a replication connection, and the pgoutput messages inside of them."""
+"""Walsender frames: the CopyData messages of a replication connection. They contain the pgoutput messages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 class Unframed(NamedTuple):
-    """What frames hold. `decoder.decode(unframed.payloads, unframed.lsn)` decodes it.
+    """The contents of frames. `decoder.decode(unframed.payloads, unframed.lsn)` decodes them.
 
     Attributes:
-        payloads: the messages of the `w` frames in order; binary, or large binary beyond 2 GiB.
-        lsn: int64 per payload, the frame's start LSN; 0 where the server gives none.
-        keepalives: a row per `k` frame: `after` (int64, how many of `payloads` came before it), `wal_end` (int64, the
-            server's position), `sent_at`, `reply_requested` (bool, answer at once or be cut off).
-        wal_end: int64 per payload, the frame's end position; servers from 10 to 18 repeat the start LSN there.
-        sent_at: timestamp per payload, when the server sent the frame.
+        payloads: the messages of the `w` frames in order; a binary array, or a large binary array beyond 2 GiB.
+        lsn: int64 per payload: the frame's start LSN; 0 if the server gives none.
+        keepalives: a row per `k` frame, with KEEPALIVES_SCHEMA: `after` (int64, number of `payloads` before the
+            frame), `wal_end` (int64, the server's position), `sent_at` (timestamp), `reply_requested` (bool: if true,
+            reply at once, or the server closes the connection).
+        wal_end: int64 per payload: the frame's end position. Servers from 10 to 18 repeat the start LSN there.
+        sent_at: timestamp (microseconds, UTC) per payload: when the server sent the frame.
 
     >>> from struct import pack
     >>> unframed = unframe([b"w" + pack(">QQQ", 100, 100, 0) + b"C", b"k" + pack(">QQB", 200, 0, 1)])
@@ -46,15 +47,16 @@ class Unframed(NamedTuple):
 def unframe(frames: Any) -> Unframed:
     """Takes the messages and their positions out of a walsender's frames.
 
-    A frame is the content of a CopyData message, without its header (`d` and a length): what libpq's `PQgetCopyData`
-    gives. psycopg2's replication cursor unframes by itself: its `payload` is to be decoded as it is.
+    A frame is the content of a CopyData message without its header (`d` and a length), as libpq's `PQgetCopyData`
+    gives it. psycopg2's replication cursor already removes the frame, so decode its `payload` directly.
 
     Args:
-        frames: like the payloads of `Decoder.decode`: a binary or large binary Arrow array, a chunked array of them, or
+        frames: as the payloads of `Decoder.decode`: a binary or large binary Arrow array, a chunked array of them, or
             an iterable of bytes.
 
     Raises:
-        DecodeError: for a frame of another kind, cut short or too long; `seq` is its ordinal among `frames`.
+        DecodeError: for a frame of another kind, or one that is too short or too long; `seq` is the ordinal of the
+            frame in `frames`.
         TypeError: for frames that are not bytes.
 
     >>> import struct

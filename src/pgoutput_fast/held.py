@@ -1,4 +1,7 @@
-"""What waits for its commit: tagged rows by transaction, in memory and in files, and what is on its way out."""
+"""The reorder buffer: tagged rows that wait for their commit, by transaction, in memory and in spill files.
+
+It also has the transactions that have ended and whose rows are not yet all in the output.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from pgoutput_fast.spill import Spiller, SpillFile
 
 __all__ = ["Due", "Held"]
 
-# Pieces of a transaction below this many rows are put together: thousands of them would cost more than what they hold.
+# Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
-# Bounds of a batch in a file, and so of what is read at a time.
+# Bounds of a batch in a spill file, and so of one read.
 _BATCH_ROWS = 1 << 15
 _BATCH_BYTES = 1 << 24
 
@@ -37,7 +40,7 @@ class _InMemory:
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """Batches of a file from `batch` on. A state from JSON says what the file is; a decoder looks for it."""
+    """The batches of a spill file from `batch` on. In a state from JSON, `file` only describes the file."""
 
     file: SpillFile | dict[str, Any]
     batch: int
@@ -58,7 +61,7 @@ class _OnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One transaction: its rows in stream order, and of each subtransaction that was rolled back when that was."""
+    """One transaction: its rows in stream order, and (subxid, at_seq) of each subtransaction that was rolled back."""
 
     pieces: tuple[_InMemory | _OnDisk, ...] = ()
     rolled_back: tuple[tuple[int, int], ...] = ()
@@ -70,7 +73,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A transaction whose end is known and whose rows are to be given: as changes, or as rejects if it was lost."""
+    """A transaction that has ended and whose rows are next in the output: as changes, or as rejects if it was lost."""
 
     txn: int
     at_seq: int
@@ -80,12 +83,12 @@ class Due:
 
 
 class Held:
-    """Changes that wait. A call works on a copy: what is shared is never changed.
+    """The reorder buffer. A call works on a copy; copies share objects, and a shared object is never changed.
 
     Attributes:
-        waiting: by transaction.
-        due: transactions that are on their way out, in the order of their ends.
-        memory: bytes of the rows in memory.
+        waiting: rows that wait, by transaction key.
+        due: transactions that have ended and whose rows are next in the output, in the order of their ends.
+        memory: size of the rows in memory, in bytes.
     """
 
     def __init__(self) -> None:
@@ -105,7 +108,7 @@ class Held:
     # ---- in -------------------------------------------------------------------------------------------------------
 
     def keep(self, txn: int, rows: pa.Table) -> None:
-        """Rows of a transaction, behind those that it has; in memory of their own."""
+        """Adds rows of a transaction behind its other rows. The rows must have memory of their own."""
         before = self.waiting.get(txn, Waiting())
         pieces: list[_InMemory | _OnDisk] = [*before.pieces, _in_memory(rows)]
         while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
@@ -114,7 +117,10 @@ class Held:
         self._put(txn, replace(before, pieces=tuple(pieces)))
 
     def roll_back(self, txn: int, aborts: Iterable[tuple[int, int]]) -> None:
-        """(subxid, at_seq) of a transaction's subtransactions: their rows before at_seq go when it ends."""
+        """Notes (subxid, at_seq) of subtransactions that were rolled back.
+
+        Their rows before at_seq are dropped when the transaction ends.
+        """
         if txn in self.waiting:
             before = self.waiting[txn]
             last = dict(before.rolled_back)
@@ -136,16 +142,16 @@ class Held:
     # ---- out ------------------------------------------------------------------------------------------------------
 
     def size(self, txns: Iterable[int]) -> tuple[int, int]:
-        """(rows, bytes) of some transactions, at most."""
+        """Upper bounds of (rows, bytes) of these transactions."""
         pieces = [piece for txn in txns if txn in self.waiting for piece in self.waiting[txn].pieces]
         return sum(piece.rows for piece in pieces), sum(piece.nbytes for piece in pieces)
 
     def aborts(self, txns: Iterable[int]) -> list[tuple[int, int, int]]:
-        """(txn, subxid, at_seq) of what was rolled back in some transactions."""
+        """(txn, subxid, at_seq) of the subtransactions that were rolled back in these transactions."""
         return [(txn, *each) for txn in txns if txn in self.waiting for each in self.waiting[txn].rolled_back]
 
     def take(self, txns: Iterable[int]) -> list[pa.Table]:
-        """All rows of some transactions, which no longer wait then."""
+        """Removes these transactions from the buffer and returns all of their rows."""
         tables = []
         for txn in txns:
             if txn in self.waiting:
@@ -157,7 +163,12 @@ class Held:
     def take_due(
         self, most_rows: int, most_bytes: int
     ) -> tuple[list[pa.Table], list[Due], list[tuple[int, int, int]]]:
-        """The next rows of what is due, until they are so many: (rows, whose they are, what was rolled back of it)."""
+        """Takes the next rows of `due` until there are `most_rows` rows or `most_bytes` bytes.
+
+        Returns:
+            (tables of rows, the transactions that they belong to, (txn, subxid, at_seq) of what was rolled back in
+            these).
+        """
         tables: list[pa.Table] = []
         whose: list[Due] = []
         aborts: list[tuple[int, int, int]] = []
@@ -205,7 +216,7 @@ class Held:
         ]
 
     def names(self) -> list[str]:
-        """Names of the files that a saved state names."""
+        """Names of the spill files that a saved state would name."""
         names = [
             os.path.basename(file.path) if isinstance(file, SpillFile) else str(file["name"])
             for waiting in self.waiting.values()
@@ -215,7 +226,7 @@ class Held:
         return sorted(names)
 
     def of(self, spiller: Spiller) -> Held:
-        """The same for another decoder: with its files found again.
+        """A copy for another decoder, with its spill files opened.
 
         Raises:
             SpillError: for a file that is missing or damaged.
@@ -235,15 +246,15 @@ class Held:
     # ---- a state's part -------------------------------------------------------------------------------------------
 
     def snapshot(self, spiller: Spiller) -> Held:
-        """What a state keeps; once it is saved, the files that it names stay."""
+        """A copy for a state. When the state is saved, the spill files that it names stay."""
         other = self.copy()
         other._on_save = spiller.saved
         return other
 
     def to_dict(self, *, save: bool) -> dict[str, Any] | None:
-        """As JSON values, None if nothing waits; with `save`, to go on from some day.
+        """The buffer as JSON values, None if it is empty. Set `save` if a decoder may continue from them later.
 
-        What lies in files of a temporary directory is taken in.
+        Rows in spill files of a temporary directory are included.
         """
         if save and self._on_save is not None:
             self._on_save(self.files)
@@ -274,10 +285,10 @@ class Held:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Held:
-        """The inverse of `to_dict`; files are looked for when a decoder goes on with it.
+        """The inverse of `to_dict`. Spill files are opened when a decoder continues with the state.
 
         Raises:
-            ValueError, KeyError, TypeError: for something else.
+            ValueError, KeyError, TypeError: for anything else.
         """
         held = cls()
         for each in document["waiting"]:
@@ -326,7 +337,7 @@ class Held:
         return held
 
 
-# Columns of rows that wait in which there is a value in each.
+# Columns without nulls in rows that wait.
 _FILLED = ("seq", "kind", "txn", "in_stream", "payload")
 
 _ENTRY = {
@@ -340,14 +351,14 @@ _LAST_XID = (1 << 32) - 1
 
 
 def _integer(value: Any, most: int = _LAST_INT64, least: int = 0) -> int:
-    """A number of a state, if it is one and within its bounds."""
+    """Returns a number of a state, if it is an int within its bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError("not a stream state: a number of what it holds back is none, or out of bounds")
     return value
 
 
 def _in_memory(rows: pa.Table) -> _InMemory:
-    # Of each row beside its payload: nine int64 values, a kind, an offset and some bits.
+    # Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
     return _InMemory(rows, rows.column("payload").nbytes + 80 * rows.num_rows)
 
 
@@ -362,7 +373,7 @@ def _to_be_joined(a: _InMemory | _OnDisk, b: _InMemory | _OnDisk) -> bool:
 
 
 def _first(piece: _InMemory | _OnDisk) -> tuple[pa.Table, list[_InMemory | _OnDisk]]:
-    """What is read of a piece at a time, and what is left of it."""
+    """(the rows of one read of a piece, the rest of the piece)."""
     if isinstance(piece, _InMemory):
         return piece.table, []
     file = piece.opened
@@ -377,7 +388,7 @@ def _tables(piece: _InMemory | _OnDisk) -> list[pa.Table]:
 
 
 def _batches(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """The tables' rows in batches that are neither large nor needlessly small."""
+    """The rows of the tables in batches that are neither large nor needlessly small."""
     group: list[pa.Table] = []
     for table in tables:
         size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
@@ -398,14 +409,14 @@ def _split(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _middle(table: pa.Table) -> int:
-    """Where to cut rows in stream order, near the middle, so that those of a Truncate stay together."""
+    """The row near the middle where to cut rows in stream order. The rows of one Truncate stay together."""
     seqs = table.column("seq").to_numpy()
     half = len(seqs) // 2
     return int(np.searchsorted(seqs, seqs[half])) or int(np.searchsorted(seqs, seqs[half], "right"))
 
 
 def _runs(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, rows) of rows that are sorted by transaction."""
+    """(txn, rows) of each transaction. `rows` are sorted by transaction."""
     txns = rows.column("txn").to_numpy()
     starts = [0, *((txns[1:] != txns[:-1]).nonzero()[0] + 1).tolist(), len(txns)]
     for start, end in pairwise(starts):
@@ -414,7 +425,7 @@ def _runs(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """The same in memory of its own, byte for byte what any other copy is."""
+    """A copy in memory of its own. All copies are equal byte for byte."""
     return table.take(pa.array(range(table.num_rows), pa.int64())).combine_chunks()
 
 
@@ -426,7 +437,7 @@ def _to_text(table: pa.Table) -> str:
 
 
 def _from_text(text: str) -> pa.Table:
-    """The inverse of `_to_text`: rows that are sound, whoever wrote the text."""
+    """The inverse of `_to_text`. The rows are checked, because the text may be from anywhere."""
     try:
         rows = checked_table(pa.ipc.open_stream(base64.b64decode(text)).read_all(), "rows")
     except (OSError, ValueError, pa.ArrowException) as problem:

@@ -1,4 +1,4 @@
-"""One text where a list is meant: Python would take its letters for the list."""
+"""Refuses a single text as an argument that must be a list. Python would take the letters of the text as the list."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ __all__ = ["expect_list"]
 
 
 class _NotAListError(TypeError, ValueError):
-    """A text where a list is meant: of the wrong type, and a value that several callers have always refused as such."""
+    """A text in place of a list. It is a ValueError, too, because several callers have always raised that."""
 
 
 def expect_list(argument: str, value: object, of: str = "names") -> None:
-    """That an argument is not a single text, or bytes, in place of a list of them.
+    """Checks that an argument is not a single text or bytes in place of a list.
 
     Args:
-        argument: what it is called.
-        value: what was given; of anything else but text and bytes nothing is expected here.
-        of: what it is a list of.
+        argument: name of the argument.
+        value: its value. Only text and bytes are refused here.
+        of: what the list must contain.
 
     Raises:
-        TypeError: if it is. It is a ValueError, too.
+        TypeError: if the value is text or bytes. The error is a ValueError, too.
 
     >>> expect_list("publications", ["shop"])
     >>> try:

@@ -1,4 +1,4 @@
-"""What a summary keeps of transactions that a stretch of a stream leaves open or prepared, or that it found so."""
+"""Transactions in a summary: those that are open or prepared at the beginning or at the end of a range of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = TypeVar("Key")
 
 
 def hear_first(firsts: dict[Key, dict[bytes, Message]], key: Key, message: Message) -> None:
-    """Notes where something was said of a type first: a Relation behind it was understood by it."""
+    """Notes the first place of a Type message: Relation messages behind it are read with it."""
     known = firsts.setdefault(key, {})
     before = known.get(message.payload)
     if before is None or message.seq < before.seq:
@@ -22,14 +22,17 @@ def hear_first(firsts: dict[Key, dict[bytes, Message]], key: Key, message: Messa
 
 
 def all_of(said: dict[Key, Message], firsts: dict[Key, dict[bytes, Message]]) -> list[tuple[Key, Message]]:
-    """What was said last, and of types also first, in order."""
+    """The last message of each key, and the first place of each Type message, in stream order."""
     found = set(said.items())
     found |= {(key, message) for key, known in firsts.items() for message in known.values()}
     return sorted(found, key=lambda each: each[1])
 
 
 class Block:
-    """All blocks of a streamed transaction as one: what was said last of each oid in each subtransaction."""
+    """All stream blocks of a streamed transaction as one block.
+
+    It has the last Relation and Type message of each oid in each subtransaction.
+    """
 
     def __init__(self, start: Message | None) -> None:
         self.start = start
@@ -37,7 +40,7 @@ class Block:
         self.said: dict[tuple[int, int, int], Message] = {}
         self.firsts: dict[tuple[int, int, int], dict[bytes, Message]] = {}
         self.forgotten: dict[int, Message] = {}
-        self._keys_of: dict[int, set[tuple[int, int, int]]] = {}  # of `said`, by subtransaction
+        self._keys_of: dict[int, set[tuple[int, int, int]]] = {}  # the keys of `said`, by subtransaction
 
     def learn(self, kind: int, oid: int, subxid: int, message: Message) -> None:
         self.said[kind, oid, subxid] = message
@@ -61,13 +64,13 @@ class Block:
 
 
 class Life:
-    """What is kept of a transaction that is not over, or of all that came under an xid that is known from before.
+    """The messages to keep of an open transaction, or of an xid that may have been in use before the range.
 
     Attributes:
-        units: what is kept, in order: blocks, and lists of messages.
-        block: the block that goes on.
-        prepared: (gid, end LSN) once it is prepared, where it began here.
-        left: where it did not begin here, whether what was streamed under the xid is open no more.
+        units: what to keep, in order: blocks, and lists of messages.
+        block: the block that later stream blocks are added to.
+        prepared: (gid, end LSN) once the transaction is prepared, if it began in the range.
+        left: whether the streamed transaction of this xid is no longer open, if it did not begin in the range.
     """
 
     def __init__(self) -> None:
@@ -87,7 +90,7 @@ class Life:
 
 
 def place(unit: Block | list[Message]) -> int:
-    """Where a unit stands among those of all xids."""
+    """The ordinal that gives the place of a unit among the units of all xids."""
     if isinstance(unit, Block):
         return unit.messages()[0].seq if unit.start is None else unit.start.seq
     return unit[0].seq

@@ -1,4 +1,4 @@
-"""SQL's identifiers: quoted where SQL would quote them, and read back."""
+"""Quotes and parses SQL identifiers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ __all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name", "
 
 _LISTED = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s](?:[^,]*[^,\s])?)?)\s*(?=,|$)')
 
-# quote_ident quotes a name with $ in it, although SQL could read it bare.
+# quote_ident quotes a name with $ in it, although SQL does not need it.
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
-# SQL folds these letters and no others: É and é are two names.
+# SQL folds only these letters to lower case: É and é are two names.
 _FOLDED = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^\W\d][\w$]*)')
 
-# Every key word of PostgreSQL 18 that quote_ident quotes: those that are reserved or cannot be a bare type name.
+# All key words of PostgreSQL 18 that quote_ident quotes: the reserved ones, and those that cannot be a type name
+# without quotes.
 _KEYWORDS = frozenset(
     [
         "all",
@@ -187,7 +188,7 @@ _KEYWORDS = frozenset(
 
 
 def quote_identifier(name: str) -> str:
-    """The name as SQL would have it written.
+    """The name as an SQL identifier, quoted if needed, as the server's quote_ident does it.
 
     >>> quote_identifier("orders"), quote_identifier("Order Lines"), quote_identifier("user")
     ('orders', '"Order Lines"', '"user"')
@@ -198,11 +199,13 @@ def quote_identifier(name: str) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """Names with commas between. One in double quotes may have commas itself, and a quote that is written twice; any
-    other is taken as it stands, blanks around it left out.
+    """Splits a text into names at its commas.
+
+    A name in double quotes may have commas, and a double quote that is written twice. Any other name is taken as it
+    is, without blanks around it.
 
     Raises:
-        ValueError: for quotes that do not end, or end within a name.
+        ValueError: for quotes that do not end, or that end within a name.
 
     >>> split_names('shop, "b,c","so ""called"" one"')
     ['shop', 'b,c', 'so "called" one']
@@ -225,12 +228,12 @@ def split_names(text: str) -> list[str]:
 
 
 def quote_qualified_name(namespace: str, name: str) -> str:
-    """Schema and relation, each quoted where needed, with a point between."""
+    """Schema and relation with a dot between, each quoted if needed."""
     return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
 
 
 def parse_qualified_name(text: str) -> tuple[str, str] | None:
-    """(schema, relation) of a qualified name; unquoted parts are folded to lower case as SQL does. None if it is none.
+    """(schema, relation) of a qualified name, None for other text. Parts without quotes become lower case, as in SQL.
 
     >>> parse_qualified_name('public."Order Lines"'), parse_qualified_name("Public.Orders")
     (('public', 'Order Lines'), ('public', 'orders'))

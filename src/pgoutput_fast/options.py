@@ -1,4 +1,4 @@
-"""What a decoder may be told."""
+"""Options of a decoder."""
 
 from __future__ import annotations
 
@@ -18,47 +18,50 @@ from pgoutput_fast.names import parse_qualified_name, quote_qualified_name
 __all__ = ["Options"]
 
 
-# Offsets of strings and lists are int32, and a message of 1 GiB may come before a batch is closed. A row has 16 bytes
-# in `_change_type` at most.
+# Offsets of strings and lists are int32, and a message of 1 GiB may come before a batch is closed. A row has at most
+# 16 bytes in `_change_type`.
 _MOST_BYTES = 1 << 30
 _MOST_ROWS = 1 << 26
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to decode. Immutable; the same options serve any number of decoders and pickle to any executor.
+    """How to decode. Options are immutable. You can use the same options for many decoders, and pickle them.
 
     Args:
-        transactions: `"as_sent"` gives every change when it comes, `"committed"` only those of transactions that
-            committed, when they do.
-        on_error: `"raise"` raises `DecodeError` at a malformed message and takes the call back; `"quarantine"` puts the
-            message into `rejects` and goes on.
-        unrepresentable: what to do with a legal value that its Arrow type cannot hold. `"null"` makes it null, names it
-            in `_unrepresentable` and keeps it in `rejects`; `"raise"` raises `DecodeError`.
-        numeric: type of numerics without a precision, or with one beyond 38 digits: `"string"` as PostgreSQL prints
-            them, `"float64"`, or a `pyarrow.decimal128`.
-        uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over them).
-        strings: type of all columns that are strings (not of strings in lists): `"string"` or `"string_view"`.
-        schemas: {table: pinned schema} for `Decoded.table`: tables as there, by qualified name or oid; a pinned schema
-            is a `pyarrow.Schema` or a `Relation`. Then each table has that schema, whatever versions come.
-        columns: {table: names}: of these tables only these columns; the others are neither converted nor looked into,
-            and are not in the schema. Tables as for `schemas`. A name that no version of the table has, of those that
-            are known when its first change comes, is a ValueError then; one that only some versions have is none.
-        extra_columns: what a column that a pinned schema lacks is: an `"error"`, or to be `"drop"`ped.
-        metadata_prefix: what the names of the metadata columns begin with.
-        threads: at most this many threads decode, the calling one included. What comes out is the same for any number.
+        transactions: `"as_sent"` gives every change when it arrives. `"committed"` gives only the changes of committed
+            transactions, when the commit arrives.
+        on_error: `"raise"` raises `DecodeError` at a malformed message and undoes the call. `"quarantine"` puts the
+            message into `rejects` and continues.
+        unrepresentable: what to do with a legal value that its Arrow type cannot hold. `"null"` makes it null, names
+            its column in `_unrepresentable` and puts the value into `rejects`. `"raise"` raises `DecodeError`.
+        numeric: type of numerics without a precision, or with a precision of more than 38 digits: `"string"` as
+            PostgreSQL prints them, `"float64"`, or a `pyarrow.decimal128`.
+        uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over 16 bytes).
+        strings: type of all string columns (not of strings in lists): `"string"` or `"string_view"`.
+        schemas: {table: pinned schema} for `Decoded.table`. A table is a qualified name or an oid, as in
+            `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. Each of these tables then has its
+            pinned schema, whatever versions of the relation arrive.
+        columns: {table: names}: decode only these columns of these tables. Other columns are not read, not converted
+            and not in the schema. A table is given as for `schemas`. When the first change of a table arrives, a name
+            that no known version of the table has is a ValueError. A name that only some versions have is not an
+            error.
+        extra_columns: what to do with a column that a pinned schema lacks: `"error"` raises, `"drop"` leaves it out.
+        metadata_prefix: prefix of the names of the metadata columns.
+        threads: most threads that decode, the calling thread included. The result is the same for any number.
         batch_rows: most rows of a record batch (at least 2, at most 2^26: Arrow's offsets have 31 bits).
-        batch_bytes: a record batch is closed once it, or the messages that went into it, hold this many bytes (at most
+        batch_bytes: a record batch is closed once the batch, or the messages in it, have this many bytes (at most
             2^30).
-        memory_limit: in the committed view, most bytes of changes that wait in memory for their commit. What is beyond
-            goes to files.
-        spill_directory: where those files lie; made if it is not there. None is a temporary directory of the decoder's
-            own, which goes with it: then a state that is saved carries all that waits. With a directory it names the
-            files, and they stay until a later state has taken its place.
+        memory_limit: with `"committed"`, most bytes in memory of changes that wait for their commit. Further changes
+            go into spill files.
+        spill_directory: directory of the spill files; it is made if it does not exist. None is a temporary directory
+            of the decoder, which is removed with the decoder; then a saved state contains all changes that wait. With
+            a directory, a saved state names the files, and they stay until a later state replaces it.
 
     Raises:
-        ValueError: for a value that is none of these.
-        TypeError: for a `spill_directory` that is no path, and for `schemas` and `columns` that are no such mappings.
+        ValueError: for a value that is not allowed.
+        TypeError: for a `spill_directory` that is not a path, and for `schemas` or `columns` that are not mappings of
+            this kind.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -122,7 +125,7 @@ class Options:
             object.__setattr__(self, "spill_directory", directory)
 
     def columns_of(self, relation: Relation) -> Collection[str] | None:
-        """Those columns of a relation that are wanted, None for all."""
+        """Names of the columns of a relation that `columns` selects, None for all."""
         if self.columns is None:
             return None
         found = self.columns.get(relation.qualified_name)
@@ -131,15 +134,15 @@ class Options:
     def check_columns(
         self, relation: Relation, known: Iterable[Relation], seen: set[tuple[str | int, str]]
     ) -> None:
-        """That `columns` names no column of a relation that none of its versions has: it would be misspelt.
+        """Checks that some version of a relation has each column that `columns` names. A missing name is misspelt.
 
         Args:
-            relation: a version of it.
-            known: all versions that are known, of any relation.
-            seen: what was found before in others than `relation`; what is found comes to it.
+            relation: a version of the relation.
+            known: all known versions of all relations.
+            seen: (table, column name) found earlier in other versions. This call adds the names that it finds.
 
         Raises:
-            ValueError: if it does; the message names what there is.
+            ValueError: if no version has a column; the error text lists the columns that exist.
         """
         wanted = self.columns_of(relation)
         if not wanted:
@@ -172,7 +175,7 @@ class Options:
 
 
 def _table(table: Any, option: str = "schemas") -> str | int:
-    """One spelling for each name."""
+    """The table in the one form that is used as a key: an oid, or a quoted qualified name."""
     if not isinstance(table, str):
         return operator.index(table)
     parts = parse_qualified_name(table)

@@ -1,4 +1,4 @@
-"""Whatever a caller passes as payloads -> Arrow binary arrays that the ground floor can read."""
+"""Converts the payloads and LSNs that a caller passes to Arrow arrays that the compiled core can read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _TEXT = (
 
 
 def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
-    """Binary or large binary arrays with the payloads in order. Arrow arrays are not copied (views are).
+    """Binary or large binary arrays with the payloads in order. Arrow arrays are not copied, except binary views.
 
-    `what` they are called in errors.
+    Args:
+        payloads: as `Decoder.decode` takes them.
+        what: name of the argument in errors.
 
     Raises:
-        TypeError: for nulls and for anything that is not bytes; the message says what to pass.
-        ValueError: for an array whose buffers do not hold what it says. Offsets are checked where payloads are read.
+        TypeError: for nulls and for anything that is not bytes; the error text says what to pass.
+        ValueError: for an array whose buffers are too short. Offsets are checked later, when payloads are read.
     """
     if isinstance(payloads, pa.ChunkedArray):
         if not payloads.num_chunks:
@@ -59,13 +61,13 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
         # NumPy's fixed-width strings have lost their last zero bytes.
         if not issubclass(kind, bytes | bytearray | memoryview) or kind.__module__ == "numpy":
             raise TypeError(f"{what} {_EXPECTED}; there is a {kind.__name__} among them")
-    # More than 2 GiB come back in chunks.
+    # pyarrow returns more than 2 GiB as chunks.
     array = pa.array(items, pa.binary())
     return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
 
 
 def _of_rows(what: str, items: list[Any], kind: type) -> str:
-    """What to pass instead of the rows that a query of a slot's changes gave: (lsn, xid, data), or some of these."""
+    """A hint what to pass instead of the rows of a query of a slot's changes: (lsn, xid, data), or a part of these."""
     row: Any = next(item for item in items if type(item) is kind)
     places = list(row) if isinstance(row, dict) else range(len(row))
     data = [place for place in places if isinstance(row[place], bytes | bytearray | memoryview)]
@@ -92,17 +94,17 @@ def _binary(array: pa.Array, what: str) -> pa.Array:
 
 
 def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Array | None:
-    """An int64 array of `count` values; nulls become 0, where they are allowed. None stays None.
+    """An int64 array of `count` values. Nulls become 0 if they are allowed. None stays None.
 
     Raises:
-        TypeError: for values that are no integers.
-        ValueError: for another number of them than there are payloads, one beyond int64, a null that is not allowed,
-            and for a damaged array.
+        TypeError: for values that are not integers.
+        ValueError: for another number of values than `count`, a value beyond int64, a null that is not allowed, or a
+            damaged array.
     """
     if values is None:
         return None
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        # The type is inferred: asked for int64, pyarrow would cut fractions off.
+        # Let pyarrow infer the type: with int64 as the requested type it would cut off fractions.
         try:
             values = pa.array(values)
         except pa.ArrowInvalid as problem:
@@ -114,7 +116,7 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
     if isinstance(values, pa.ChunkedArray):
         chunks = [checked(chunk, what) for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type).combine_chunks()
-        if isinstance(values, pa.ChunkedArray):  # of older pyarrow, where there is no chunk
+        if isinstance(values, pa.ChunkedArray):  # older versions of pyarrow return this if there is no chunk
             values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     values = cast(checked(values, what), what, pa.int64())
     if len(values) != count:
@@ -127,13 +129,13 @@ def as_int64(values: Any, count: int, what: str, *, nulls: bool = True) -> pa.Ar
 
 
 def as_lsns(values: Any, count: int, what: str = "lsn") -> pa.Array | None:
-    """An int64 array of `count` LSNs, each in a form that `parse_lsn` takes; nulls become 0. None stays None.
+    """An int64 array of `count` LSNs, from any form that `parse_lsn` takes. Nulls become 0. None stays None.
 
-    Integers, which most are, are not looked at one by one.
+    Integers, the usual case, are converted as a whole and not one by one.
 
     Raises:
-        TypeError: for values that are no LSNs.
-        ValueError: for another number of them than there are payloads, text that is none, one beyond int64, and for a
+        TypeError: for values that are not LSNs.
+        ValueError: for another number of values than `count`, text that is not an LSN, a value beyond int64, or a
             damaged array.
     """
     if isinstance(values, str):

@@ -1,4 +1,4 @@
-"""Columns in types that others take, Spark and Parquet: casts, and what Arrow has no cast for."""
+"""Converts columns to types that Spark and Parquet have, also where Arrow has no cast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 
 __all__ = ["iso_8601", "plain_schema", "to_types"]
 
-# As Arrow lays an interval out.
+# Arrow's layout of an interval.
 _INTERVAL = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema in types that Parquet and every reader of it have: times and intervals are strings.
+    """The schema with types that Parquet and all of its readers have: times and intervals become strings.
 
     >>> import pyarrow as pa
     >>> plain_schema(pa.schema({"at": pa.time64("us"), "spans": pa.list_(pa.month_day_nano_interval())})).types
@@ -36,8 +36,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
-    """The table in a schema of the same columns. An interval may become a string, wherever it stands, and so may a
-    struct without fields, which is printed as PostgreSQL does it."""
+    """The table with the types of `target`, which has the same columns.
+
+    An interval may become a string, also inside of lists and structs. A struct without fields may become a string,
+    too: the one that PostgreSQL prints.
+    """
     columns = [
         pa.chunked_array([_to_type(chunk, field.type) for chunk in column.chunks], field.type)
         for column, field in zip(table.columns, target, strict=True)
@@ -103,7 +106,7 @@ def iso_8601(intervals: pa.Array) -> pa.Array:
 
 
 def _fields(intervals: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Months, days and microseconds, of which the server has no finer ones; without nulls."""
+    """(months, days, microseconds) of intervals, without nulls. The server has no finer unit than microseconds."""
     rows = np.frombuffer(intervals.buffers()[1], _INTERVAL, intervals.offset + len(intervals))[
         intervals.offset :
     ]

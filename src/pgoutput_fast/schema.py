@@ -1,4 +1,4 @@
-"""Arrow schemas: of a relation version's changes, of tagged payloads and of the tables beside the changes."""
+"""Arrow schemas of the changes of a relation version, of tagged payloads, and of the tables beside the changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-# The metadata columns of a change, without the prefix. Their order is that of the ground floor's rows.pyx.
+# The metadata columns of a change, without the prefix. `rows.pyx` of the compiled core has the same order.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("change_type", pa.string()),
     ("seq", pa.int64()),
@@ -43,8 +43,9 @@ METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("unrepresentable", pa.list_(pa.string())),
 )
 
-# A row per message; of a Truncate one per relation: the first has the message as it came, each further one a Truncate
-# of its own relation alone. So a row stands for itself, and the whole takes no more than some bytes per relation.
+# One row per message, but a Truncate has one row per relation. Its first row has the message as it came. Each further
+# row has a Truncate of its own relation alone. So each row is complete, and a Truncate costs only some bytes per
+# relation.
 TAGGED_SCHEMA = pa.schema(
     [
         ("seq", pa.int64()),
@@ -134,18 +135,18 @@ KEEPALIVES_SCHEMA = pa.schema(
 
 
 def metadata_fields(prefix: str) -> list[pa.Field]:
-    """The metadata columns under their names with `prefix`."""
+    """The fields of the metadata columns, with `prefix` before their names."""
     return list(_metadata_fields(prefix)[0])
 
 
 @lru_cache(maxsize=64)
 def _metadata_fields(prefix: str) -> tuple[tuple[pa.Field, ...], frozenset[str]]:
-    """The fields, and their names."""
+    """(the fields, their names)."""
     fields = tuple(pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS)
     return fields, frozenset(field.name for field in fields)
 
 
-# Relations share the fields of columns that are alike: an id here and an id there.
+# Relations share the fields of equal columns, such as an `id` in many tables.
 @lru_cache(maxsize=4096)
 def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataType) -> pa.Field:
     metadata = {
@@ -160,13 +161,14 @@ def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataT
 
 
 def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
-    """The schema of a relation version's changes: metadata columns, then those of its own that are wanted.
+    """The schema of the changes of a relation version: metadata columns, then the selected columns of the relation.
 
-    Field metadata name the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`, `pg.unknown`), schema
-    metadata the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`, `pg.replica_identity`, `pg.version`).
+    The metadata of a field describes the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`,
+    `pg.unknown`). The metadata of the schema describes the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`,
+    `pg.replica_identity`, `pg.version`).
 
     Raises:
-        ValueError: if a column bears the name of a metadata column.
+        ValueError: if a column has the name of a metadata column.
     """
     metadata, taken = _metadata_fields(options.metadata_prefix)
     fields = list(metadata)

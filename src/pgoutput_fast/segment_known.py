@@ -1,20 +1,22 @@
-"""What a segment knows of relations: in its footer while that is small, in files beside the segments where it is not.
+"""What a segment knows of relations: in its footer while that is small, else also in files beside the segments.
 
-A stream may have 100,000 relation versions, and a segment a few rows. So a segment costs what is new in it:
+A stream may have 100,000 relation versions, and a segment only a few rows. So each segment stores only what is new:
 
-- A footer holds what its directory has learnt of late, at most INLINE_BYTES of it. As long as that is all there is, the
-  segment needs nothing but itself.
-- What is more goes into a part: a file in `_catalog/` that is written once, named by its SHA-256, durable before the
-  segment is. The footer lists the parts that count, in their order; what comes later counts more, the footer most.
-- FANOUT parts of a size become one, without what was said again since. A part of FINAL_BYTES stays as it is. So what is
-  learnt is written a few times in all, and there are few parts.
-- A version that nothing refers to any more (no later row can be of it) is left out of what becomes one.
+- A footer holds what its directory learnt recently, at most INLINE_BYTES. While this is all that is known, the segment
+  needs no other file.
+- The rest goes into parts. A part is a file in `_catalog/`. It is written once, its name contains its SHA-256, and it
+  is durable before its segment is. The footer lists its parts in order. A later part overrides an earlier one, and
+  the footer overrides all parts.
+- FANOUT parts of similar size are merged into one. The merge drops what a later part overrides. A part of FINAL_BYTES
+  is not merged again. So each item is written only a few times, and there are few parts.
+- A merge also drops a relation version that nothing refers to any more: no later row can have it.
 
-Segments refer to a part from the one on before which it was written, up to one that has it in another part or has
-forgotten it. So what the oldest segment that is left does not list, and was written before it, nobody needs.
+The segments that refer to a part follow one another. The first is the one for which the part was written. The last
+is the one before a segment that has the content in another part, or has dropped it. So no segment needs a part that
+was written before the oldest segment and that the oldest segment does not list.
 
-A chain of footers (each with its own news) would need no files, but every footer since the last base to be read, and
-retention could remove none of them.
+The alternative is a chain of footers, each with its own news and no files. Then a reader would need every footer since
+the last full one, and retention could remove none of them.
 """
 
 from __future__ import annotations
@@ -40,27 +42,30 @@ from pgoutput_fast.user_types import UserType, UserTypes
 __all__ = ["ROOM", "Footing", "Known", "KnownLog", "Part", "sweep_orphans", "sweep_unused"]
 
 ROOM = "_catalog"
-# A footer has so much of it at most; some hundred narrow tables.
+# Most bytes of the catalog in a footer: enough for some hundred narrow tables.
 INLINE_BYTES = 1 << 18
 FANOUT = 8
 FINAL_BYTES = 1 << 25
-# In a store another process may be about to write the segment that needs it.
+# In an object store, another process may still write the segment that needs a part file. So only older ones are
+# removed.
 _ORPHAN_SECONDS = 86_400
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.jsonl\.zst")
 _MOST_BYTES = 1 << 31
 
-# What is known, one item a line: ["version", its id, the relation], ["relation", oid, [version, seq]],
-# ["type", oid, [namespace, name, seq]] and ["user_type", oid, what a live server said].
+# What is known, one item a line. An item is one of ["version", id of the version, the relation],
+# ["relation", oid, [version, seq]], ["type", oid, [namespace, name, seq]] and
+# ["user_type", oid, the type as the server describes it].
 Items = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file of what is known.
+    """A part file.
 
     Attributes:
-        name: in `_catalog/`: ordinal of the last message of the segment that it was written for, and its SHA-256.
-        nbytes: its size, unpacked.
+        name: its name in `_catalog/`: the ordinal of the last message of the segment that it was written for, and the
+            SHA-256 of the file.
+        nbytes: size of its content in bytes, uncompressed.
     """
 
     name: str
@@ -72,7 +77,7 @@ class Part:
         return int(self.name[:20])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The part as JSON values."""
         return {"name": self.name, "bytes": self.nbytes}
 
     @classmethod
@@ -80,7 +85,7 @@ class Part:
         """The inverse of `to_dict`.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is none.
+            ValueError, KeyError, TypeError: if the values do not describe a part.
         """
         name, nbytes = values["name"], values["bytes"]
         if not _NAME.fullmatch(name) or not isinstance(nbytes, int) or not 0 < nbytes <= _MOST_BYTES:
@@ -89,7 +94,7 @@ class Part:
 
 
 class _Said:
-    """A part's content."""
+    """The content of a part."""
 
     def __init__(self, text: str) -> None:
         self.versions: dict[int, str] = {}
@@ -109,21 +114,21 @@ class _Said:
 
     @cached_property
     def relations(self) -> dict[int, Relation]:
-        """Relation versions by their ids; made when somebody asks for one."""
+        """Relation versions by their ids. They are parsed at the first use."""
         return {version: Relation.from_dict(json.loads(text)) for version, text in self.versions.items()}
 
 
-# Of parts that somebody uses: segments share most of theirs.
+# Contents of the parts that are in use. Segments share most of their parts.
 _read: WeakValueDictionary[str, _Said] = WeakValueDictionary()
 
 
 class Known:
-    """What the footer of a segment says of relations, and of where the stream stands.
+    """What a segment knows of relations and of the state of the stream.
 
     Args:
-        catalog, state: as in the footer, in JSON.
-        parts: what is known beside that.
-        store: gives where the parts lie.
+        catalog, state: JSON texts of the footer.
+        parts: the part files that the footer lists, in order.
+        store: returns the store with the part files.
     """
 
     def __init__(self, catalog: str, state: str, parts: Sequence[Part], store: Callable[[], Store]) -> None:
@@ -139,25 +144,25 @@ class Known:
         return own
 
     def check(self) -> None:
-        """That the footer's own part of it can be read.
+        """Checks that catalog and state of the footer can be read.
 
         Raises:
-            ValueError: if it cannot.
+            ValueError: if they cannot.
         """
         assert self._own is not None
 
     def check_parts(self) -> None:
-        """That the others are there.
+        """Checks that the part files exist.
 
         Raises:
-            ValueError: if one is not.
+            ValueError: if one is missing.
         """
         if self.parts and (missing := _missing(self._store(), self.parts)):
             raise _gone(self._store(), missing[0])
 
     @property
     def open_txns(self) -> list[int]:
-        """As the state's; no part is read."""
+        """Keys of the transactions that are open behind the segment, as in the state. This reads no part."""
         return self._own.open_txns
 
     @cached_property
@@ -165,7 +170,7 @@ class Known:
         """The state behind the segment, and its catalog.
 
         Raises:
-            ValueError: if a part is damaged, or not there.
+            ValueError: if a part is damaged or missing.
         """
         if not self.parts:
             return self._own
@@ -197,15 +202,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Footing:
-    """What a new segment has in its footer, and what its directory knows behind it.
+    """The catalog and state for the footer of a new segment, and what the directory knows behind that segment.
 
     Attributes:
-        parts: files that the segment needs; they are durable.
-        own: what is in the footer.
-        catalog, state: for the footer.
-        logged: ids of the versions that parts and footer have, beside those that the log has already.
-        dropped: ids of versions that they have no more.
-        anew: whether what the log had before counts no more.
+        parts: part files that the segment needs; they are durable.
+        own: the items in the footer.
+        catalog, state: JSON texts for the footer.
+        logged: ids of the relation versions that this adds to those of the log.
+        dropped: ids of the relation versions that this removes from those of the log.
+        anew: whether the log starts again, without its earlier versions.
         behind: the state behind the segment.
     """
 
@@ -220,10 +225,10 @@ class Footing:
 
 
 class KnownLog:
-    """What the segments of a directory know, for the one who writes them, one after the other.
+    """What the segments of a directory know. The writer of these segments keeps it from one segment to the next.
 
     Args:
-        store: of the segments.
+        store: the store with the segments.
     """
 
     def __init__(self, store: Store) -> None:
@@ -231,14 +236,14 @@ class KnownLog:
         self.restart()
 
     def restart(self) -> None:
-        """Nothing is known of what is there: the next segment begins anew."""
+        """Forgets everything. The next segment stores all that it needs."""
         self._parts: tuple[Part, ...] = ()
         self._own: Items = {}
         self._logged: set[int] = set()
         self._last: Footing | None = None
 
     def follows(self, newest: Known) -> bool:
-        """Whether that is what this wrote last."""
+        """Whether `newest` is what this log wrote last."""
         last = self._last
         return last is not None and (last.catalog, last.state, last.parts) == (
             newest.catalog,
@@ -248,25 +253,25 @@ class KnownLog:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the footer does not hold all of it."""
+        """Whether there are part files: the footer does not hold all of it."""
         return bool(self._parts)
 
     def step(self, state: StreamState, used: Iterable[int], last_seq: int) -> Footing:
-        """What the next segment needs; its parts are durable when this returns. Nothing else changes until `took`.
+        """What the next segment needs. Its parts are durable when this returns. The log does not change before `took`.
 
         Args:
-            state: behind the segment.
+            state: the state behind the segment.
             used: ids of the relation versions of its rows.
             last_seq: ordinal of its last message.
 
         Raises:
-            OSError: if a part cannot be written, or not be read back.
-            ValueError: if a part that is to be put together with others is damaged.
+            OSError: if a part cannot be written, or cannot be read back.
+            ValueError: if a part that is to be merged is damaged.
         """
         before = None if self._last is None or _missing(self._store, self._parts) else self._last.behind
         live = None if before is None else state.news_since(before)
         news = live if live is not None else _difference(state, before)
-        if news is None:  # something was forgotten
+        if news is None:  # the state has dropped something since
             before, news = None, _difference(state, None)
             assert news is not None
         parts, own = (self._parts, dict(self._own)) if before is not None else ((), {})
@@ -293,7 +298,7 @@ class KnownLog:
         return Footing(parts, own, catalog, document, fresh, dropped, before is None, state)
 
     def took(self, footing: Footing) -> None:
-        """The segment is durable."""
+        """Takes over a footing. Call it when the segment is durable."""
         self._parts, self._own, self._last = footing.parts, footing.own, footing
         if footing.anew:
             self._logged.clear()
@@ -303,7 +308,7 @@ class KnownLog:
     def _outgrow(
         self, parts: tuple[Part, ...], own: Items, last_seq: int, needed: set[int]
     ) -> tuple[tuple[Part, ...], frozenset[int]]:
-        """(parts with what was in the footer, versions that nothing refers to any more)."""
+        """Moves the footer's items into a part, and merges parts. Returns (all parts, ids of the dropped versions)."""
         dropped: set[int] = set()
         size = _size(own)
         while _is_worth_it(parts, size):
@@ -324,12 +329,12 @@ class KnownLog:
 
 
 def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
-    """Removes parts that no segment needs any more.
+    """Removes part files that no segment needs any more.
 
     Args:
-        store: of the segments.
-        oldest: what the oldest segment knows that is left.
-        oldest_seq: ordinal of its last message.
+        store: the store with the segments.
+        oldest: what the oldest remaining segment knows.
+        oldest_seq: ordinal of the last message of that segment.
     """
     needed = {part.name for part in oldest.parts}
     for name, last_seq, _ in _listed(store):
@@ -338,11 +343,11 @@ def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
 
 
 def sweep_orphans(store: Store, newest_seq: int) -> None:
-    """Removes parts whose segment never came; nobody else may write there.
+    """Removes part files whose segment was never written. No other process may write into the store at this time.
 
     Args:
-        store: of the segments.
-        newest_seq: ordinal of the last message of the newest segment, -1 where there is none.
+        store: the store with the segments.
+        newest_seq: ordinal of the last message of the newest segment, -1 if there is none.
     """
     for name, last_seq, modified in _listed(store):
         if last_seq > newest_seq and (store.local or modified < time.time() - _ORPHAN_SECONDS):
@@ -354,7 +359,7 @@ def sweep_orphans(store: Store, newest_seq: int) -> None:
 
 
 def _listed(store: Store) -> Iterator[tuple[str, int, float]]:
-    """(name, ordinal of the last message of the segment that it was written for, when it was written)."""
+    """(name, ordinal of the last message of its segment, time of writing in seconds since 1970) of each part file."""
     for entry in store.entries(ROOM):
         name = entry.name.rpartition("/")[2]
         if match := _NAME.fullmatch(name):
@@ -374,10 +379,10 @@ def _gone(store: Store, part: Part) -> ValueError:
 
 
 def _text(store: Store, part: Part) -> str:
-    """What a part says.
+    """The content of a part.
 
     Raises:
-        ValueError: if it is damaged, or not there.
+        ValueError: if the part is damaged or missing.
     """
     try:
         packed = store.read(f"{ROOM}/{part.name}")
@@ -410,7 +415,7 @@ def _read_part(store: Store, part: Part) -> _Said:
 
 
 def _write_part(store: Store, items: Items, last_seq: int) -> Part:
-    """A file that is durable, and was read back."""
+    """Writes a part file. When this returns, the file is durable and was read back."""
     lines = [f"{_json(list(key))[:-1]}, {value}]\n" for key, value in items.items()]
     text = "".join(lines).encode()
     packed: bytes = pa.compress(text, codec="zstd", asbytes=True)
@@ -424,14 +429,14 @@ def _write_part(store: Store, items: Items, last_seq: int) -> Part:
 
 
 def _items(text: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """((kind, key), value as JSON) of each line; neither kinds nor keys have anything to be escaped."""
+    """((kind, key), value as JSON) of each line. Kinds and keys have no characters that JSON escapes."""
     for line in text.split("\n")[:-1]:
         kind, key, value = line[1:-1].split(", ", 2)
         yield (kind[1:-1], key[1:-1]), value
 
 
 def _is_worth_it(parts: Sequence[Part], nbytes: int) -> bool:
-    """Whether the last parts are of a size with what is to be one, so that all of them can be one."""
+    """Whether to merge the last FANOUT - 1 parts with a new part of this size: none of them is of a higher level."""
     last = parts[1 - FANOUT :]
     return (
         len(last) == FANOUT - 1 and all(_level(each.nbytes) <= _level(nbytes) for each in last) and nbytes < FINAL_BYTES
@@ -450,7 +455,7 @@ def _level(nbytes: int) -> int:
 
 
 def _difference(state: StreamState, before: StreamState | None) -> News | None:
-    """What is new since, at the cost of all there is; None if something is gone."""
+    """What is new in `state` since `before`; None if `state` has dropped something. This compares everything."""
     found = []
     for name in ("relations", "types"):
         now = (state.values or {}).get(name, {})
@@ -467,7 +472,7 @@ def _put(items: Items, kind: str, values: dict[str, Any]) -> None:
 
 
 def _overlay(items: Items, later: Items) -> None:
-    """What is said again comes behind."""
+    """Adds later items. An item that is said again moves to the end."""
     for key, value in later.items():
         items.pop(key, None)
         items[key] = value
@@ -478,7 +483,7 @@ def _size(items: Items) -> int:
 
 
 def _for_footer(own: Items, state: StreamState) -> tuple[str, str]:
-    """(catalog, state without catalog) as JSON; of what is known only `own`."""
+    """(catalog, state without catalog) as JSON, with only the items of `own`."""
     of_kind: dict[str, list[tuple[str, str]]] = {
         kind: [] for kind in ("version", "relation", "type", "user_type")
     }

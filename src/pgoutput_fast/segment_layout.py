@@ -1,4 +1,4 @@
-"""The layout of a segment: which rows lie where, and how they are encoded."""
+"""The layout of a segment: the order of its rows, its row groups and its encodings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgoutput_fast.schema import TAGGED_SCHEMA
 
 __all__ = ["write_rows"]
 
-_ROW_BYTES = 80  # of a tagged row beside its payload
+_ROW_BYTES = 80  # size of a tagged row without its payload
 _DELTAS = ("seq", "lsn")
 _DICTIONARIES = [name for name in TAGGED_SCHEMA.names if name not in (*_DELTAS, "payload", "in_stream")]
 _STATISTICS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
@@ -25,7 +25,15 @@ _STATISTICS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
 def write_rows(
     file: Any, batch: pa.RecordBatch, footer: dict[str, str], relation_bytes: int, row_group_bytes: int
 ) -> None:
-    """Writes tagged rows, with `footer` as key-value metadata, as a Parquet file in the layout of a segment."""
+    """Writes tagged rows as a Parquet file in the layout of a segment.
+
+    Args:
+        file: a binary file, open for writing.
+        batch: rows with TAGGED_SCHEMA.
+        footer: the file's key-value metadata.
+        relation_bytes: from this size on, a relation has row groups of its own.
+        row_group_bytes: a larger row group is cut.
+    """
     order, groups = _layout(batch, relation_bytes, row_group_bytes)
     with pq.ParquetWriter(
         file,
@@ -44,7 +52,7 @@ def write_rows(
 def _layout(
     batch: pa.RecordBatch, relation_bytes: int, row_group_bytes: int
 ) -> tuple[np.ndarray[Any, Any], list[tuple[int, int]]]:
-    """The order of the rows, and where in it row groups begin and end."""
+    """(order of the rows, (begin, end) of each row group in this order)."""
     kinds = batch.column("kind").to_numpy()
     relations = batch.column("relation").fill_null(-1).to_numpy()
     versions = batch.column("version").fill_null(0).to_numpy()
@@ -52,7 +60,7 @@ def _layout(
     room = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
     order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, room))
     room, relations = room[order], relations[order]
-    # Control rows stay together, whatever relations they concern: few are of any size.
+    # Control rows of all relations stay in one group: few of them are large.
     cuts = (room[1:] != room[:-1]) | ((room[1:] == 2) & (relations[1:] != relations[:-1]))
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), len(order)]
     lengths = pc.binary_length(batch.column("payload")).to_numpy()
@@ -69,7 +77,7 @@ def _layout(
 
 
 def _parts(begin: int, end: int, before: np.ndarray[Any, Any], most: int) -> Iterable[tuple[int, int]]:
-    """A stretch of rows in parts of at most `most` bytes, or of one row that has more."""
+    """Cuts a range of rows into parts of at most `most` bytes. A larger row is a part of its own."""
     while begin < end:
         fits = int(np.searchsorted(before, before[begin] + most, side="right")) - 1
         at = min(max(fits, begin + 1), end)

@@ -1,4 +1,4 @@
-"""What segments are called in a directory: by their first and last ordinal, so that names sort as the stream does."""
+"""Names of segments in a directory: the first and last ordinal. So names sort in the order of the stream."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
 @dataclass(frozen=True, order=True)
 class Named:
-    """A segment as its directory entry tells of it.
+    """A segment as its directory entry describes it.
 
     Attributes:
         first_seq, last_seq: ordinals of its first and last message.
-        name: the file's.
-        modified: when it was written, in seconds since 1970.
+        name: name of the file.
+        modified: time of the last write, in seconds since 1970.
     """
 
     first_seq: int
@@ -28,12 +28,12 @@ class Named:
     modified: float
 
     def overlaps(self, first_seq: int, last_seq: int) -> bool:
-        """Whether it has some of these messages."""
+        """Whether the segment has a message from `first_seq` to `last_seq`, both included."""
         return self.first_seq <= last_seq and self.last_seq >= first_seq
 
 
 def name_of(first_seq: int, last_seq: int) -> str:
-    """The file's name.
+    """The file name of a segment with these ordinals.
 
     >>> name_of(0, 41)
     '00000000000000000000-00000000000000000041.parquet'
@@ -42,10 +42,10 @@ def name_of(first_seq: int, last_seq: int) -> str:
 
 
 def ordinals_of(name: str) -> tuple[int, int]:
-    """(first, last) of a segment of that name.
+    """(first, last) ordinal of a segment with this file name.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not the name of a segment.
 
     >>> ordinals_of("00000000000000000000-00000000000000000041.parquet")
     (0, 41)
@@ -57,10 +57,10 @@ def ordinals_of(name: str) -> tuple[int, int]:
 
 
 def named_segments(store: Store) -> list[Named]:
-    """The segments of a directory in stream order; no footer is read.
+    """The segments of a directory in stream order. This reads no footer.
 
     Raises:
-        ValueError: for a Parquet file with another name: it may be a segment, or not.
+        ValueError: for a Parquet file whose name is not that of a segment.
     """
     found = []
     for entry in store.entries():

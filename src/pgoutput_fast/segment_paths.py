@@ -1,4 +1,4 @@
-"""Where segments lie: files, directories and globs, on this machine or in any store that `pyarrow.fs` knows."""
+"""Paths of segments: files, directories and globs, on this machine or in any store that `pyarrow.fs` knows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["Paths", "find_files", "is_uri", "open_file", "open_place", "shown", 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# As Hadoop calls it.
+# Hadoop's names of the scheme.
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
 
 def find_files(paths: Paths) -> list[str]:
-    """The files that `paths` mean: each a file, a directory (its `*.parquet`) or a glob; local, or a URI.
+    """The files at `paths`. Each path is a file, a directory (its `*.parquet`) or a glob; it is local or a URI.
 
-    A query, such as `s3://bucket/segments?endpoint_override=http://localhost:9000`, belongs to each of the files. Names
-    that begin with a dot or an underscore are left out of directories and globs: what was never finished.
+    A query, as in `s3://bucket/segments?endpoint_override=http://localhost:9000`, is kept in the URI of each file. In
+    directories and globs, names that begin with a dot or an underscore are skipped: these files are not finished.
 
     Raises:
-        FileNotFoundError: if a path that is no glob is not there.
+        FileNotFoundError: if a path that is not a glob does not exist.
         ValueError: for a URI that pyarrow does not know.
     """
     if isinstance(paths, str | os.PathLike):
@@ -37,7 +37,11 @@ def find_files(paths: Paths) -> list[str]:
 
 
 def open_file(path: str) -> Any:
-    """What `pyarrow.parquet` takes for one of `find_files`: a path, or an open file of a store."""
+    """A file of `find_files` in a form that `pyarrow.parquet` takes: a path, or an open file of a store.
+
+    Raises:
+        FileNotFoundError: if the store has no such file.
+    """
     if not _URI.match(path):
         return path
     store, inside = open_place(path)
@@ -48,7 +52,7 @@ def open_file(path: str) -> Any:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """The path as a message may have it: without what a URI says of who may read it, and how.
+    """The path as it may stand in a message: a URI without its credentials and its query.
 
     >>> shown("s3://key:secret@bucket/segments?region=eu-central-1")
     's3://bucket/segments'
@@ -84,7 +88,7 @@ def _found_here(path: str) -> list[str]:
 def _found_in_store(uri: SplitResult) -> list[str]:
     from pyarrow import fs
 
-    # In a URI a question mark begins the query: it is no wildcard.
+    # In a URI a question mark begins the query, so it is not a wildcard.
     match = re.search(r"[*\[]", uri.path)
     fixed = (uri.path if match is None else uri.path[: uri.path.rfind("/", 0, match.start())]).rstrip("/")
     store, root = open_place(uri._replace(path=fixed).geturl())
@@ -113,24 +117,24 @@ def _is_finished(path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Part by part: a star stands for no slash."""
+    """Whether a path matches a pattern, part by part. A star does not match a slash."""
     parts, wanted = path.split("/"), pattern.split("/")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
 
 
 def is_uri(path: str) -> bool:
-    """Whether it is a URI, and no path of this machine."""
+    """Whether this is a URI, not a local path."""
     return _URI.match(path) is not None
 
 
 def split_uri(path: str) -> SplitResult:
-    """A URI's parts, with the scheme as pyarrow calls it."""
+    """The parts of a URI, with pyarrow's name of the scheme."""
     uri = urlsplit(path)
     return uri._replace(scheme=_SAME.get(uri.scheme, uri.scheme))
 
 
 def open_place(path: str) -> tuple[Any, str]:
-    """(a `pyarrow.fs.FileSystem`, the path inside) of a URI.
+    """(the `pyarrow.fs.FileSystem` of a URI, the path inside of it).
 
     Raises:
         ValueError: for a URI that pyarrow does not know.
@@ -141,6 +145,6 @@ def open_place(path: str) -> tuple[Any, str]:
         path = split_uri(path).geturl()
         store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
-        # Which may repeat all of it.
+        # pyarrow's message may repeat the whole URI, with its credentials.
         raise ValueError(f"segments at {shown(path)}: {str(problem).replace(path, shown(path))}") from None
     return store, inside

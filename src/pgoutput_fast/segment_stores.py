@@ -1,6 +1,7 @@
-"""Where files are written: a directory of this machine, or a prefix in any store that `pyarrow.fs` knows.
+"""Stores of files: a directory of this machine, or a prefix in any store that `pyarrow.fs` knows.
 
-A file appears whole, or not at all, and what has appeared is durable. Names may have slashes: directories below.
+A file appears whole, or not at all. A file that has appeared is durable. A name with slashes is a file in a
+subdirectory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pgoutput_fast.segment_paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "open_store"]
 
-# Of these a prefix is there as soon as something lies below it.
+# In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -36,9 +37,9 @@ class Entry:
     """A file.
 
     Attributes:
-        name: relative to the store's root, with slashes.
-        nbytes: its size.
-        modified: when it was written last, in seconds since 1970.
+        name: path relative to the store's root, with slashes.
+        nbytes: size in bytes.
+        modified: time of the last write, in seconds since 1970.
     """
 
     name: str
@@ -47,19 +48,19 @@ class Entry:
 
     @property
     def hidden(self) -> bool:
-        """Whether it was never finished, or is no data."""
+        """Whether the file is not finished, or has no data: a part of its name begins with a dot or an underscore."""
         return any(part.startswith((".", "_")) for part in self.name.split("/"))
 
 
 class Store(ABC):
     """A place for files."""
 
-    #: Whether it is a directory of this machine.
+    #: Whether the store is a directory of this machine.
     local: bool
 
     @abstractmethod
     def __str__(self) -> str:
-        """As a message may have it: without credentials."""
+        """The store as it may stand in a message: without credentials."""
 
     @abstractmethod
     def at(self, name: str) -> Path | str:
@@ -67,56 +68,59 @@ class Store(ABC):
 
     @abstractmethod
     def limit(self, file_mode: int | None) -> None:
-        """Files that are made from now on have at most these permissions, and directories what goes with them.
+        """Limits the permissions of files that are made from now on. Directories get the permissions that fit.
 
-        The umask takes further ones away. None for what the umask leaves.
+        The umask removes further permissions.
+
+        Args:
+            file_mode: the most permissions of a file, such as 0o640; None if only the umask decides.
 
         Raises:
-            ValueError: for what are no such permissions, or where there are none.
+            ValueError: for a mode that is not valid (see `check_file_mode`), or if the store has no permissions.
         """
 
     @abstractmethod
     def make(self) -> None:
-        """Has it exist."""
+        """Creates the root if it does not exist."""
 
     @abstractmethod
     def harden(self) -> None:
-        """Has what appeared in it be durable, also where a process was killed or an fsync failed before that was sure.
+        """Makes all files that have appeared durable, also if a process was killed or failed in an fsync before.
 
-        This is so for files in the root, and in directories that lie in the root.
+        This covers files in the root, and files in directories that lie in the root.
 
         Raises:
-            OSError: if it cannot; then nothing in it may be relied on.
+            OSError: if that fails. Then do not rely on any file in the store.
         """
 
     @abstractmethod
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
-        """Its files, or those of a directory below, by name; none where there is no such directory."""
+        """The files of the root, or of its directory `below`, sorted by name; empty without such a directory."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """A small file's content.
+        """The content of a small file.
 
         Raises:
-            FileNotFoundError: if it is not there.
+            FileNotFoundError: if the file does not exist.
         """
 
     @abstractmethod
     def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
-        """A file to write, and to read back, which appears when the block ends well, and is durable then.
+        """Opens a file to write and to read back. It appears, durable, when the block ends without an error.
 
         Raises:
-            FileExistsError: if it is there and `replace` is not set.
-            OSError: if it cannot be written. It has not appeared, or it has as a whole and may be gone after a crash of
-                the machine: `harden` settles that.
+            FileExistsError: if the file exists and `replace` is not set.
+            OSError: if the file cannot be written. Then either it has not appeared, or the whole file has appeared but
+                may be lost in a crash of the machine. Call `harden` to make it durable.
         """
 
     @abstractmethod
     def remove(self, name: str) -> bool:
-        """Removes a file; whether it was there."""
+        """Removes a file. Returns whether it existed."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes a small file, over what may be there."""
+        """Writes a small file. It replaces a file of this name."""
         with self.write(name, replace=True) as file:
             file.write(content)
 
@@ -125,7 +129,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """The store of a directory or a URI.
 
     Raises:
-        ValueError: for a URI that pyarrow does not know, or that was made a path.
+        ValueError: for a URI that pyarrow does not know, or for a URI that was turned into a Path.
     """
     text = os.fspath(place)
     if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
@@ -141,7 +145,7 @@ class _Directory(Store):
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Directories that this process knows to be durable, with their parents up to the root.
+        # Directories that are durable, with their parents up to the root, as far as this process knows.
         self._sure: set[Path] = set()
         self._file_mode = 0o666
         self._directory_mode = directory_mode(None)
@@ -165,7 +169,7 @@ class _Directory(Store):
             below = [self._root / each.name for each in found if each.is_dir(follow_symlinks=False)]
         fsync(self._root)
         for directory in below:
-            # What may not be read, such as lost+found, was not written by this user.
+            # This user did not write directories that they may not read, such as lost+found.
             with contextlib.suppress(PermissionError, FileNotFoundError):
                 fsync(directory)
 
@@ -213,13 +217,13 @@ class _Directory(Store):
         fsync(target.parent)
 
     def _make_below(self, directory: Path) -> None:
-        """A directory of the root's, which is made if it is not there, or the root itself if that is not there."""
+        """Creates a directory in the root, or the root itself, if it does not exist."""
         if directory == self._root:
             if not directory.is_dir():
                 make_directory(directory, self._directory_mode)
         elif directory not in self._sure or not directory.is_dir():
             self._make_below(directory.parent)
-            # Also if it is there: who made it may have been killed, or have failed, before this.
+            # Even if it exists: the process that made it may have been killed, or have failed, before its fsync.
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(self._directory_mode)
             fsync(directory.parent)
@@ -256,7 +260,7 @@ class _Remote(Store):
             self._files.create_dir(self._root, recursive=True)
 
     def harden(self) -> None:
-        """A store has it durable when it appears."""
+        """Nothing to do: in an object store a file is durable when it appears."""
 
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         from pyarrow import fs
@@ -280,14 +284,15 @@ class _Remote(Store):
         inside = f"{self._root}/{name}"
         if not replace and self._size(inside) is not None:
             raise FileExistsError(f"{self}/{name} exists")
-        # It is made here first. A stream into a store that is closed ends as a file, also where an error closed it.
+        # The file is first made on this machine. A stream into a store becomes a file when it is closed,
+        # even if an error closes it.
         with tempfile.TemporaryFile(prefix="pgoutput-fast-") as file:
             yield file
             file.flush()
             self._upload(file, inside)
 
     def _upload(self, file: IO[bytes], inside: str) -> None:
-        """Sends it in one call, so that nothing comes between. What lacks a part is never completed."""
+        """Sends the file in one call, so that nothing comes between. An upload that lacks a part never completes."""
         size = os.fstat(file.fileno()).st_size
         if "/" in inside and self._files.type_name not in _WITHOUT_DIRECTORIES:
             self._files.create_dir(inside.rpartition("/")[0], recursive=True)
@@ -295,7 +300,7 @@ class _Remote(Store):
             self._send(content, inside)
         arrived = self._size(inside)
         if arrived != size:
-            # It stays as it is, for it may be another's.
+            # Do not remove it: it may be a file of another process.
             raise OSError(f"{self}: {inside} has {arrived} bytes and not the {size} that were sent")
 
     def _send(self, content: mmap.mmap, inside: str) -> None:

@@ -1,4 +1,7 @@
-"""A directory of segments as a stream that grows at its end and is cut at its beginning: by names, not footers."""
+"""A directory of segments as a stream. It grows at its end and is cut at its beginning.
+
+The position of a segment comes from its name; footers are read only when needed.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from pgoutput_fast.segments import Segment, open_segment
 
 __all__ = ["SegmentStream", "SegmentsGoneError"]
 
-# So many footers are kept: those of a batch, and of what it looks back at.
+# Most footers in memory: those of a batch, and of the earlier segments that it needs.
 _MOST_OPEN = 256
-# A listing is believed for so long, and for so many times what it took.
+# A listing is reused for this many seconds, or for this many times the time that it took, whichever is longer.
 _LISTED_SECONDS, _LISTED_TIMES = 0.1, 5.0
 
 
 class SegmentsGoneError(ValueError):
-    """Messages that are wanted are in no segment (any more); the message says which."""
+    """No segment has the requested messages, or no segment has them any more. The error text says which messages."""
 
 
 class SegmentStream:
-    """Looks at a directory into which a capture writes. As long as it is not there it is empty.
+    """Reads the directory into which a capture writes. A directory that does not exist yet counts as empty.
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
@@ -40,10 +43,11 @@ class SegmentStream:
         self._open: OrderedDict[Named, Segment] = OrderedDict()
 
     def listed(self, *, fresh: bool = False) -> list[Named]:
-        """The segments in stream order; as of now if `fresh`, else perhaps of a moment ago.
+        """The segments in stream order. Without `fresh` the listing may be a moment old.
 
         Raises:
-            ValueError: for a file that no capture named, and for messages that are in two segments.
+            ValueError: for a Parquet file whose name is not that of a segment, and if two segments have the same
+                message.
         """
         begun = time.monotonic()
         if fresh or begun >= self._next_listing:
@@ -63,20 +67,20 @@ class SegmentStream:
         return found
 
     def begin(self) -> int:
-        """Ordinal of the oldest message that is there; 0 where there is none."""
+        """Ordinal of the oldest message in the directory; 0 if there is none."""
         found = self.listed()
         return found[0].first_seq if found else 0
 
     def end(self) -> int:
-        """Ordinal behind the newest message that is there; 0 where there is none."""
+        """Ordinal of the newest message in the directory, plus 1; 0 if there is none."""
         found = self.listed()
         return found[-1].last_seq + 1 if found else 0
 
     def between(self, start: int, end: int) -> list[Named]:
-        """The segments that have the messages from `start` up to, but without, `end`.
+        """The segments with the messages from `start` (included) to `end` (excluded).
 
         Raises:
-            SegmentsGoneError: if one of these messages is in none of them.
+            SegmentsGoneError: if no segment has one of these messages.
         """
         found = self._overlapping(start, end)
         if _gap(found, start, end) is not None:
@@ -98,11 +102,11 @@ class SegmentStream:
         return found[first : bisect_left(found, end, key=lambda each: each.first_seq)] if start < end else []
 
     def footer(self, named: Named) -> Segment:
-        """What a segment's footer says; remembered, for a segment is never changed.
+        """The footer of a segment. It is cached, because a segment never changes.
 
         Raises:
-            SegmentsGoneError: if it was removed meanwhile.
-            ValueError: as `open_segment`, and if its ordinals are not those of its name.
+            SegmentsGoneError: if the segment was removed since the listing.
+            ValueError: as `open_segment`, and if the ordinals in the footer are not those in the name.
         """
         segment = self._open.get(named)
         if segment is None:
@@ -123,7 +127,7 @@ class SegmentStream:
 
 
 def _gap(found: list[Named], start: int, end: int) -> tuple[int, int] | None:
-    """The first messages between `start` and `end` that are in none of these; None if all are there."""
+    """(first, last) ordinal of the first missing messages between `start` and `end`; None if none are missing."""
     at = start
     for each in found:
         if each.first_seq > at:

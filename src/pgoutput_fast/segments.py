@@ -1,10 +1,14 @@
-"""Segments: Parquet files of tagged payloads, laid out so that reading one table skips the others.
+"""Segments: Parquet files of tagged payloads. Their layout lets a reader of one table skip the other tables.
 
-Control rows come first (everything but inserts, updates and deletes; of these the ones that concern no relation before
-those that do), then the changes, clustered by (relation, version), in stream order within. Row groups are cut at
-relations once they are worth it. The footer says where the stream stands behind the segment, so that it can go on; what
-it has no room for lies in parts beside the segments (`segment_known`). A footer without parts has format 1, one with
-parts format 2.
+The rows of a segment stand in this order:
+
+1. control rows (all kinds except inserts, updates and deletes) that concern no relation;
+2. control rows that concern a relation;
+3. changes, sorted by (relation, version), and in stream order within one version.
+
+A relation gets row groups of its own once its rows are large enough. The footer holds the state of the stream behind
+the segment, so a reader or writer can continue from there. What is too large for the footer lies in part files beside
+the segments (`segment_known`). A footer without parts has format 1, a footer with parts has format 2.
 """
 
 from __future__ import annotations
@@ -49,17 +53,18 @@ __all__ = [
     "write_segment",
 ]
 
-# Without parts of the catalog beside the segments, and with them.
+# Footer formats: without part files of the catalog, and with them.
 FORMAT, _WITH_PARTS = 1, 2
-# Readers refuse a footer with a value of 100 MB, unless they are told otherwise: earlier versions wrote such ones.
+# By default Arrow's readers refuse a footer with a value of 100 MB. Earlier versions wrote such footers, so this
+# module reads with a higher limit.
 _MOST_TEXT = 1 << 26
 _MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
-# A row group of a relation is worth it from here on, and is cut at most there; bytes in memory.
+# A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
 MOST_BYTES = (1 << 31) - 1
-# What is known of directories that this process wrote into last, by the path of their newest segments.
+# The logs of the directories that this process wrote into last, by the path of each directory's newest segment.
 _MOST_RECENT = 4
 _recent: OrderedDict[str, KnownLog] = OrderedDict()
 _NO_ROWS = TAGGED_SCHEMA.empty_table()
@@ -68,14 +73,14 @@ _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a stream comes from. Segments of several sources do not mix.
+    """Where a stream comes from. A directory has segments of one source only.
 
     Attributes:
-        system_identifier: the server's, as `IDENTIFY_SYSTEM` and `pg_control_system()` say.
-        database: its name.
-        slot: the replication slot's name.
-        publications: their names.
-        options: the plugin's options, such as `proto_version`.
+        system_identifier: the server's identifier, as `IDENTIFY_SYSTEM` and `pg_control_system()` give it.
+        database: name of the database.
+        slot: name of the replication slot.
+        publications: names of the publications.
+        options: options of the output plugin, such as `proto_version`.
 
     >>> Source.from_dict(Source("7", "shop", "s", ("p",), {"binary": "true"}).to_dict()).options
     {'binary': 'true'}
@@ -91,7 +96,7 @@ class Source:
         expect_list("publications", self.publications)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The source as JSON values."""
         return {
             "system_identifier": self.system_identifier,
             "database": self.database,
@@ -117,11 +122,12 @@ class RowGroup:
     """One row group of a segment.
 
     Attributes:
-        rows: how many.
-        nbytes: its size in the file.
-        relations: smallest and largest relation oid in it; None if no row of it concerns a relation.
-        bare: how many of its rows concern no relation: boundaries, messages, types and origins.
-        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or it is not known.
+        rows: number of rows.
+        nbytes: compressed size in the file, in bytes.
+        relations: smallest and largest relation oid in it; None if no row concerns a relation.
+        bare: number of rows that concern no relation: boundaries, logical messages, types and origins.
+        txns: smallest and largest transaction key in it; None if no row belongs to a transaction, or if the file has
+            no statistics of them.
     """
 
     rows: int
@@ -131,7 +137,7 @@ class RowGroup:
     txns: tuple[int, int] | None = None
 
     def may_hold(self, relations: Collection[int]) -> bool:
-        """Whether a row of one of these relations can be here."""
+        """Whether this row group can have a row of one of these relations (oids)."""
         expect_list("relations", relations, "oids")
         if self.relations is None:
             return False
@@ -144,13 +150,13 @@ class Segment:
     """What the footer of a segment says.
 
     Attributes:
-        path: the file, or its URI.
+        path: path or URI of the file.
         source: where the stream comes from.
         first_seq, last_seq: ordinals of its first and last message.
-        start_lsn, end_lsn: the positions between which it lies; None where not known. What is before `end_lsn` need
-            not be sent again.
-        row_groups: what lies where.
-        known: what it says of relations, and of where the stream stands.
+        start_lsn, end_lsn: the LSNs between which it lies; None where not known. The server need not send again what
+            is before `end_lsn`.
+        row_groups: its row groups, in the order of the file.
+        known: what the footer says of relations, and of the state of the stream.
     """
 
     path: Path | str
@@ -164,16 +170,18 @@ class Segment:
 
     @property
     def state(self) -> StreamState:
-        """The stream's state behind it, to go on with.
+        """The state of the stream behind this segment. A decoder can continue with it.
 
         Raises:
-            ValueError: if a part of the catalog that lies beside the segments is damaged, or not there.
+            ValueError: if a part file of the catalog is damaged or missing.
         """
         return self.known.state
 
     @property
     def catalog(self) -> Catalog:
-        """The relation versions and types known behind it: those of its rows, and those that later rows may be of.
+        """The relation versions and types that are known behind this segment.
+
+        These are the ones of its own rows, and the ones that later rows may refer to.
 
         Raises:
             ValueError: as `state`.
@@ -182,16 +190,16 @@ class Segment:
 
     @property
     def open_txns(self) -> list[int]:
-        """Keys of the transactions that have not ended behind it, as the state's; only the footer is read."""
+        """Keys of the transactions that are open behind this segment, as in the state. This reads only the footer."""
         return self.known.open_txns
 
     @property
     def rows(self) -> int:
-        """How many tagged rows it has."""
+        """The number of tagged rows."""
         return sum(group.rows for group in self.row_groups)
 
     def row_groups_of(self, relations: Collection[int]) -> list[int]:
-        """Which row groups can hold rows of these relations (oids)."""
+        """Ordinals of the row groups that can have rows of these relations (oids)."""
         expect_list("relations", relations, "oids")
         return [k for k, group in enumerate(self.row_groups) if group.may_hold(relations)]
 
@@ -209,34 +217,37 @@ def write_segment(
     log: KnownLog | None = None,
     file_mode: int | None = None,
 ) -> Path | str:
-    """Writes a segment; once this returns it is durable, and until then no reader sees it.
+    """Writes a segment. When this returns, the segment is durable; before that, no reader sees it.
 
     The file is written under a hidden name, read back, fsynced and linked under its own name. Then its directory is
-    fsynced. In an object store it appears when its upload is complete. Where the catalog is too large for a footer,
-    what is new of it goes into a file in `_catalog/` before.
+    fsynced. In an object store the file appears when its upload is complete. If the catalog is too large for a footer,
+    the new entries of the catalog first go into a file in `_catalog/`.
 
     Args:
-        path: the file, or a directory that exists; in it the file is named by its ordinals, so that names sort in the
-            order of the stream. A URI that `pyarrow.fs` knows is a directory unless it ends in `.parquet`.
+        path: the file, or a directory that exists. In a directory the file is named by its ordinals, so that names
+            sort in the order of the stream. A URI that `pyarrow.fs` knows is a directory unless it ends in `.parquet`.
         tagged: rows with TAGGED_SCHEMA, as `tag` gives them.
-        state: the stream's state behind them, as `tag` gives it.
-        source: where they come from.
-        start_lsn, end_lsn: the positions between which they lie, as `parse_lsn` takes them; the smallest and largest
-            `lsn` of the rows if not given.
-        relation_bytes: from this size on a relation has row groups of its own.
-        row_group_bytes: a larger row group is cut.
-        log: what the directory knows, of somebody who writes all of its segments; else it is found out.
-        file_mode: the permissions that the file has at most, such as 0o640; by default the umask decides alone.
+        state: the state of the stream behind these rows, as `tag` gives it.
+        source: where the rows come from.
+        start_lsn, end_lsn: the LSNs between which the rows lie, as `parse_lsn` takes them. By default the smallest and
+            largest `lsn` of the rows.
+        relation_bytes: from this size on, a relation has row groups of its own. Bytes in memory.
+        row_group_bytes: a larger row group is cut. Bytes in memory.
+        log: what the segments of the directory know. Pass it if you write all segments of the directory; without it,
+            this function finds it out.
+        file_mode: the most permissions that the file may have, such as 0o640. By default only the umask decides.
 
     Returns:
-        The file's path, or its URI.
+        The path or URI of the file.
 
     Raises:
-        ValueError: for no rows or more than 2 GiB of them, a state that is not the one behind them or that holds
-            changes back, a position that is none, or a directory with segments of another source, or of these ordinals.
-        FileExistsError: if the file exists: a segment is never changed. In a store, also if another process wrote it,
-            or others of its messages, at the same time: then nothing of it may be acknowledged.
-        OSError: if it cannot be written, or not be read back: nothing of it may be acknowledged then.
+        ValueError: for no rows or more than 2 GiB of rows; for a state that is not the state behind these rows, or
+            that has changes in its reorder buffer; for an invalid LSN; for a directory that has segments of another
+            source, or segments with these ordinals.
+        FileExistsError: if the file exists: a segment is never changed. In an object store also if another process
+            wrote this segment, or other segments with its messages, at the same time. Then do not confirm its messages
+            to the server.
+        OSError: if the file cannot be written, or cannot be read back. Then do not confirm its messages to the server.
 
     >>> import tempfile, pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import Writer
@@ -292,8 +303,8 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
     """Reads a segment's footer.
 
     Raises:
-        ValueError: if the file is damaged, no segment, or one of a format that this version does not know.
-        FileNotFoundError: if it is not there.
+        ValueError: if the file is damaged, is not a segment, or has a format that this version does not know.
+        FileNotFoundError: if the file does not exist.
     """
     segment = _open(path)
     try:
@@ -309,13 +320,16 @@ def read_segment(
     relations: Collection[int] | None = None,
     row_groups: Sequence[int] | None = None,
 ) -> pa.Table:
-    """The tagged rows of a segment, in stream order.
+    """Reads the tagged rows of a segment, in stream order.
 
     Args:
-        path: the file.
+        path: path or URI of the file.
         relations: only rows of these relations (oids), their Relation and Truncate messages included. Row groups that
-            can have none are not read.
-        row_groups: only what lies in these.
+            cannot have these rows are not read.
+        row_groups: only rows of these row groups (ordinals).
+
+    Returns:
+        A table with TAGGED_SCHEMA.
 
     Raises:
         ValueError: as `open_segment`.
@@ -328,7 +342,7 @@ def read_segment(
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
                 chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
-            # Old versions of Arrow cannot read no row group.
+            # Old versions of Arrow cannot read an empty list of row groups.
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
         raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
@@ -341,15 +355,16 @@ def read_segment(
 
 
 def list_segments(paths: Paths) -> list[Segment]:
-    """The segments of a directory, or those at some paths, in stream order.
+    """The segments at some paths, in stream order.
 
     Args:
-        paths: a file, a directory or a glob, or several of them; local, or URIs that `pyarrow.fs` knows, such as
-            `s3://bucket/segments`.
+        paths: a file, a directory or a glob, or several of them. Each is local, or a URI that `pyarrow.fs` knows, such
+            as `s3://bucket/segments`.
 
     Raises:
-        FileNotFoundError: for a path that is not there.
-        ValueError: if they come from several sources, or if two have the same ordinals; and as `open_segment`.
+        FileNotFoundError: for a path that does not exist.
+        ValueError: if the segments come from several sources, or if two of them have the same ordinal; and as
+            `open_segment`.
     """
     segments = sorted((open_segment(path) for path in find_files(paths)), key=lambda each: each.first_seq)
     for before, after in pairwise(segments):
@@ -363,7 +378,7 @@ def list_segments(paths: Paths) -> list[Segment]:
 
 
 def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
-    """The segment with which a capture's directory ends, None if there is none; of the others only names are read.
+    """The last segment of a capture's directory, None if there is none. Of the other segments only names are read.
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
@@ -375,7 +390,7 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
 
 
 def _open(path: str | os.PathLike[str]) -> Segment:
-    """As `open_segment`, but of what it knows only that it is there."""
+    """As `open_segment`, but without a check that catalog and state can be read."""
     try:
         with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
             return _segment(_place(path), file.metadata)
@@ -389,7 +404,7 @@ def _newest(store: Store) -> Segment | None:
 
 
 def segment_catalog(paths: Paths) -> Catalog:
-    """The relation versions and types that segments' footers know, from the oldest to the newest.
+    """The relation versions and types in the footers of segments, from the oldest to the newest.
 
     Raises:
         ValueError: as `list_segments`.
@@ -398,7 +413,7 @@ def segment_catalog(paths: Paths) -> Catalog:
 
 
 def segment_outcomes(paths: Paths) -> pa.RecordBatch:
-    """The fates of transactions that segments tell, as `Decoded.outcomes`; only control rows are read.
+    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads only control rows.
 
     Raises:
         DecodeError: if a boundary message is malformed.
@@ -408,7 +423,7 @@ def segment_outcomes(paths: Paths) -> pa.RecordBatch:
 
 
 def outcomes_of(segment: Segment) -> pa.RecordBatch:
-    """The fates that the control rows of one segment tell."""
+    """The outcomes in the control rows of one segment, with OUTCOMES_SCHEMA."""
     groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
     rows = read_segment(segment.path, row_groups=groups)
     ends = np.isin(rows.column("kind").to_numpy(), OUTCOMES)
@@ -416,7 +431,7 @@ def outcomes_of(segment: Segment) -> pa.RecordBatch:
 
 
 def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All of them in one."""
+    """All batches as one batch."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema)
 
@@ -437,7 +452,10 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
 
 
 def _target(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Store, str | None]:
-    """(where a segment goes, what it is called there); None for what its ordinals say, unless it is `a_file`."""
+    """(the store of a segment, its file name there). The name is None for a directory, where the ordinals give it.
+
+    With `a_file` the path is never a directory.
+    """
     text = os.fspath(path)
     if is_uri(text):
         uri, question, query = text.partition("?")
@@ -451,7 +469,10 @@ def _target(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Stor
 
 
 def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> None:
-    """That nobody else wrote the segment, or its messages, since it was looked for: a store does not see to that."""
+    """Checks that no other process wrote this segment, or its messages, since the first check.
+
+    An object store does not prevent that.
+    """
     with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
         found = (file.metadata.metadata or {}).get(f"{_PREFIX}writer".encode())
     others = [name] if found != token.encode() else []
@@ -466,7 +487,7 @@ def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> N
 
 
 def _versions_of(batch: pa.RecordBatch) -> list[int]:
-    """Ids of the relation versions of some rows."""
+    """Ids of the relation versions of these rows."""
     found: list[int] = batch.column("version").unique().drop_null().to_pylist()
     return found
 
@@ -494,7 +515,7 @@ def _footer(
     if footing.parts:
         values["parts"] = [part.to_dict() for part in footing.parts]
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
-    # Large where there are many relations, and the one needed without the other.
+    # Each is large if there are many relations, and a reader may need one without the other.
     texts |= {"catalog": footing.catalog, "state": footing.state}
     for name, text in texts.items():
         if len(text) > _MOST_TEXT:
@@ -506,7 +527,7 @@ def _footer(
 
 
 def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], rows: int) -> None:
-    """That the file can be read as a segment, before anybody else sees it."""
+    """Checks that the file can be read as a segment, before another process sees it."""
     file.flush()
     file.seek(0)
     place = store.at(name)
@@ -578,7 +599,7 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
 
 
 def _place(path: str | os.PathLike[str]) -> Path | str:
-    """A path, or a URI as it is."""
+    """A URI as it is, anything else as a Path."""
     return path if isinstance(path, str) and "://" in path else Path(path)
 
 
@@ -593,7 +614,10 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
 
 
 def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Segment | None:
-    """That a new segment goes into the directory, and the newest one there. Names sort as the stream does."""
+    """Checks that a new segment may go into the directory. Returns the newest segment there.
+
+    Names sort in the order of the stream.
+    """
     names = named_segments(store)
     if not names:
         return None

@@ -1,13 +1,13 @@
-"""Files of changes that wait for their commit: written once, read batch by batch, gone with the last who needs them.
+"""Spill files: changes of the reorder buffer on disk, where they wait for their commit.
 
-A file belongs to one transaction and is never changed or appended to. It is compressed where that is quick: where its
-payloads repeat themselves. Its name is made by chance, so that decoders can
-share a directory. It lives as long as a decoder or a state in memory refers to it, and beyond that for as long as it is
-named by the state that was saved last.
+A file is written once, read batch by batch, and removed when nothing refers to it any more. It belongs to one
+transaction and is never changed or appended to. It is compressed if its payloads compress well, because then
+compression is faster than the disk. Its name is random, so that decoders can share a directory. A file lives as long
+as a decoder or a state in memory refers to it, and also as long as the state that was saved last names it.
 
-A saved state may have been edited, and what it names is removed in the end. So a file ends with a mark and a random
-token, which the state names too. A file that does not end so is not read, and never removed. Only the file's owner may
-read it, for others could learn the token, and changes, from it.
+A saved state may have been edited, and the files that it names are removed in the end. So a file ends with a mark and
+a random token, and the state contains the token, too. A file with another end is not read, and never removed. Only the
+owner may read a spill file: other users could learn the token and the changes from it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["SpillFile", "Spiller", "is_spill_name"]
 
 NAME = "pgoutput-fast-{chance}-{number}.arrow"
 _NAME = re.compile(r"pgoutput-fast-[0-9a-f]{16}-(0|[1-9][0-9]{0,18})\.arrow")
-# Behind the Arrow file: this, and the token.
+# A spill file is an Arrow file, this mark and the token.
 _MARK = b"pgoutput_fast spill 1\n"
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _END = len(_MARK) + 32
@@ -46,7 +46,7 @@ _SAMPLE = 1 << 16
 
 
 def is_spill_name(name: str) -> bool:
-    """Whether a spill file may be called so.
+    """Whether this can be the name of a spill file.
 
     >>> is_spill_name("pgoutput-fast-00112233445566ff-0.arrow"), is_spill_name("orders.arrow")
     (True, False)
@@ -55,18 +55,18 @@ def is_spill_name(name: str) -> bool:
 
 
 class _Fate:
-    """What becomes of a file when nobody refers to it any more: its own object, for that comes after the file's."""
+    """Whether to remove a file when nothing refers to its SpillFile any more. It outlives the SpillFile."""
 
     __slots__ = ("keep", "process", "token")
 
     def __init__(self, keep: bool, token: str) -> None:
         self.keep = keep
         self.token = token
-        self.process = os.getpid()  # a fork has the object, too, but the file is its parent's
+        self.process = os.getpid()  # a fork copies this object, but the file belongs to the parent
 
 
 def _remove(path: str, fate: _Fate) -> None:
-    """Removes a file, if it is the one that was written: another one may have got its name since."""
+    """Removes a file, if it is the file that was written here. Another file may have this name now."""
     if not fate.keep and fate.process == os.getpid():
         with contextlib.suppress(OSError):
             if _end(path)[1] == _MARK + fate.token.encode():
@@ -74,12 +74,12 @@ def _remove(path: str, fate: _Fate) -> None:
 
 
 def _end(path: str) -> tuple[int, bytes]:
-    """The length of a file, and what it ends with; -1 and nothing for what is no file, such as a symbolic link.
+    """(size of a file in bytes, its last bytes). (-1, b"") if it is not a regular file, such as a symbolic link.
 
     Raises:
-        OSError: if it cannot be looked at.
+        OSError: if it cannot be opened or read.
     """
-    # Opening something else than a file may wait, or do something.
+    # To open anything but a regular file may block, or have an effect.
     if not stat.S_ISREG(os.lstat(path).st_mode):
         return -1, b""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -94,11 +94,11 @@ class SpillFile:
     """Record batches with TAGGED_SCHEMA of one transaction, in an Arrow IPC file.
 
     Attributes:
-        path: where it lies.
-        txn: the transaction.
-        rows, batches, nbytes: what it holds; bytes as in memory.
-        size, checksum: the file's bytes, and their CRC-32.
-        token: 32 hexadecimal digits at its end.
+        path: path of the file.
+        txn: key of the transaction.
+        rows, batches, nbytes: number of rows and of record batches, and their size in memory in bytes.
+        size, checksum: size of the file in bytes, and its CRC-32.
+        token: 32 hexadecimal digits at the end of the file.
         durable: whether the directory outlives the decoder, so that a saved state may name the file.
     """
 
@@ -126,18 +126,18 @@ class SpillFile:
 
     @property
     def kept(self) -> bool:
-        """Whether it stays when nobody in this process refers to it any more, for a saved state names it."""
+        """Whether the file stays when nothing here refers to it any more, because a saved state names it."""
         return self._fate.keep
 
     def keep(self, keep: bool) -> None:
-        """Says whether a saved state names it. Once one does, its bytes are on the disk."""
+        """Sets whether a saved state names the file. If it does, the file is fsynced first."""
         if keep and not self._synced:
             fsync(self.path)
             self._synced = True
         self._fate.keep = keep
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, with the file's name and not its directory: that may be another one when it is read."""
+        """The file as JSON values, with its name but no directory: a reader may have it in another one."""
         return {
             "name": os.path.basename(self.path), "txn": self.txn, "rows": self.rows, "batches": self.batches,
             "nbytes": self.nbytes, "size": self.size, "checksum": self.checksum,
@@ -145,7 +145,11 @@ class SpillFile:
         }  # fmt: skip
 
     def check(self) -> None:
-        """SpillError unless the file is there in its length."""
+        """Checks that the file exists and has its size and token.
+
+        Raises:
+            SpillError: if not.
+        """
         try:
             size, end = _end(self.path)
         except FileNotFoundError:
@@ -160,7 +164,7 @@ class SpillFile:
             raise SpillError(self.path, self.txn, "is damaged: it ends with another token")
 
     def read(self, batch: int) -> pa.RecordBatch:
-        """One of its batches. The file stays open until the last has been read."""
+        """Reads one batch, by its ordinal. The file stays open until the last batch was read."""
         if self._reader is None:
             self._reader = self._open()
         found = self._batch(self._reader, batch)
@@ -169,7 +173,7 @@ class SpillFile:
         return found
 
     def read_from(self, batch: int) -> Iterator[pa.RecordBatch]:
-        """Its batches from one on."""
+        """Reads the batches from ordinal `batch` on."""
         reader = self._open()
         for k in range(batch, self.batches):
             yield self._batch(reader, k)
@@ -189,14 +193,14 @@ class SpillFile:
 
     def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
         try:
-            # Its checksum tells a file that was damaged by chance, not one that was made so.
+            # The checksum detects a file that was damaged by accident, but not one that was damaged on purpose.
             return checked_table(reader.get_batch(k), f"batch {k}")
         except (OSError, ValueError, pa.ArrowException) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
 
 
 class _PrivateDirectory:
-    """A temporary directory, which goes with the last file in it."""
+    """A temporary directory. It is removed when nothing refers to a file in it any more."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="pgoutput-fast-")
@@ -209,10 +213,10 @@ def _remove_tree(path: str, process: int) -> None:
 
 
 class Spiller:
-    """Writes the spill files of one decoder, and knows which of them the state that was saved last names.
+    """Writes the spill files of one decoder. It knows which of them the state names that was saved last.
 
     Args:
-        directory: where they go; None for a temporary directory, made when it is needed.
+        directory: directory of the files; None for a temporary directory, which is made when it is needed.
     """
 
     def __init__(self, directory: str | None) -> None:
@@ -224,7 +228,11 @@ class Spiller:
         self._next: frozenset[SpillFile] | None = None
 
     def write(self, txn: int, batches: Iterator[pa.RecordBatch]) -> SpillFile:
-        """A new file of at least one batch. OSError if there is no room for it; then there is none."""
+        """Writes a new file with at least one batch.
+
+        Raises:
+            OSError: if it cannot be written, as on a full disk. Then there is no file.
+        """
         if self.directory is not None:
             if not os.path.isdir(self.directory):
                 make_directory(self.directory, 0o700)
@@ -238,7 +246,7 @@ class Spiller:
         first = next(batches)
         options = pa.ipc.IpcWriteOptions(compression=_compression(first))
         token = secrets.token_hex(16)
-        # Not even the owner's group may read it, whatever the umask is.
+        # Only the owner may read it, whatever the umask is.
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             try:
                 sink = _Checked(file)
@@ -249,7 +257,7 @@ class Spiller:
                 sink.write(_MARK + token.encode())
                 file.flush()
             except BaseException:
-                os.unlink(path)  # it was made here, a moment ago
+                os.unlink(path)  # safe: `open` made this file above
                 raise
         return SpillFile(
             path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,
@@ -260,9 +268,9 @@ class Spiller:
         """The file that `SpillFile.to_dict` described.
 
         Raises:
-            SpillError: if it is not there, or not as it was.
-            ValueError: if it is no spill file, or none that this state was saved with; or if there is no directory to
-                look in. Then it is neither read nor removed.
+            SpillError: if the file is missing or damaged.
+            ValueError: if it is not a spill file, or not one that this state was saved with; or if this spiller has no
+                directory. Then the file is neither read nor removed.
         """
         values = dict(entry)
         name = values.pop("name")
@@ -274,9 +282,9 @@ class Spiller:
                 "directory in which they lie"
             )
         file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
-        with contextlib.suppress(OSError):  # `check` says what that is
+        with contextlib.suppress(OSError):  # `check` raises the error for it
             size, end = _end(file.path)
-            # One of another length is damaged; that is an error of another kind.
+            # A file of another size is damaged. `check` raises SpillError for it.
             if size == -1 or (size == file.size and end != _MARK + file.token.encode()):
                 raise ValueError(
                     f"{file.path} is not the spill file that the state was saved with: one was replaced"
@@ -285,7 +293,7 @@ class Spiller:
         return file
 
     def saved(self, files: Iterable[SpillFile]) -> None:
-        """A state that names these files was saved. From the next call on it is the one that may be resumed."""
+        """Notes that a state was saved that names these files. After the next call only this state may be resumed."""
         named = frozenset(file for file in files if file.durable)
         for file in named:
             file.keep(True)
@@ -294,18 +302,18 @@ class Spiller:
         self._next = named
 
     def resumed(self, files: Iterable[SpillFile]) -> None:
-        """The decoder began with a state that has these files. What was saved of it may be resumed once more."""
+        """Notes that the decoder began with a state that has these files. This state may be resumed again."""
         self._saved = frozenset(file for file in files if file.kept)
 
     def went_on(self) -> None:
-        """A call succeeded: a state that was saved before it has taken the place of the one before."""
+        """Notes that a call succeeded. The state that was saved last, before this call, replaces the one before it."""
         if self._next is not None:
             for file in self._saved - self._next:
                 file.keep(False)
             self._saved, self._next = self._next, None
 
     def close(self, discard: bool) -> None:
-        """Lets go of everything; with `discard` what saved states name goes, too."""
+        """Forgets all files. With `discard`, files that saved states name are removed, too."""
         if discard:
             for file in self._saved | (self._next or frozenset()):
                 file.keep(False)
@@ -313,7 +321,7 @@ class Spiller:
 
 
 def _compression(batch: pa.RecordBatch) -> str | None:
-    """LZ4 takes less time than the disk where it makes little of the payloads, and several times as much elsewhere."""
+    """LZ4 for payloads that compress well: then it is faster than the disk, else several times slower."""
     if not pa.Codec.is_available("lz4"):
         return None
     column = batch.column("payload")
@@ -324,7 +332,7 @@ def _compression(batch: pa.RecordBatch) -> str | None:
 
 
 class _Checked(io.RawIOBase):
-    """Counts and sums what is written."""
+    """A file that counts the bytes written and computes their CRC-32."""
 
     def __init__(self, file: Any) -> None:
         self.file = file

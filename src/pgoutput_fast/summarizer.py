@@ -1,4 +1,4 @@
-"""Summaries of stretches of a stream: made batch by batch, and one after the other put together."""
+"""Makes summaries of ranges of messages, batch by batch, and composes summaries of adjacent ranges."""
 
 from __future__ import annotations
 
@@ -54,39 +54,40 @@ class Summarizer:
         self._failed = False
         self._error: Message | None = None
         self._settled = False
-        self._session = False  # whether one started
-        self._session_starts = False  # with the next message
+        self._session = False  # whether a session started in the range
+        self._session_starts = False  # whether a session starts with the next message
         self._first: list[Message] = []
         self._said: dict[tuple[int, int], Message] = {}
         self._firsts: dict[tuple[int, int], dict[bytes, Message]] = {}
         self._begun = XidSet()
-        self._streamed: set[int] = set()  # that began as streams: what was prepared under them may still be
-        # By xid: streams that began here and are open, what was prepared here, and all that came under xids that may
-        # have been open or prepared before, without the streams that began under them here.
+        self._streamed: set[int] = set()  # see `Summary.streamed`
+        # All by xid. Open streams that began in the range; transactions that were prepared in the range; and
+        # all messages of xids that may have been open or prepared before the range, without streams that
+        # began under them in the range.
         self._streams: dict[int, Life] = {}
         self._prepared: dict[int, Life] = {}
         self._found: dict[int, Life] = {}
-        # What was kept of xids that were open before the stretch, and began again in it; and of those that were when
-        # the first session started.
+        # Both are messages by xid. `_past`: of xids that were open before the range and began again in it.
+        # `_ended`: of xids in `_found` when the first session of the range started.
         self._past: dict[int, list[Block | list[Message]]] = {}
         self._ended: dict[int, list[Block | list[Message]]] = {}
         self._mark: Message | None = None
         self._context = _UNKNOWN
-        self._opened: Message | None = None  # the B, b or S that is open
-        self._fields: Any = None  # its fields
-        self._origin: Message | None = None  # in B and b
-        self._block: Block | None = None  # in S
+        self._opened: Message | None = None  # the B, b or S of the open transaction or block
+        self._fields: Any = None  # the fields of `_opened`
+        self._origin: Message | None = None  # the Origin behind B or b
+        self._block: Block | None = None  # the block behind S
         self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
         self._lsns: _Lsns = ()
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
     def start_session(self) -> None:
-        """A new decoding session begins with the next message."""
+        """Notes that a new decoding session begins with the next message."""
         self._session_starts = True
 
     def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
-        """The next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
+        """Adds the next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
         base, self._count = self._count, self._count + len(payloads)
         if len(payloads) and self._session_starts:
             self._session_starts = False
@@ -110,13 +111,13 @@ class Summarizer:
                 self._take(each)
             elif not self._failed:
                 self._begin(each)
-        # Of others that began nothing else is known.
+        # Of the other xids that began, nothing else is known.
         until = np.searchsorted(begun, len(payloads) if self._error is None else self._error.seq - base)
         self._begun.add(xids[:until])
         self._lsns = _largest(self._lsns, found["lsns"])
 
     def _named(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
-        """Xids whose beginnings must keep their place among the other messages."""
+        """The xids whose beginnings must keep their place among the other messages."""
         named = {*self._xids(), *self._past}
         for message in (each for _, each in events if isinstance(each, Message)):
             if message.payload[:1] and message.payload[0] in BOUNDARIES:
@@ -125,11 +126,11 @@ class Summarizer:
         return named
 
     def _xids(self) -> set[int]:
-        """Of which something is known that an xid's beginning may change."""
+        """The xids whose new beginning may change what is known."""
         return {*self._streams, *self._prepared, *self._found, *self._streamed, *self._ended}
 
     def _hear_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
-        """LSNs of logical messages, read as outside of a stream block and as inside of one."""
+        """Adds LSNs of logical messages, read both as outside of a stream block and as inside of one."""
         if self._context == _UNKNOWN:
             before = self._lsns_before
             self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
@@ -137,7 +138,7 @@ class Summarizer:
             self._lsns = _largest(self._lsns, inside if self._context == _STREAMING else outside)
 
     def append(self, other: Summary) -> None:
-        """A stretch that was summarised elsewhere comes next."""
+        """Adds the summary of the next range."""
         base, self._count = self._count, self._count + other.count
         if other.count == 0 or self._failed:
             return
@@ -161,7 +162,7 @@ class Summarizer:
         self._failed = self._failed or other.failed
 
     def _fail(self, message: Message) -> None:
-        """Behind an error nothing counts."""
+        """Notes an error. Messages behind it do not count."""
         self._failed = True
         self._error = message
 
@@ -205,7 +206,7 @@ class Summarizer:
             self._hold(kind, oid, message)
 
     def _hold(self, kind: int, oid: int, message: Message) -> None:
-        """For all, unless something that was said later holds already."""
+        """Notes a message that holds for all transactions, unless there is a later one."""
         known = self._said.get((kind, oid))
         if known is None or known.seq < message.seq:
             self._said[kind, oid] = message
@@ -221,7 +222,7 @@ class Summarizer:
             self._origin = message
 
     def _take_session(self, mark: Message) -> None:
-        """Streams that are open, and an unfinished transaction, are void; what is prepared stays."""
+        """Starts a session: open streams and an unfinished transaction are void; what is prepared stays."""
         self._streams.clear()
         if not self._session:
             self._ended.update((xid, life.units) for xid, life in self._found.items())
@@ -235,22 +236,22 @@ class Summarizer:
         self._open(_OUTSIDE, None)
 
     def _has_begun(self, xid: int) -> bool:
-        """Whether no stream of before the stretch is open under an xid of which nothing is kept."""
+        """Whether an xid without kept messages has certainly no open stream from before the range."""
         return xid in self._begun or xid in self._past or xid in self._streamed
 
     def _begin(self, xid: int) -> None:
-        """An xid begins again: what was open or prepared under it is void."""
+        """Notes that an xid begins again. What was open or prepared under it is void."""
         self._streams.pop(xid, None)
         if not self._settle(xid) and xid not in self._past:
             self._begun.add([xid])
 
     def _settle(self, xid: int) -> bool:
-        """What was prepared under an xid is void, with all that was found. Whether that had to be noted."""
+        """Voids what was prepared under an xid, and what was found of it. Returns whether this had to be noted."""
         self._prepared.pop(xid, None)
         found = self._found.pop(xid, None)
         units = found.units if found is not None else []
         if units or (xid in self._ended and xid not in self._past):
-            # Its end has its place behind what is kept, and needs no ordinal of its own.
+            # Its end comes behind the kept messages and needs no ordinal of its own.
             last = units[-1] if units else self._ended[xid][-1]
             self._past[xid] = [*units, void(xid, place(last))]
             return True
@@ -261,7 +262,7 @@ class Summarizer:
         return False
 
     def _stream(self, xid: int) -> Life:
-        """A stream begins under an xid: what was streamed under it is void, what was prepared stays."""
+        """Notes that a stream begins under an xid. What was streamed under it is void; what was prepared stays."""
         found = self._found.get(xid)
         if found is not None and not found.left:
             found.keep(void_stream(xid, place(found.units[-1])))
@@ -379,7 +380,7 @@ class Summarizer:
             life.keep([message])
 
     def _promote(self, life: Life) -> None:
-        """It is committed: what it said holds for all."""
+        """Notes a commit. The Relations and Types of the transaction now hold for all transactions."""
         for unit in life.units:
             for (kind, oid, _), message in all_of(unit.said, unit.firsts) if isinstance(unit, Block) else ():
                 self._hold(kind, oid, message._replace(payload=bytes([kind]) + message.payload[5:]))
@@ -387,7 +388,7 @@ class Summarizer:
     # ---- what comes out --------------------------------------------------------------------------------------------
 
     def summary(self) -> Summary:
-        """Of all that was added."""
+        """The summary of everything that was added."""
         return Summary(
             self._count,
             self._failed,
@@ -396,7 +397,7 @@ class Summarizer:
             tuple(message for _, message in all_of(self._said, self._firsts)),
             tuple(self._begun.ranges()),
             tuple(self._body()) + (self._errors() if self._settled else ()),
-            # Batches tell of messages behind an error, too.
+            # A batch also gives LSNs of messages behind an error.
             ((), ()) if self._failed else self._lsns_before,
             () if self._failed else self._lsns,
             tuple(sorted(self._streamed)),
@@ -432,7 +433,7 @@ class Summarizer:
 
 
 def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
-    """Of both the largest that a summary keeps, each once, in ascending order."""
+    """The largest LSNs of both, as many as a summary keeps, without duplicates, in ascending order."""
     return tuple(sorted({*lsns, *more})[-LSNS_KEPT:]) if more else lsns
 
 
@@ -444,7 +445,7 @@ def _bounded(payload: pa.Buffer) -> bytes:
 
 
 def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tuple[int, int]]:
-    """Ranges that are apart and in order, without some xids."""
+    """The ranges without these xids. The ranges are in order and do not touch."""
     left = list(ranges)
     for xid in xids:
         at = bisect_right(left, (xid, 1 << 33)) - 1
@@ -455,7 +456,7 @@ def _without(ranges: Iterable[tuple[int, int]], xids: Iterable[int]) -> list[tup
 
 
 def compose(*summaries: Summary) -> Summary:
-    """The summary of stretches that follow one another."""
+    """The summary of adjacent ranges, from the summaries of these ranges in order."""
     whole = Summarizer()
     for each in summaries:
         whole.append(each)
@@ -463,7 +464,7 @@ def compose(*summaries: Summary) -> Summary:
 
 
 def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None) -> Summary:
-    """The summary of a stretch.
+    """The summary of a range of messages.
 
     >>> from pgoutput_fast import StreamState
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer

@@ -1,26 +1,29 @@
-"""What a stretch of a stream does to the state before it, whatever that is: the function state -> state, and small.
+"""Summaries: the effect of a range of messages on the state of the stream, as a small function state -> state.
 
-A stretch that begins anywhere is summarised without its neighbours (by `summarizer`); summaries compose associatively;
-and the state before each stretch follows from the summaries alone. So stretches can be tagged side by side.
+A range of messages can begin anywhere. The `summarizer` module summarises it without its neighbours, for any state
+before it. Summaries compose associatively. The summaries alone give the state before each range, so ranges can be
+tagged in parallel.
 
-A summary is a stream of its own, which moves the state as the stretch does: its boundary, Relation and Type messages
-under their own ordinals, without those whose effect the stretch itself takes back or overrides. The tagger that tags
-the stretch runs over it: there is no second set of rules. Three parts follow one another:
+A summary is a short stream that changes the state as the range does. It has the boundary, Relation and Type messages
+of the range under their own ordinals, except those whose effect the range itself undoes or overrides. The same tagger
+tags the range and runs over the summary, so there is only one set of rules. A summary has three parts, in this order:
 
-1. until the first message behind which no transaction is open for sure, everything that moves the state, as it came;
-2. what holds for all behind it: the last Relation and Type of each oid (of a Type also where each thing that it said
-   came first: Relations behind it are understood by it), and the xids that began (an xid that begins
-   again voids what was open under it), as ranges; those that began as streams, and stayed that, apart: they void what
-   was streamed under them, and nothing that was prepared;
-3. transactions that the stretch leaves open or prepared, or that it found so: each streamed one as a single block with
-   the last word of each subtransaction.
+1. All messages that change the state, up to the first message behind which certainly no transaction is open. They are
+   as they came.
+2. What holds for everything behind part 1. This is the last Relation and Type message of each oid (of a Type also the
+   first place of each different content, because Relations behind it are read with it), and the xids that began,
+   as ranges. An xid that begins again voids what was open under it. Xids that began as streams, and stayed streams,
+   are kept apart: they void what was streamed under them, but not what was prepared.
+3. Transactions that are open or prepared behind the range, or that were open or prepared before it. Each streamed
+   transaction is one block with the last messages of each subtransaction.
 
-Beside it stand the LSNs of non-transactional logical messages: as many of the largest as a state keeps, and one more.
+A summary also has the LSNs of non-transactional logical messages: the largest ones, one more than a state keeps.
 
-The size is that of relations and open transactions (with their rolled back subtransactions), not of transactions; a
-streamed one that was rolled back, or prepared and ended, leaves its xid.
-Changes, Truncates and what logical messages hold do not move the state and are not looked into: what is wrong with
-them shows when the stretch is tagged.
+The size of a summary grows with the number of relations and of open transactions (with their rolled back
+subtransactions), not with the number of all transactions. A streamed transaction that was rolled back, or that was
+prepared and ended, leaves only its xid.
+Changes, Truncates and the contents of logical messages do not change the state, so a summary does not read them.
+Errors in them appear when the range is tagged.
 """
 
 from __future__ import annotations
@@ -50,12 +53,12 @@ from pgoutput_fast.state import StreamState, native_decoder, state_of
 
 __all__ = ["SESSION_STARTS", "Message", "Summary", "void", "void_stream"]
 
-# Stands for a session's start in a list of messages. Logical messages that were sent are in no such list.
+# Stands for the start of a session in a list of messages. Such a list never has real logical messages.
 SESSION_STARTS = encode_message(0, "", b"", transactional=False)
 
 
 class Message(NamedTuple):
-    """A message that moves the state: its ordinal in the stretch, its LSN (0 where unknown), its bytes."""
+    """A message that changes the state: its ordinal in the range, its LSN (0 if unknown), its bytes."""
 
     seq: int
     lsn: int
@@ -64,19 +67,22 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a stretch does to the state before it.
+    """The effect of a range of messages on the state before it.
 
     Attributes:
-        count: how many messages it has.
+        count: number of messages in the range.
         failed: whether its last message is an error after any state.
         settled: whether part 1 has ended.
-        first, said, begun, body: part 1; part 2's Relations and Types, and its xids as (from, until); part 3.
-        lsns_before: LSNs of messages before the first boundary, if that is outside of a stream block, and if it is
-            inside of one.
-        lsns: LSNs of messages behind it, ascending.
-        streamed: xids that began as streams, and what was prepared under them before may still be.
+        first: part 1.
+        said: the Relations and Types of part 2.
+        begun: the xids of part 2, as half-open ranges (from, until).
+        body: part 3.
+        lsns_before: two sets of LSNs of logical messages before the first boundary: those if that place is outside of
+            a stream block, and those if it is inside of one.
+        lsns: LSNs of logical messages behind the first boundary, ascending.
+        streamed: xids that began as streams; what was prepared under them before may still be prepared.
 
-    The identity is `Summary()`.
+    `Summary()` is the identity.
     """
 
     count: int = 0
@@ -91,15 +97,15 @@ class Summary:
     streamed: tuple[int, ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
-        """The state after the stretch, from that before it.
+        """The state behind the range, from the state before it.
 
-        The catalog has the relation versions that the state refers to, and not all that the stretch described.
+        The catalog has the relation versions that the new state refers to, not all versions of the range.
 
         Raises:
-            DecodeError: as tagging the stretch would, if a boundary, Relation, Type or Origin message is an error.
-                A change, Truncate or logical message before it may be one, too. Of equal Relation messages it names
-                the last, where tagging names the first.
-            ValueError: for a state of a decoder in quarantine that lacks a boundary or a Type.
+            DecodeError: as when the range is tagged, if a boundary, Relation, Type or Origin message is an error. A
+                change, Truncate or logical message before it may be an error, too. If equal Relation messages are an
+                error, this error names the last of them, and tagging names the first.
+            ValueError: for the state of a decoder in quarantine that lacks a boundary or a Type.
         """
         if self.count == 0:
             return state
@@ -110,7 +116,7 @@ class Summary:
             before = _values(native)
         if before["lost"] or before["bad_type"]:
             raise ValueError("a message of the stream could not be read: tag the next ones in one piece")
-        # Which of them come first does not matter.
+        # The order of these two groups of LSNs does not matter.
         in_stream = before["context"] == "streaming"
         xid = before["current"]["xid"] if in_stream else None
         _replay(native, (_heard(lsn, xid) for lsn in (*self.lsns, *self.lsns_before[in_stream])), base)
@@ -132,12 +138,12 @@ class Summary:
         return StreamState(_values(native) | {"next_seq": base + self.count}, native.catalog)
 
     def has_begun(self, xid: int) -> bool:
-        """Whether an xid is among those of `begun`."""
+        """Whether an xid is in a range of `begun`."""
         at = bisect_right(self.begun, (xid, 1 << 33)) - 1
         return at >= 0 and xid < self.begun[at][1]
 
     def to_bytes(self) -> bytes:
-        """A compact form."""
+        """The summary as compact bytes."""
         begun, at = [], 0
         for begin, end in self.begun:
             begun += [begin - at, end - begin]
@@ -181,22 +187,22 @@ def _values(native: NativeDecoder) -> dict[str, Any]:
 
 
 def _distances(ascending: Sequence[int]) -> list[int]:
-    """Each from the one before it, the first from 0."""
+    """The difference of each number to the one before it, of the first to 0."""
     return [after - before for before, after in pairwise([0, *ascending])]
 
 
 def _heard(lsn: int, xid: int | None) -> Message:
-    """A logical message of which no more than its LSN is kept."""
+    """A logical message with an LSN and no content."""
     return Message(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
 
 
 def void(xid: int, seq: int) -> list[Message]:
-    """An empty transaction: what was open or prepared under its xid is void."""
+    """An empty transaction. It voids what was open or prepared under its xid."""
     return [Message(seq, 0, encode_begin(1, 0, xid)), Message(seq, 0, encode_commit(1, 1, 0))]
 
 
 def void_stream(xid: int, seq: int) -> list[Message]:
-    """An empty stream that is rolled back: what was streamed under its xid is void, and nothing that was prepared."""
+    """An empty stream that is rolled back. It voids what was streamed under its xid, but not what was prepared."""
     payloads = encode_stream_start(xid, True), encode_stream_stop(), encode_stream_abort(xid, xid)
     return [Message(seq, 0, payload) for payload in payloads]
 

@@ -1,4 +1,4 @@
-"""What a table's directory is called, among typed files and in snapshots."""
+"""Names of the directories of tables, in typed files and in snapshots."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 __all__ = ["table_directory"]
 
-# File systems allow 255 bytes. What is unfinished has a longer name, with a dot and some 50 characters around it.
+# File systems allow 255 bytes. An unfinished file or directory has a longer name: a dot and some 50 characters more.
 _MOST = 200
 _DIGITS = 64
 
 
 def table_directory(namespace: str, name: str) -> str:
-    """The name of a table's directory. It is never hidden, no two tables share one, and it has at most 200 characters.
+    """The name of a table's directory. It is never hidden, it is unique, and it has at most 200 characters.
 
-    It is the schema's and the table's name with a dot between. In both, characters other than letters, digits, `_` and
-    `-` of ASCII are percent-encoded in UTF-8, and so is a `_` at the beginning. Where this is longer than 200
-    characters, the end is replaced by `~` and the SHA-256 of the two names (in UTF-8, a zero byte between them), in
-    hexadecimal digits.
+    The name is the schema's name, a dot, and the table's name. In both names, every character except the letters,
+    digits, `_` and `-` of ASCII is percent-encoded in UTF-8. A `_` at the beginning is percent-encoded, too. If the
+    result is longer than 200 characters, its end is replaced by `~` and the SHA-256, in hexadecimal digits, of the two
+    names (in UTF-8, with a zero byte between them).
 
     >>> table_directory("public", "orders"), table_directory("_a.b", "C/d")
     ('public.orders', '%5Fa%2Eb.C%2Fd')
@@ -28,7 +28,7 @@ def table_directory(namespace: str, name: str) -> str:
     """
     whole = f"{_escaped(namespace)}.{_escaped(name)}"
     if whole.startswith("_"):
-        whole = "%5F" + whole[1:]  # or it would be hidden from who lists directories
+        whole = "%5F" + whole[1:]  # a leading underscore would hide it from readers that list directories
     if len(whole) <= _MOST:
         return whole
     digest = hashlib.sha256(f"{namespace}\0{name}".encode()).hexdigest()
@@ -37,5 +37,5 @@ def table_directory(namespace: str, name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    # `~` stands only before a digest: a name that was shortened is never another table's whole name.
+    # `~` stands only before a digest, so a shortened name is never the full name of another table.
     return quote(name, safe="").replace(".", "%2E").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""One schema for several versions of a relation: columns by name, types widened only where nothing can be lost."""
+"""One schema for several versions of a relation: columns by name, types widened only if no value changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ EXTRA_COLUMNS = ("error", "drop")
 
 _INTEGERS = [pa.int16(), pa.int32(), pa.int64()]
 _FLOATS = [pa.float32(), pa.float64()]
-# Layouts of the same values. Not every pyarrow has views.
+# Types with the same values in different layouts. Older versions of pyarrow have no views.
 _STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, "string_view") else [])]
 _BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
 
 
 def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The type that holds every value of both, None if there is none.
+    """The type that can hold every value of both types, None if there is none.
 
     >>> widen(pa.int16(), pa.int64()), widen(pa.decimal128(5, 2), pa.decimal128(6, 1)), widen(pa.int32(), pa.string())
     (DataType(int64), Decimal128Type(decimal128(7, 2)), None)
@@ -49,7 +49,7 @@ def _names(struct: pa.StructType) -> list[str]:
 
 
 def fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of one type can be one of the other without a loss.
+    """Whether the type `target` can hold every value of the type `source` without a loss.
 
     >>> fits(pa.int16(), pa.int32()), fits(pa.int32(), pa.int16()), fits(pa.string(), pa.large_string())
     (True, False, True)
@@ -67,11 +67,13 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
-    """The schema that all versions fit into. The last version leads: its columns come first, in its order, under its
-    metadata; columns that only earlier ones had follow.
+    """The schema that all versions fit into.
+
+    It has the metadata of the last version. The columns of the last version come first, in its order. Columns that
+    only earlier versions have come behind them.
 
     Raises:
-        ValueError: if a column's types cannot be one; the message names both versions.
+        ValueError: if no type holds all values of a column; the error text names both versions.
     """
     newest_first = list(reversed(versions))
     fields: dict[str, tuple[pa.Field, Relation]] = {}
@@ -99,16 +101,16 @@ def pin_schema(
     metadata: Sequence[pa.Field],
     extra_columns: str = "error",
 ) -> pa.Schema:
-    """The pinned schema behind the metadata columns, if every version fits into it.
+    """The metadata columns and then the columns of a pinned schema, if every version fits into it.
 
     Args:
-        versions: relation versions with the schemas that their batches have; none where there are no rows.
-        pinned: columns by name; metadata columns may be among them, then with their own types.
-        metadata: the metadata columns.
-        extra_columns: what a column that is not pinned is: an `"error"`, or to `"drop"`.
+        versions: relation versions with the schemas of their batches; empty if there are no rows.
+        pinned: the pinned schema; columns match by name. It may have metadata columns, but only with their own types.
+        metadata: the fields of the metadata columns.
+        extra_columns: what to do with a column that the pinned schema lacks: `"error"` raises, `"drop"` leaves it out.
 
     Raises:
-        ValueError: if a version does not fit: the message names it, the column and both types.
+        ValueError: if a version does not fit; the error text names the version, the column and both types.
     """
     if len(set(pinned.names)) < len(pinned.names):
         raise ValueError("the pinned schema names a column twice")

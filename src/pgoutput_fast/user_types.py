@@ -1,4 +1,4 @@
-"""What a server's catalog says of types that are not built in: enums, domains, composites, ranges, arrays."""
+"""Types that are not built in, from a server's catalog: enums, domains, composites, ranges, arrays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class TypeField:
-    """A field of a composite type; dropped ones are left out.
+    """A field of a composite type. Dropped fields have no TypeField.
 
     Attributes:
-        name: its name.
+        name: name of the field.
         type_oid: oid of its type.
-        typmod: the type's modifier, -1 for none.
+        typmod: type modifier, -1 for none.
 
     >>> price = TypeField("price", 1700, typmod=(12 << 16 | 2) + 4)  # numeric(12,2)
     >>> price.name, price.type_oid
@@ -38,15 +38,16 @@ class UserType:
     """A type as the server's catalog describes it.
 
     Attributes:
-        oid: its oid on the server it was read from.
+        oid: oid of the type on the server that it was read from.
         namespace, name: its schema and name.
-        kind: what it is. `base` is a type with code of its own, such as an extension's.
-        of: oid of the type below: a domain's base, an array's element, a range's bounds, a multirange's range; else 0.
-        typmod: of a domain, the modifier of its base type; -1 for none.
-        labels: of an enum, in their order.
-        fields: of a composite, in their order.
-        delimiter: what stands between the elements of an array of this type in text.
-        extension: the extension that it belongs to; empty if none.
+        kind: kind of the type. `base` is a type with its own input and output code, such as a type of an extension.
+        of: oid of the type below: of a domain the base type, of an array the element type, of a range the type of its
+            bounds, of a multirange the range type; else 0.
+        typmod: of a domain, the type modifier of its base type; -1 for none.
+        labels: labels of an enum, in order.
+        fields: fields of a composite, in order.
+        delimiter: the character between the elements of an array of this type, in text format.
+        extension: name of the extension that it belongs to; empty if none.
 
     >>> item = UserType(16500, "public", "item", "composite", fields=(TypeField("sku", 25), TypeField("price", 1700)))
     >>> UserType.from_dict(item.to_dict()) == item
@@ -69,7 +70,7 @@ class UserType:
         expect_list("fields", self.fields, "TypeField")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; what is as usual is left out."""
+        """The type as JSON values. Default values are left out."""
         values: dict[str, Any] = {
             "oid": self.oid,
             "namespace": self.namespace,
@@ -137,7 +138,7 @@ def _within(number: Any, least: int, most: int) -> bool:
 
 
 class UserTypes(Mapping[int, UserType]):
-    """Types by their oid. Immutable and hashable.
+    """A mapping of types by oid. It is immutable and hashable.
 
     >>> mood = UserType(16390, "public", "mood", "enum", labels=("sad", "ok"))
     >>> UserTypes([mood])[16390].labels
@@ -168,11 +169,11 @@ class UserTypes(Mapping[int, UserType]):
         return f"UserTypes({', '.join(f'{each.namespace}.{each.name}' for each in self.values())})"
 
     def merged(self, other: UserTypes) -> UserTypes:
-        """Both; where both know an oid, the other's word counts."""
+        """The types of both. If both have an oid, the type of `other` is used."""
         return UserTypes([*self.values(), *other.values()]) if other else self
 
     def base_of(self, oid: int) -> int:
-        """The oid of what a domain is in the end, of any other type the oid itself."""
+        """The oid of a domain's base type, through domains over domains. For any other type, the oid itself."""
         seen = set()
         while (known := self._by_oid.get(oid)) is not None and known.kind == "domain" and oid not in seen:
             seen.add(oid)

@@ -1,4 +1,4 @@
-"""Sets of transaction ids, which mostly come one after the other: kept as ranges."""
+"""Sets of transaction ids, stored as ranges, because most ids are adjacent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Array = npt.NDArray[np.int64]
 
 
 class XidSet:
-    """A growing set of 32-bit ids; what is added is merged when somebody asks.
+    """A growing set of 32-bit ids. Added ids are merged into the set when it is read.
 
     >>> xids = XidSet()
     >>> xids.add([7, 8, 9, 20])
@@ -24,7 +24,7 @@ class XidSet:
     __slots__ = ("_begins", "_ends", "_pending")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """`ranges` are half-open, in any order; they may overlap."""
+        """`ranges` are half-open (from, until), in any order. They may overlap."""
         edges = np.array(list(ranges), np.int64).reshape(-1, 2)
         self._begins: _Array = np.empty(0, np.int64)
         self._ends: _Array = np.empty(0, np.int64)
@@ -57,6 +57,6 @@ class XidSet:
         return at >= 0 and xid < int(self._ends[at])
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Half-open ranges in order."""
+        """The half-open ranges (from, until) of the set, in order."""
         self._settle()
         return list(zip(self._begins.tolist(), self._ends.tolist(), strict=True))
