@@ -32,8 +32,9 @@ def changes(
     outcomes: DataFrame | None = None,
     time: Time = "string",
 ) -> DataFrame:
-    """Returns all changes of one relation, one row per tuple, in no order. Metadata columns come first, then the
-    relation's columns.
+    """Returns all changes of one relation, one row per tuple, in no order.
+
+    Metadata columns come first, then the relation's columns.
 
     To apply the changes, sort the rows: by (`_commit_lsn`, `_seq`) if transactions are `"committed"`, else by `_seq`.
 

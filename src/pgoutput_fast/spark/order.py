@@ -110,8 +110,7 @@ def pieces_of(df: DataFrame) -> Pieces:
 
 
 def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
-    """Returns the number, from 0, of the range that contains a row: how many bounds are less than or equal to the row's
-    value.
+    """Returns the number, from 0, of a row's range: how many bounds are less than or equal to the row's value.
 
     The expression contains the bounds, so every later query cuts at the same places.
     """
@@ -131,8 +130,9 @@ def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
 
 
 def _literal(value: Any, kind: DataType) -> Column:
-    """Returns a literal of an Arrow value. A timestamp must not pass through local time, which repeats an hour when
-    clocks go back.
+    """Returns a literal of an Arrow value.
+
+    A timestamp must not pass through local time, which repeats an hour when clocks go back.
     """
     if isinstance(kind, TimestampType):
         return F.timestamp_micros(F.lit(pa.scalar(value, pa.timestamp("us", "UTC")).value))

@@ -20,8 +20,10 @@ Transactions = Literal["as_sent", "committed"]
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:
-    """Returns the options for executors, and which transactions to give them. Executors decode these as they were
-    sent."""
+    """Returns the options for executors, and which transactions to give them.
+
+    Executors decode these as they were sent.
+    """
     options = options if options is not None else Options()
     # `replace` validates the value, so the error is the one of Options.
     options = options if transactions is None else replace(options, transactions=transactions)
@@ -31,9 +33,7 @@ def task_options(options: Options | None, transactions: Transactions | None) -> 
 def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
-    """Returns the given catalog if it alone is sufficient, else the catalog merged with what the tagged payloads
-    describe.
-    """
+    """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe."""
     if catalog is not None and settles_alone(catalog, schema_mode):
         return catalog
     found = read_catalog(wal, on_error=options.on_error)
@@ -61,7 +61,9 @@ def plan(
 
 
 def rows_of(settled: Settled) -> Column:
-    """Returns the filter for the relation's changes. Parquet can apply it by oid, because row groups are cut at
-    oids."""
+    """Returns the filter for the relation's changes.
+
+    Parquet can apply it by oid, because row groups are cut at oids.
+    """
     rows = F.col("relation").isin(*settled.oids) & F.col("kind").isin(*b"IUDT")
     return rows & ~F.col("version").isin(*settled.others) if settled.others else rows
