@@ -28,7 +28,7 @@ from pgoutput_fast.state import StreamState
 __all__ = ["Limits", "Progress", "Recorder"]
 
 # After one of these messages, a restart need not read the transaction again. After it, and between stream blocks, no
-# transaction is open.
+# transaction is in the middle of being sent.
 _ENDS = list(b"CcKrPp")
 _OPENS = list(b"BbS")
 _BOUNDARIES = _ENDS + _OPENS + list(b"EA")
@@ -412,7 +412,7 @@ def _open_transactions(state: StreamState) -> int:
 
 
 def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int | None]:
-    """Returns (end LSN, whether a transaction is open, when the last one ended).
+    """Returns (end LSN, whether a transaction is in the middle of being sent, when the last one ended).
 
     Everything that committed up to the end LSN is in these rows or in earlier ones.
     """

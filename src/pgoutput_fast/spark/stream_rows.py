@@ -20,7 +20,8 @@ __all__ = ["RangeRows"]
 # Outcomes of this many segments stay in memory, in addition to those of the range. The next batch needs those of the
 # last batch again.
 _MOST_OUTCOMES = 4
-# A task reads at least this many bytes of a file, unless the batch would then have fewer than this many tasks.
+# Small partitions are joined until they have this many bytes in the file, or the bytes of the batch divided by this
+# number of tasks if that is more.
 _TASK_BYTES, _TASKS = 1 << 20, 64
 
 
