@@ -49,8 +49,8 @@ class Metrics:
         running: whether the capture is connected and captures.
         sessions: connections since the `Capture` object was made.
         messages, payload_bytes: received since then. Messages that are sent again after a lost connection count again.
-        messages_per_second, bytes_per_second: received, average over about ten seconds, or since the previous query
-            before that.
+        messages_per_second, bytes_per_second: received, average over about ten seconds, or since the previous reading
+            of the metrics if that is older.
         segments: written since then.
         waiting_messages: received and not durable.
         durable_lsn: everything that committed up to this LSN is in segments that survive a crash.

@@ -28,7 +28,7 @@ MARK = "_writer.json"
 
 
 class Owner(ABC):
-    """The owner of a directory."""
+    """The right of one capture to write into a directory."""
 
     @abstractmethod
     def claim(self) -> None:

@@ -389,7 +389,7 @@ class Capture:
         """Returns the slot if the capture can continue from it. Segments of the slot exist already.
 
         Raises:
-            CaptureError: if the slot has lost changes after the segments, or is ahead of `left`.
+            CaptureError: if the slot is gone, invalidated or ahead of `left`: changes after the segments are lost.
         """
         if found is None:
             raise CaptureError(
