@@ -1,6 +1,6 @@
-"""Makes `spark.read.format("pgoutput")` work without registration: Spark looks for packages called `pyspark_*`.
+"""Makes `spark.read.format("pgoutput")` work without registration: Spark searches packages with names `pyspark_*`.
 
-It imports this one whenever it looks for any format, so everything else is imported when it is asked for.
+Spark imports this package whenever it searches any format. So this package imports everything else only when needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DefaultSource(DataSource):
             return self._plan.spark_schema
         from pgoutput_fast.spark.source_plan import plan_source
 
-        # Kept: it goes from the process that plans to the others, so that all have the same schema.
+        # The plan is kept. It travels from the planning process to the others, so all have the same schema.
         self._plan = plan_source(self.options)
         return self._plan.spark_schema
 
@@ -46,7 +46,7 @@ class DefaultSource(DataSource):
         only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
         if only_streams:
             raise ValueError(f"option {', '.join(only_streams)} is one of spark.readStream")
-        # Nobody asked for a schema: the user gave one.
+        # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
         return make_reader(plan, schema)
 

@@ -1,4 +1,7 @@
-"""Capture from a PostgreSQL server: slots, and what a capture needs. Needs psycopg2: `pgoutput_fast[capture]`."""
+"""Capture from a PostgreSQL server: slots, snapshots, checks and the capture itself.
+
+Needs psycopg2: `pgoutput_fast[capture]`.
+"""
 
 from pgoutput_fast.capture.check import Report, check
 from pgoutput_fast.capture.findings import Finding

@@ -1,4 +1,4 @@
-"""`python -m pgoutput_fast.capture`: a capture as a process; until it is told to stop, or up to a position."""
+"""`python -m pgoutput_fast.capture`: runs a capture as a process, until it is told to stop or up to a position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgoutput_fast.capture.run import CaptureBusyError
 from pgoutput_fast.capture.session import DsnError, position_of
 
 _DAY_SECONDS = 86_400.0
-# How long one that is to end may take; and how often one that waits for another looks whether that is gone.
+# How long a capture may take to end; and how often a waiting capture looks whether the other one has ended.
 _GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(settings, stop, wait=given.supervised or given.wait)
     except Exception as problem:
         if stop.is_set() and given.supervised:
-            return 0  # nobody is there who would want to know
+            return 0  # nobody reads the error
         said = str(problem).strip() or type(problem).__name__
         said = " ".join([said, *getattr(problem, "__notes__", [])])
         if given.supervised:
@@ -63,7 +63,7 @@ def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
 
 
 def _follow_parent(stop: threading.Event) -> None:
-    """Ends this process when the one that started it closes its end, for instance because it was killed."""
+    """Ends this process when the parent closes its end of the pipe, for instance because it was killed."""
     while sys.stdin.read(4096):
         pass
     stop.set()
@@ -128,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape them there")
     parser.add_argument("--quiet", action="store_true", help="say warnings and errors only")
-    # Settings are a line of JSON on the standard input, and it ends when that does; why it failed is one, too.
+    # The parent sends the settings as a line of JSON on the standard input. The process ends when that input ends. It
+    # reports an error as a line of JSON, too.
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -183,7 +184,7 @@ def _position(text: str, dsn: str) -> int:
     try:
         return position_of(text, dsn)
     except DsnError:
-        raise  # that is not about --until
+        raise  # the cause is not --until
     except ValueError as problem:
         raise ValueError(f"--until: {problem}") from None
 

@@ -1,7 +1,8 @@
-"""How far a slot was let go of where there was nothing to write: noted before the server hears of it.
+"""Notes the position that an idle slot has confirmed, before the server hears of it.
 
-Segments say up to where they have what committed. An idle slot goes on from there with the server's position; without a
-note of that, a slot which somebody else has read from, or made anew, would look like one that was idle.
+Segments say up to which position they have what committed. For an idle slot, the capture confirms the server's
+position, which lies after the segments. Without a note of this position, a slot that someone else read from, or created
+anew, would look like one that was idle.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from pgoutput_fast.segment_stores import Store
 __all__ = ["Acknowledged"]
 
 FILE = "_acknowledged.json"
-# So often at most a position is written while nothing else is.
+# The position is written at most this often while nothing else is.
 _SECONDS = 10.0
 
 
 class Acknowledged:
-    """The note in a directory of segments.
+    """The note of the confirmed position in a directory of segments.
 
     Args:
         store: the directory.
 
     Raises:
-        ValueError: if there is one that says no position.
+        ValueError: if the note contains no position.
 
     >>> import tempfile
     >>> from pgoutput_fast.segment_stores import open_store
@@ -47,14 +48,14 @@ class Acknowledged:
             raise ValueError(f"{store}/{FILE} says no position: it was damaged") from None
 
     def let_go(self, lsn: int, *, now: bool = False) -> int:
-        """The position up to which the server may be told that nothing is needed: as far as it is noted durably.
+        """Returns the position that may be confirmed to the server: at most the one that the note has durably.
 
         Args:
-            lsn: up to where nothing is.
-            now: note it also if the last note is younger than ten seconds.
+            lsn: the position before which the server has nothing more to send.
+            now: write the note even if the last one is younger than ten seconds.
 
         Raises:
-            OSError: if it cannot be written.
+            OSError: if the note cannot be written.
         """
         if (self.lsn is None or lsn > self.lsn) and (now or time.monotonic() >= self._next):
             self._store.put(FILE, json.dumps({"lsn": lsn}).encode())

@@ -1,4 +1,4 @@
-"""Prerequisites: what stands in the way of a capture, what may be lost later, and what to do about it."""
+"""Checks the prerequisites of a capture: what prevents it, what may be lost later, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pgoutput_fast.lists import expect_list
 
 __all__ = ["Report", "check"]
 
-# Below this much WAL until a slot may be invalidated, somebody should look.
+# Warn if the slot may be invalidated after fewer bytes of WAL than this.
 _LITTLE_WAL = 1 << 30
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes:
         server: the server.
-        slot: the slot, None if there is none of that name.
-        tables: what is published, as quoted qualified names.
-        findings: errors first.
+        slot: the slot, None if there is no slot with that name.
+        tables: the published tables, as quoted qualified names.
+        findings: all findings, errors first.
     """
 
     server: Server
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether there is no error."""
         return all(finding.level != "error" for finding in self.findings)
 
     def __str__(self) -> str:
@@ -52,15 +52,16 @@ def check(
     *,
     through: Literal["walsender", "sql"] = "walsender",
 ) -> Report:
-    """Looks for what a capture needs, and changes nothing.
+    """Checks what a capture needs. Changes nothing.
 
     Args:
-        dsn: of the database, as the user who is to capture.
-        publications: their names, as they are.
-        slot: the slot's name, if there is to be a permanent one.
-        through: as of `Capture`; SQL needs no walsender.
+        dsn: of the database, with the user of the capture.
+        publications: names of the publications, without SQL quotes.
+        slot: name of the permanent slot, if there will be one.
+        through: as in `Capture`; `sql` needs no walsender.
 
     Raises:
+        TypeError: if `publications` is a text instead of a list.
         psycopg2.Error: if the server cannot be asked.
     """
     expect_list("publications", publications)
@@ -125,7 +126,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
 
 
 def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
-    """Whether there is one more slot to be had, and what it may keep."""
+    """Checks whether one more slot is possible, and how much WAL it may keep."""
     cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
     (slots,) = cursor.fetchone()
     most = int(server.settings["max_replication_slots"])
@@ -148,7 +149,7 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
 
 
 def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
-    """Whether there is one more to be had."""
+    """Checks whether one more walsender is possible."""
     cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication")
     (senders,) = cursor.fetchone()
     most = int(server.settings["max_wal_senders"])

@@ -1,4 +1,4 @@
-"""Relation versions before they come: what the server would say of published tables, had they changed now."""
+"""Relation versions before the stream sends them: the server's description of published tables as they are now."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ __all__ = ["describe_missing"]
 def describe_missing(
     dsn: str, publications: Sequence[str], tables: Collection[str | int], known: Catalog | None = None
 ) -> Catalog:
-    """The catalog with the server's types and, of tables that it lacks, the versions that a change now would have.
+    """Returns the catalog with the server's types and with versions of the tables that it lacks.
+
+    These versions are the ones that a change would have now.
 
     Args:
         dsn: of the database.
-        publications: by which the tables are published.
+        publications: names of the publications that publish the tables.
         tables: qualified names or oids.
         known: what is known already.
 
     Raises:
-        KeyError: for a table that is not known and not published; the message names what is.
-        ValueError: for a publication that is not there.
+        KeyError: for a table that is neither known nor published; the message names the known ones.
+        ValueError: for a publication that does not exist.
         psycopg2.Error: if the server cannot be asked.
     """
     found = known if known is not None else Catalog()

@@ -1,4 +1,4 @@
-"""What a capture fails with."""
+"""The errors of a capture."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class CaptureBusyError(CaptureError):
 
 
 class BehindError(CaptureError):
-    """A standby has not replayed yet what segments have; it may do so soon."""
+    """A standby has not yet replayed everything that the segments have. It may do so soon."""
 
 
 class UnstorableError(CaptureError):
-    """A message that no segment has room for."""
+    """A message is too large for any segment."""
 
 
 class MovedOnError(CaptureError):
-    """Another capture wrote a segment meanwhile; this one may begin again behind it."""
+    """Another capture wrote a segment in the meantime. This capture may start again after that segment."""
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
-    """A server acknowledges what it is sent, and answers nothing: the connection is taken for lost."""
+    """The server's system acknowledges packets, but the server answers nothing. The connection counts as lost."""

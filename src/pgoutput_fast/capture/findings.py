@@ -1,4 +1,4 @@
-"""One thing that a check found."""
+"""A finding of a check."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One finding of a check.
 
     Attributes:
-        level: `error`: the capture cannot run, or the server's own writers would fail; `warning`: something may be lost
-            or cannot be told apart; `note`: something that is sent in another way than one may think.
-        subject: what it is about: a setting, slot, publication or quoted table.
-        problem: what is so.
+        level: `error`: the capture cannot run, or the server's own writers would fail. `warning`: something may be lost
+            or may be ambiguous. `note`: something is sent in another way than you may expect.
+        subject: what the finding is about: a setting, slot, publication or quoted table.
+        problem: what was found.
         advice: what to do.
-        stops: whether `Capture` refuses to begin: it could not run, or would miss changes without a word. Other errors
-            do no harm to what is captured, or the server itself says whether they are in the way.
+        stops: whether `Capture` refuses to start, because it could not run or would silently miss changes. Other errors
+            do no harm to the captured data, or the server itself reports them if they prevent the capture.
     """
 
     level: Level

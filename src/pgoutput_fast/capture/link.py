@@ -1,4 +1,4 @@
-"""A psycopg2 connection whose COPY data are read through its own libpq, without a Python object per message."""
+"""Reads a psycopg2 connection's COPY data through its own libpq, without a Python object per message."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ _GOOD = (COMMAND_OK, TUPLES_OK)
 
 @functools.cache
 def _functions() -> dict[str, int]:
-    """Where libpq's functions are: a library's symbols are looked for in what it was linked with, too."""
+    """Returns the addresses of libpq's functions.
+
+    A symbol lookup in a library also searches the libraries linked to it.
+    """
     library = ctypes.CDLL(psycopg2._psycopg.__file__)
     return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS}
 
 
 class CopyLink:
-    """Reads what a connection sends as COPY data. Meanwhile psycopg2 must not read from it; it may write.
+    """Reads COPY data from a connection. Meanwhile psycopg2 must not read from the connection; it may write.
 
     Args:
         connection: an open psycopg2 connection.
-        hear: is called with (SQLSTATE, message) of each warning that the server sends beside the data, before anything
-            is given that came with it or behind it. What it raises comes out of the method that was called, and then
-            the data are not given. Without it psycopg2 has the warnings.
+        hear: called with (SQLSTATE, message) for each warning that the server sends beside the data. The call comes
+            before any method returns data that arrived with the warning or after it. If `hear` raises, the method that
+            called it raises the error and returns no data. Without `hear`, psycopg2 handles the warnings.
     """
 
     def __init__(self, connection: Any, hear: Callable[[str, str], object] | None = None) -> None:
@@ -58,14 +61,14 @@ class CopyLink:
 
     @property
     def arrivals(self) -> int:
-        """How often something came, be it a part of a message."""
+        """How often data arrived, including parts of a message."""
         return self._native.arrivals
 
     def begin(self, query: str, wanted: Callable[[], bool]) -> bool:
-        """Sends a `COPY ... TO STDOUT` and waits until it begins. False if it was not wanted so long.
+        """Sends a `COPY ... TO STDOUT` and waits until it begins. Returns False if `wanted` became false first.
 
         Raises:
-            psycopg2.Error: if the server refuses it, or the connection is lost.
+            psycopg2.Error: if the server refuses the COPY, or the connection is lost.
         """
         if not self._native.send(self._address(), query.encode()):
             raise self._lost()
@@ -80,16 +83,16 @@ class CopyLink:
         return True
 
     def take(self, most_bytes: int, first_seconds: float, more_seconds: float) -> pa.Array | None:
-        """Messages as a binary array; None if the COPY has ended as it should.
+        """Returns messages as a binary array, or None if the COPY ended without an error.
 
         Args:
-            most_bytes: nothing more is read from then on.
-            first_seconds: how long the first message is waited for.
-            more_seconds: how long others are waited for behind the first.
+            most_bytes: stop reading after this many bytes.
+            first_seconds: how long to wait for the first message.
+            more_seconds: how long to wait for more messages after the first.
 
         Raises:
-            psycopg2.Error: if the server ended it with an error, or the connection is lost. What came before is given
-                first.
+            psycopg2.Error: if the server ended the COPY with an error, or the connection is lost. Messages that arrived
+                before are returned first.
         """
         if self._state == OPEN:
             messages, self._state = self._native.take(
@@ -107,10 +110,13 @@ class CopyLink:
         return None
 
     def end(self, seconds: float) -> bool:
-        """Ends a COPY in both directions, and drops what still comes. Whether the server has answered in that time.
+        """Ends a COPY in both directions and drops data that still arrive.
+
+        Returns:
+            Whether the server answered within `seconds`.
 
         Raises:
-            psycopg2.Error: if the connection is lost, or ends with an error.
+            psycopg2.Error: if the connection is lost, or the COPY ends with an error.
         """
         if not self._native.end(self._address()):
             raise self._lost()
@@ -121,12 +127,13 @@ class CopyLink:
         return False
 
     def why(self, seconds: float) -> None:
-        """Raises what the server ended the COPY with, if it says so in that time. What comes before is dropped.
+        """Raises the error with which the server ended the COPY, if it arrives within `seconds`. Drops data before it.
 
-        To be called when psycopg2 cannot write: it does not know that the COPY has ended, and says nothing of use.
+        Call it when psycopg2 cannot write: psycopg2 does not know that the COPY has ended, and its error says nothing
+        useful.
 
         Raises:
-            psycopg2.Error: what the server said, or that the connection is lost.
+            psycopg2.Error: the server's error, or that the connection is lost.
         """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -139,7 +146,7 @@ class CopyLink:
                 self._hear(code, text)
 
     def _drain(self) -> None:
-        """Takes the results that come at the end, so that the connection can be used again."""
+        """Takes the results at the end of the COPY, so that the connection can be used again."""
         failed: psycopg2.Error | None = None
         deadline = time.monotonic() + 60
         while (result := self._native.result(self._address(), int(_LOOK_SECONDS * 1000))) != (-1, None, ""):
@@ -170,7 +177,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _error(code: str | None, said: str) -> psycopg2.Error:
-    """As psycopg2 itself would raise it."""
+    """Returns the error that psycopg2 itself would raise."""
     if code is None:
         return psycopg2.OperationalError(said)
     try:

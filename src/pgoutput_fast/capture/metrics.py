@@ -28,38 +28,39 @@ __all__ = ["Meter", "Metrics", "reporting"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# Rates are of about this time.
+# Rates are averages over about this time.
 _RATE_SECONDS = 10.0
-# How far the server was, and when: so many looks are remembered.
+# How many of the server's earlier positions, with their times, are kept.
 _MOST_LOOKS = 1000
-# A server that does not answer must not keep a report waiting for ever.
+# A report must not wait forever for a server that does not answer.
 _ASK_SECONDS = 5
-# Pages that are asked for within this time share one look at the server.
+# Requests for the page within this time share one query to the server.
 _SHARED_SECONDS = 1.0
-# So many clients of the page have a thread; so long one may say nothing.
+# This many clients of the page have a thread. A client may be silent for this long.
 _MOST_CLIENTS, _CLIENT_SECONDS = 16, 5.0
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """A capture at one moment. What the server was not able to say is None.
+    """The state of a capture at one moment. A value that the server could not give is None.
 
     Attributes:
         slot: the slot's name.
-        running: whether it is connected and captures.
-        sessions: connections in which it captured since it was made.
-        messages, payload_bytes: received since then. What is sent again after a lost connection counts again.
-        messages_per_second, bytes_per_second: received, over about ten seconds, or since the look before that.
+        running: whether the capture is connected and captures.
+        sessions: connections since the `Capture` object was made.
+        messages, payload_bytes: received since then. Messages that are sent again after a lost connection count again.
+        messages_per_second, bytes_per_second: received, average over about ten seconds, or since the previous reading
+            of the metrics if that is older.
         segments: written since then.
         waiting_messages: received and not durable.
-        durable_lsn: what committed up to there is in segments that will be there after a crash.
-        acknowledged_lsn: up to there the server has heard that it need keep nothing: what commits later is the oldest
-            that is not acknowledged.
+        durable_lsn: everything that committed up to this LSN is in segments that survive a crash.
+        acknowledged_lsn: the LSN that the server knows as confirmed: it need keep nothing before it. Transactions that
+            commit later are not confirmed.
         server_lsn: the end of the server's WAL.
-        lag_bytes: of WAL, from what is acknowledged to the server's end.
-        lag_seconds: what committed longer ago is durable. An upper bound.
-        kept_bytes: of WAL that the server keeps for the slot.
-        open_transactions: that have begun and not ended, as far as the segments go.
+        lag_bytes: bytes of WAL from the confirmed LSN to the server's end.
+        lag_seconds: everything that committed longer ago than this is durable. An upper bound.
+        kept_bytes: bytes of WAL that the server keeps for the slot.
+        open_transactions: transactions that have begun and not ended, at the end of the segments.
     """
 
     slot: str
@@ -89,8 +90,8 @@ class Metrics:
         )
 
     def to_prometheus(self) -> str:
-        """In Prometheus' text format. What is not known is left out."""
-        # A slot's name has no character that would have to be escaped.
+        """Returns the metrics in Prometheus' text format, without unknown values."""
+        # A slot's name has no character that needs escaping.
         labels = f'{{slot="{self.slot}"}}'
         lines = []
         for each in fields(self):
@@ -132,11 +133,11 @@ def _shown(value: float | None, unit: str, form: str) -> str:
 
 
 class Meter:
-    """Counts what a capture does. Every method may be called from any thread.
+    """Counts what a capture does. You may call every method from any thread.
 
     Args:
         dsn: of the slot's database.
-        slot: its name.
+        slot: the slot's name.
     """
 
     def __init__(self, dsn: str, slot: str) -> None:
@@ -154,7 +155,7 @@ class Meter:
 
     @contextmanager
     def session(self, progress: Callable[[], Progress]) -> Iterator[None]:
-        """For the length of a connection `progress` tells what is durable."""
+        """While the block runs, `progress` tells what is durable. The block is one connection."""
         with self._lock:
             self._sessions += 1
             self._progress = progress
@@ -183,10 +184,10 @@ class Meter:
         )
 
     def read(self, within_seconds: float = 0.0) -> Metrics:
-        """How it stands now; asks the server, through a session of its own.
+        """Returns the current metrics. Asks the server through its own session.
 
         Args:
-            within_seconds: what another call heard of the server so short a time ago will do.
+            within_seconds: an answer of the server that another call got this recently may be used again.
         """
         answer = self._answered(within_seconds)
         now = time.monotonic()
@@ -217,7 +218,7 @@ class Meter:
             )  # fmt: skip
 
     def _answered(self, within_seconds: float) -> _Answer:
-        """What the server says; those who may share an answer wait for one that is being asked for."""
+        """Returns the server's answer. Calls that may share an answer wait for one that is on its way."""
         if within_seconds <= 0:
             return _Answer(time.monotonic(), self._ask(), True)
         with self._asking:
@@ -229,7 +230,7 @@ class Meter:
             return self._answer
 
     def _ask(self) -> tuple[int | None, int, int | None, int] | None:
-        """(acknowledged, the server's end, bytes kept, the server's clock)"""
+        """Returns (confirmed LSN, end of the WAL, bytes kept, the server's clock), or None without an answer."""
         try:
             with session(self._dsn, connect_timeout=_ASK_SECONDS) as cursor:
                 cursor.execute(f"SET statement_timeout = '{_ASK_SECONDS}s'")
@@ -243,12 +244,12 @@ class Meter:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the server said.
+    """An answer of the server.
 
     Attributes:
         at: monotonic seconds.
-        said: as `_ask` gives it.
-        is_new: whether it was not told before.
+        said: the result of `_ask`.
+        is_new: whether no earlier call returned it.
     """
 
     at: float
@@ -276,17 +277,18 @@ def reporting(
     address: str | None,
     file_seconds: float = 10.0,
 ) -> Iterator[None]:
-    """For the length of a block: log lines, a file that is replaced, and a page for Prometheus to scrape.
+    """During a block, writes log lines, a file that is replaced each time, and a page for Prometheus to scrape.
 
     Args:
-        meter: what is told.
-        log_seconds: so often a line is logged; None for never.
-        file: written every `file_seconds`, and at the end, in one piece.
+        meter: the source of the metrics.
+        log_seconds: how often a line is logged; None for never.
+        file: written atomically every `file_seconds` and at the end.
         address: `host:port` of the page.
+        file_seconds: how often the file is written.
 
     Raises:
         ValueError: for an address of another form.
-        OSError: if nobody can listen there.
+        OSError: if the address cannot be used.
     """
     stop = threading.Event()
     threads = []
@@ -327,7 +329,7 @@ def _put(meter: Meter, file: Path) -> None:
         hidden.write_text(meter.read().to_prometheus())
         os.replace(hidden, file)
     except OSError as problem:
-        # Nothing that is captured depends on it.
+        # The capture does not depend on this file.
         _log.warning("metrics cannot be written to %s: %s", file, problem)
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
@@ -349,12 +351,14 @@ class _Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Not a word: a page is asked for every few seconds."""
+        """Logs nothing: Prometheus requests a page every few seconds."""
 
 
 class _PageServer(http.server.ThreadingHTTPServer):
-    """Serves a bounded number of clients. One more takes the place of the one that has been there longest: who asks
-    for the page and reads it is gone in a moment, who only connects makes room."""
+    """Serves a limited number of clients. One more client replaces the one with the oldest connection.
+
+    A client that requests and reads the page is gone in a moment, so this removes clients that only connect.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -377,7 +381,7 @@ class _PageServer(http.server.ThreadingHTTPServer):
             self._clients[request] = None
         try:
             super().process_request(request, client_address)
-        except BaseException:  # there is no thread to be had
+        except BaseException:  # no thread is available
             self._left(request)
             raise
 
@@ -393,7 +397,7 @@ class _PageServer(http.server.ThreadingHTTPServer):
         self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not a word: a client that has gone is no news."""
+        """Logs nothing: clients may disconnect at any time."""
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""That one capture at a time writes into a directory: a lock where there are locks, a mark in a store.
+"""Lets only one capture at a time write into a directory: with a file lock, or with a mark in an object store.
 
-A store knows no lock, and no write on the condition that nobody else wrote. There the slot is the lock: a server sends
-it to one at a time. Who has it leaves a mark. Who had it before, and does not know yet that its connection is lost,
-looks for its mark before and after each segment that it writes, and stops if it is another's.
+An object store has no lock, and no write with the condition that nobody else wrote. There the slot is the lock: a
+server sends it to one client at a time. The capture that has the slot writes a mark. An earlier capture may not know
+yet that its connection is lost. It looks for its own mark before and after each segment that it writes, and stops if it
+finds another one.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ MARK = "_writer.json"
 
 
 class Owner(ABC):
-    """Who writes into a directory."""
+    """The right of one capture to write into a directory."""
 
     @abstractmethod
     def claim(self) -> None:
-        """To be called by who has the slot: from now on nobody else writes."""
+        """Claims the directory. Call it when you have the slot: from then on nobody else writes."""
 
     @abstractmethod
     def check(self) -> None:
-        """CaptureBusyError if somebody else has claimed the directory since."""
+        """Checks that nobody else has claimed the directory since.
+
+        Raises:
+            CaptureBusyError: if another process has claimed it.
+        """
 
 
 @contextmanager
 def owned(store: Store) -> Iterator[Owner]:
-    """The right to write into a directory, for the time of the block.
+    """Holds the right to write into a directory during the block.
 
     Raises:
         CaptureBusyError: if another process of this machine has it.
@@ -62,10 +67,10 @@ def owned(store: Store) -> Iterator[Owner]:
 
 class _Locked(Owner):
     def claim(self) -> None:
-        """The lock is enough."""
+        """The lock is sufficient."""
 
     def check(self) -> None:
-        """The lock is enough."""
+        """The lock is sufficient."""
 
 
 class _Marked(Owner):

@@ -1,4 +1,4 @@
-"""The plugin's options: the most that a server's version can do, and what of it is asked for."""
+"""The options of pgoutput: what a server version supports, and what is requested by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgoutput_fast.lists import expect_list
 
 __all__ = ["plugin_options"]
 
-# Since which major version pgoutput takes an option, and since which protocol.
+# The major version, and the protocol version, that first accept each option.
 _SINCE = {
     "binary": (14, 1),
     "messages": (14, 1),
@@ -27,20 +27,21 @@ def plugin_options(
     two_phase: bool = False,
     overrides: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
-    """Options for `START_REPLICATION` or the SQL functions.
+    """Returns options for `START_REPLICATION` or the SQL functions.
 
-    By default the newest protocol, with streamed transactions (in parallel, which adds an abort's position and time)
-    and logical messages, in text: it survives types without a binary form, which end a binary stream.
+    The defaults are the newest protocol, with streamed transactions and logical messages. Transactions are streamed in
+    parallel mode, which adds the LSN and time of an abort. Values are text: a type without a binary form ends a binary
+    stream, but not a text stream.
 
     Args:
-        version: the server's, such as 180001.
-        publications: their names, as they are.
+        version: the server's version, such as 180001.
+        publications: names of the publications, without SQL quotes.
         two_phase: whether the slot decodes prepared transactions when they are prepared.
-        overrides: options over the defaults; None leaves one out.
+        overrides: options that replace the defaults; None removes an option.
 
     Raises:
-        ValueError: for an option that this version does not take, and for no publication.
-        TypeError: for a text in place of a list of publications.
+        ValueError: for an option that this version does not accept, and for an empty list of publications.
+        TypeError: if `publications` is a text instead of a list.
 
     >>> plugin_options(180001, ["all"])
     {'proto_version': '4', 'publication_names': '"all"', 'streaming': 'parallel', 'messages': 'true'}

@@ -1,4 +1,4 @@
-"""A capture in a process of its own, that ends when the one that started it ends, however that happens."""
+"""A capture in its own process. The process ends when its parent ends, however that happens."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from pgoutput_fast.segment_paths import shown
 
 __all__ = ["CaptureProcess", "Settings"]
 
-# So long a capture may take to write what it has when it is to end.
+# How long a capture may take to write its messages when it is told to end.
 _STOP_SECONDS = 30.0
-# So long a slot may be seen ahead of the directory: a server may not have noticed that its user has gone.
+# How long the slot may seem ahead of the directory: the server may not have noticed that its client is gone.
 _AHEAD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, repr=False)
 class Settings:
-    """What a capture is told, as it goes to another process.
+    """The settings of a capture, in a form that another process can receive.
 
     Attributes:
-        dsn, slot, publications, directory: as `Capture` has them.
-        limits: as `Limits` has them, by name.
-        more: other keyword arguments of `Capture`; `retention` as `Retention` has it, by name.
-        until_lsn, retry_seconds: as `Capture.run` has them.
+        dsn, slot, publications, directory: as in `Capture`.
+        limits: the arguments of `Limits`, by name.
+        more: other keyword arguments of `Capture`; `retention` has the arguments of `Retention`, by name.
+        until_lsn, retry_seconds: as in `Capture.run`.
 
     >>> Settings("password=secret", "s", ("p",), "d", until_lsn=7)
     Settings(dsn=..., slot='s', publications=('p',), directory='d', limits={}, more={}, until_lsn=7, retry_seconds=None)
@@ -60,7 +60,7 @@ class Settings:
             object.__setattr__(self, "until_lsn", parse_lsn(self.until_lsn))
 
     def __repr__(self) -> str:
-        # Neither the dsn nor the directory's URI may say a password where it is printed.
+        # The dsn and the directory's URI may contain a password. It must not be printed.
         given = {
             each.name: shown(self.directory) if each.name == "directory" else getattr(self, each.name)
             for each in fields(self)
@@ -69,7 +69,7 @@ class Settings:
         return f"Settings(dsn=..., {', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns the settings as JSON values."""
         return asdict(self)
 
     @classmethod
@@ -78,10 +78,10 @@ class Settings:
         return cls(**{**values, "publications": tuple(values["publications"])})
 
     def capture(self) -> Capture:
-        """The capture that they describe.
+        """Returns a capture with these settings.
 
         Raises:
-            ValueError: for a setting that no capture has, or a wrong value.
+            ValueError: for an unknown setting or a wrong value.
         """
         try:
             limits = Limits(**self.limits)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class Settings:
             raise ValueError(f"settings of a capture: {problem}") from None
 
     def run_arguments(self) -> dict[str, Any]:
-        """What `Capture.run` gets."""
+        """Returns the arguments of `Capture.run`."""
         given = {"until_lsn": self.until_lsn, "retry_seconds": self.retry_seconds}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -102,7 +102,7 @@ class CaptureProcess:
     """Runs `python -m pgoutput_fast.capture --supervised`, which waits while another process captures.
 
     Args:
-        settings: what is captured, and where.
+        settings: what to capture, and where.
 
     Raises:
         ValueError: for settings that no capture has.
@@ -114,17 +114,17 @@ class CaptureProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Starts it, if it does not run."""
+        """Starts the process if it does not run."""
         if self._process is not None:
             return
-        # The dsn may have a password: it is for the process to read, not for all to see.
+        # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # a signal for all that runs in a terminal is for us to hand on
+            start_new_session=True,  # a signal to all processes of a terminal reaches only this one, which passes it on
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -132,10 +132,10 @@ class CaptureProcess:
             self._process.stdin.flush()
 
     def check(self) -> bool:
-        """Whether it still runs, or waits; False if it has done what it was to do.
+        """Whether the process still runs or waits. False if it has done its work.
 
         Raises:
-            CaptureError: if it failed.
+            CaptureError: if the capture failed.
         """
         if self._process is None or self._process.poll() is None:
             return self._process is not None
@@ -151,7 +151,9 @@ class CaptureProcess:
         raise CaptureError(f"{where} cannot go on: {why}")
 
     def wait(self) -> None:
-        """Waits until all that committed up to `until_lsn` is durable in the directory, whoever captures it.
+        """Waits until everything that committed up to `until_lsn` is durable in the directory.
+
+        It does not matter which process captures it.
 
         Raises:
             CaptureError: if the capture failed, or the slot is captured into another directory.
@@ -166,7 +168,7 @@ class CaptureProcess:
             with contextlib.suppress(psycopg2.OperationalError):
                 slot = find_slot(self._settings.dsn, self._settings.slot)
             if slot is not None and (slot.confirmed_flush_lsn or 0) >= until:
-                # What is captured here is durable here before the server hears of it.
+                # A capture into this directory makes changes durable before it confirms them to the server.
                 if directory.reached() >= until:
                     return
                 now = time.monotonic()
@@ -180,7 +182,7 @@ class CaptureProcess:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Ends it; what it has will be durable, if that does not take too long."""
+        """Ends the process. Received messages become durable, unless this takes too long."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -1,4 +1,4 @@
-"""What publications publish, and which of it comes in another way than one may think."""
+"""What publications publish, and which of it is sent in another way than you may expect."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["PublishedTable", "of_publications", "of_table", "read_tables"]
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table as a publication has it.
+    """A table of a publication.
 
     Attributes:
         publication: the publication's name.
-        name: the table's, qualified and quoted.
-        identity: `d`, `n`, `f` or `i`, as pg_class.relreplident has it.
-        key: columns of the replica identity's index, none for full.
-        columns: those that are published, None for all that can be.
+        name: the table's qualified, quoted name.
+        identity: `d`, `n`, `f` or `i`, as in pg_class.relreplident.
+        key: columns of the replica identity's index; empty for full.
+        columns: the published columns, None for all that can be published.
         filtered: whether there is a row filter.
         may_read: whether the user may SELECT.
         changes: whether updates or deletes are published.
         generated: generated columns that are not sent.
-        leaves: (name, identity) of partitions whose changes are published as this root's.
+        leaves: (name, identity) of partitions whose changes are published as changes of this root.
     """
 
     publication: str
@@ -41,7 +41,8 @@ class PublishedTable:
     leaves: tuple[tuple[str, str], ...]
 
 
-# Columns of later versions are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of 18.
+# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of
+# 18.
 _TABLES = """
 SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relreplident::pg_catalog.text,
@@ -103,7 +104,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
         if root:
             cursor.execute(_LEAVES, (oid,))
             leaves = [(quote_qualified_name(s, n), i) for s, n, i in cursor.fetchall()]
-        # From 15 on the view names columns for every table, on 15 generated ones that are not sent as well.
+        # From 15 on the view names columns for every table. On 15 these include generated columns that are not sent.
         is_list = columns is not None and (has_list or not set(every) - set(generated) <= set(columns))
         listed = tuple(columns) if is_list else None
         unsent = tuple(generated) if sent != "s" else ()

@@ -1,4 +1,4 @@
-"""Received messages -> tagged rows -> durable segments, on a thread of its own, and how far they are durable."""
+"""Received messages -> tagged rows -> durable segments, on its own thread. Reports how far they are durable."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MOST_WAITING = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """When a segment is cut: as soon as one of these is reached.
+    """When a segment is cut: as soon as one of these limits is reached.
 
     Attributes:
-        rows: tagged rows.
+        rows: number of tagged rows.
         nbytes: bytes of payloads.
-        seconds: since its first message came.
+        seconds: seconds since the segment's first message arrived.
     """
 
     rows: int = 1_000_000
@@ -52,14 +52,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a recorder is.
+    """The progress of a recorder.
 
     Attributes:
-        messages, nbytes: given to it, and the bytes of their payloads.
-        segments: written.
-        stored: messages in them.
-        durable_lsn: what committed up to there is in segments.
-        open_transactions: that have begun, were streamed or prepared, and have not ended behind the newest segment.
+        messages, nbytes: messages that it received, and the bytes of their payloads.
+        segments: segments that it wrote.
+        stored: messages in these segments.
+        durable_lsn: everything that committed up to this LSN is in segments.
+        open_transactions: transactions, also streamed or prepared ones, that have not ended at the end of the newest
+            segment.
         committed_at: when the last transaction in segments ended, in microseconds since 1970 by the server's clock.
     """
 
@@ -73,13 +74,13 @@ class Progress:
 
 
 class Recorder:
-    """Writes segments. A context manager: at its end all that it was given is durable, if there was no error.
+    """Writes segments. A context manager: at its end everything that it received is durable, unless there was an error.
 
     Args:
         directory: of the segments; nobody else writes into it.
         source: where the messages come from.
-        state: the stream's state behind the newest segment, None where there is none.
-        end_lsn: the position up to which the segments have what committed.
+        state: the stream's state after the newest segment, None if there is no segment.
+        end_lsn: the segments have everything that committed up to this LSN.
         limits: when a segment is cut.
     """
 
@@ -111,7 +112,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What came is worth keeping also where the connection was lost.
+        # Received messages are kept, even if the connection was lost.
         self._end()
         if kind is None:
             self.check()
@@ -128,26 +129,26 @@ class Recorder:
             meanwhile()
 
     def finish(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Makes all that was given durable; nothing can be given behind it.
+        """Makes everything that was received durable. After this call the recorder accepts nothing more.
 
         Args:
-            meanwhile: called now and then until it is.
+            meanwhile: called repeatedly while this waits.
 
         Raises:
-            Exception: what the thread failed with.
+            Exception: the error of the thread.
         """
         self._end(meanwhile)
         self.check()
 
     @property
     def durable_lsn(self) -> int:
-        """What committed up to there is in segments that will still be there after a crash."""
+        """Everything that committed up to this LSN is in segments that survive a crash."""
         with self._lock:
             return self._end_lsn
 
     @property
     def progress(self) -> Progress:
-        """What was given, and what of it is durable."""
+        """How much was received, and how much of it is durable."""
         with self._lock:
             return Progress(
                 self._given, self._given_bytes, self._segments, self._stored, self._end_lsn, self._open,
@@ -156,20 +157,20 @@ class Recorder:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was given is durable, and no transaction is in the middle of being sent."""
+        """Whether everything that was received is durable, and no transaction is partly sent."""
         with self._lock:
             return self._stored == self._given and not self._inside
 
     def check(self) -> None:
-        """Raises what the thread failed with, if it did."""
+        """Raises the error of the thread, if it failed."""
         if self._error is not None:
             raise self._error
 
     def offer(self, received: Received, seconds: float) -> bool:
-        """Takes over a batch, unless it must wait longer than so many seconds.
+        """Takes a batch. Returns False, without taking it, if it must wait longer than `seconds`.
 
         Raises:
-            Exception: what the thread failed with.
+            Exception: the error of the thread.
         """
         self.check()
         try:
@@ -182,15 +183,15 @@ class Recorder:
         return True
 
     def flush(self) -> None:
-        """Has what was given made durable before the limits say so; does not wait for it."""
+        """Makes the received messages durable before the limits require it. Does not wait for it."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
 
     def settle(self) -> None:
-        """Has all that was given made durable, and waits for it.
+        """Makes everything that was received durable, and waits for it.
 
         Raises:
-            Exception: what the thread failed with.
+            Exception: the error of the thread.
         """
         while not self.offer(Received(), 1.0):
             pass
@@ -218,13 +219,13 @@ class Recorder:
                     self._cut()
         except (DecodeError, UnstorableError) as problem:
             self._error = problem
-            # Up to there it was well.
+            # The messages before the error are good.
             with contextlib.suppress(OSError, CaptureError):
                 self._cut()
         except BaseException as problem:
             self._error = problem
         finally:
-            # Whoever waits must not wait for ever.
+            # Waiting threads must not wait forever.
             with self._lock:
                 self._lock.notify_all()
             with contextlib.suppress(queue.Empty):
@@ -237,17 +238,17 @@ class Recorder:
         self._take_parts(received.payloads, received.lsns)
 
     def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
-        """Takes messages in as few parts as there is room for their rows.
+        """Takes messages in as few parts as the room for their rows allows.
 
         Raises:
-            UnstorableError: for one whose rows no segment has room for.
+            UnstorableError: for a message whose rows are too large for any segment.
         """
         try:
             tagged = self._stream.tag(payloads, lsns, MOST_BYTES - self._tagged_bytes)
         except DecodeError:
             raise
         except _FullError:
-            # The state is still the one behind the rows that wait: a segment has no other.
+            # The state is still the one after the waiting rows. A segment must have exactly this state.
             self._cut()
             self._take_parts(payloads, lsns)
             return
@@ -258,7 +259,7 @@ class Recorder:
                 self._take_parts(payloads[half:], lsns[half:])
                 return
             if isinstance(problem, MemoryError):
-                raise  # on a machine with more memory it goes on
+                raise  # on a machine with more memory the capture can go on
             what = DecodeError(
                 f"a message of {len(payloads[0].as_buffer()):,} bytes does not go into a segment ({problem})",
                 seq=self._stream.next_seq,
@@ -286,7 +287,7 @@ class Recorder:
             self._cut()
 
     def _pass(self, messages: int) -> None:
-        """Counts messages that segments, or what is to be one, have already."""
+        """Counts messages that segments, or the rows of the next segment, have already."""
         if self._tagged:
             self._messages += messages
             return
@@ -295,7 +296,7 @@ class Recorder:
             self._lock.notify_all()
 
     def _cut(self) -> None:
-        """Makes durable what there is."""
+        """Writes the waiting rows as a segment."""
         if not self._tagged:
             return
         rows = pa.Table.from_batches(self._tagged)
@@ -314,21 +315,21 @@ class Recorder:
 
 
 class _RepeatedError(Exception):
-    """Messages that came before; `new` says which of a batch did not."""
+    """Some messages were received before. `new` has the indices of the others in the batch."""
 
     def __init__(self, new: pa.Array) -> None:
         self.new = new
 
 
 class _FullError(Exception):
-    """There is no room for rows beside those that wait."""
+    """There is no room for these rows beside the waiting rows."""
 
 
 class _Stream:
-    """The state machine that a recorder's messages move: kept, for to make one anew costs as much as all it knows.
+    """The state machine of a recorder. It is kept, because a new one costs as much as everything that it knows.
 
     Args:
-        state: behind the newest segment, None where there is none.
+        state: the state after the newest segment, None if there is no segment.
         forget: see `start_session`.
     """
 
@@ -342,12 +343,12 @@ class _Stream:
         return state_of(self._native)
 
     def start_session(self, forget: bool, waiting: Sequence[pa.RecordBatch]) -> None:
-        """Puts a mark: what was open is void, for the server sends it again.
+        """Adds the mark of a new session. Open transactions become void, because the server sends them again.
 
         Args:
-            forget: let go of what Relation messages said, which a new session says again before it sends a change: else
-                there would be more and more of it.
-            waiting: rows that are in no segment yet; what they are stays known.
+            forget: forget the contents of Relation messages, which would otherwise grow without limit. A new session
+                sends them again before it sends a change.
+            waiting: rows that are in no segment yet. Their relation versions stay known.
         """
         if forget:
             found = [batch.column("version").unique().drop_null().to_pylist() for batch in waiting]
@@ -361,15 +362,15 @@ class _Stream:
         return self._native.next_seq
 
     def tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch | None:
-        """Rows of the messages that did not come before; None, and the state as it was, if all did.
+        """Returns the rows of the messages that were not received before; None, with the state unchanged, if all were.
 
-        A new session repeats logical messages outside of transactions. They must have no ordinals: at the ends of a
-        segment these would lack, as if a segment had been removed.
+        A new session repeats logical messages outside of transactions. The repeated messages must have no ordinals:
+        these would be missing at the ends of a segment, as if a segment had been removed.
 
         Raises:
-            DecodeError: if one is malformed.
-            ValueError: if no segment has room for their rows.
-            _FullError: if they have more than `room` bytes. Then the state is as it was.
+            DecodeError: if a message is malformed.
+            ValueError: if the rows are too large for any segment.
+            _FullError: if the rows have more than `room` bytes. The state is then unchanged.
         """
         try:
             with self._native.tentative():
@@ -404,8 +405,10 @@ def _open_transactions(state: StreamState) -> int:
 
 
 def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int | None]:
-    """(the position up to which everything that committed is in the rows or before, whether a transaction is open, when
-    the last one ended)."""
+    """Returns (end LSN, whether a transaction is in the middle of being sent, when the last one ended).
+
+    Everything that committed up to the end LSN is in these rows or in earlier ones.
+    """
     kinds = rows.column("kind").to_numpy()
     boundaries = np.flatnonzero(np.isin(kinds, BOUNDARIES))
     opens = np.concatenate([[inside], np.isin(kinds[boundaries], OPENINGS)])

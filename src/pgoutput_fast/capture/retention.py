@@ -1,4 +1,4 @@
-"""How long segments stay: until they are old enough, and nobody needs them any more."""
+"""How long segments stay: until they are old enough, and no consumer needs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_NAME = 200
 
 
 class Consumers:
-    """How far each consumer of a directory of segments is: small files in `_consumers/`, on any store.
+    """The positions of the consumers of a directory of segments: small files in `_consumers/`, on any store.
 
     Args:
         directory: of the segments; a path or a URI.
@@ -42,16 +42,16 @@ class Consumers:
         self._store = open_store(directory)
 
     def set(self, name: str, seq: int) -> None:
-        """Notes a position. It is durable when this returns.
+        """Stores a position. It is durable when this returns.
 
         Args:
-            name: the consumer's.
-            seq: the ordinal of the last message that it is done with: what commits behind it is still needed, wherever
-                its rows lie; -1 for none.
+            name: the consumer's name.
+            seq: the ordinal of the last message that the consumer has finished, -1 for none. The consumer still needs
+                every transaction that commits after it, wherever its rows lie.
 
         Raises:
-            ValueError: for a name that is empty or too long, and for no such position.
-            OSError: if it cannot be written.
+            ValueError: for a name that is empty or too long, and for a position that is not an ordinal or -1.
+            OSError: if the position cannot be written.
         """
         if isinstance(seq, bool) or not isinstance(seq, int) or not -1 <= seq < 1 << 63:
             raise ValueError(f"a position is the ordinal of a message, or -1; not {seq!r}")
@@ -59,10 +59,10 @@ class Consumers:
         self._store.put(_file_of(name), json.dumps({"seq": seq, "written": written}).encode())
 
     def positions(self) -> dict[str, int]:
-        """{name: the ordinal of the last message that it is done with}.
+        """Returns {name: ordinal of the last message that the consumer has finished}.
 
         Raises:
-            ValueError: for a file that says no position: nothing may be removed then.
+            ValueError: for a file without a position; then nothing may be removed.
         """
         found = {}
         for entry in self._store.entries(_ROOM):
@@ -72,7 +72,7 @@ class Consumers:
             try:
                 seq = json.loads(self._store.read(entry.name))["seq"]
             except FileNotFoundError:
-                continue  # forgotten meanwhile
+                continue  # removed in the meantime
             except (ValueError, KeyError, TypeError):
                 seq = None
             if isinstance(seq, bool) or not isinstance(seq, int):
@@ -83,7 +83,7 @@ class Consumers:
         return found
 
     def forget(self, name: str) -> bool:
-        """Lets go of a consumer: nothing is kept for it any more. Whether it was known."""
+        """Removes a consumer: nothing is kept for it any more. Returns whether it was known."""
         return self._store.remove(_file_of(name))
 
 
@@ -92,9 +92,12 @@ class Retention:
     """What a running capture keeps; see `retain`.
 
     Attributes:
-        older_than: segments younger than this stay.
-        consumed: segments that a consumer still needs stay.
-        typed_older_than: typed files older than this go; None keeps them all.
+        older_than: keep segments younger than this (a timedelta, or seconds).
+        consumed: keep segments that a consumer still needs.
+        typed_older_than: remove typed files older than this (a timedelta, or seconds); None keeps them all.
+
+    Raises:
+        ValueError: for a negative time, and if no attribute says what to remove.
 
     >>> Retention(older_than=timedelta(days=7), consumed=True).consumed
     True
@@ -118,32 +121,33 @@ def retain(
     consumed: bool = False,
     dry_run: bool = False,
 ) -> list[Path | str]:
-    """Removes segments that are no longer needed, from the oldest on.
+    """Removes segments that are no longer needed, the oldest first.
 
-    What stays can be read as a whole: a transaction of which something stays is there from its first row on. So a
-    transaction that is open, streamed or prepared, keeps everything from where it began. The newest segment stays: it
-    says how the stream goes on. Nothing that typed files have yet to be made of goes.
+    The remaining segments can be read as a whole: if they have a row of a transaction, they have all its rows. So an
+    open transaction, streamed or prepared, keeps all segments from its beginning on. The newest segment stays: it tells
+    how the stream goes on. Segments whose typed files are not yet made stay.
 
     Args:
         directory: of the segments; a path or a URI.
-        older_than: only segments that were written longer ago than this (a timedelta, or seconds): before now, by this
-            machine's clock, and before the newest segment, by the files' times.
-        consumed: only segments before the one that has the last message that a consumer (see `Consumers`) is done with:
-            its footer says what is open there. Where there is no consumer, this says nothing: without `older_than`
-            everything stays then.
+        older_than: remove only segments that were written longer ago than this (a timedelta, or seconds): before now,
+            by this machine's clock, and before the newest segment, by the files' times.
+        consumed: remove only segments before the one with the last message that every consumer (see `Consumers`) has
+            finished; that segment stays, because its footer tells which transactions are open there. Without a consumer
+            this has no effect; if `older_than` is missing, too, everything stays.
         dry_run: remove nothing.
 
     Returns:
-        What was removed, or would be, in stream order.
+        Paths of the segments that were removed, or would be, in stream order.
 
     Raises:
-        ValueError: if neither says what may go; for files that are no segments, and for positions that cannot be read.
-        OSError: if one cannot be removed; then a prefix of what should go is gone.
+        ValueError: if neither argument says what to remove; for files that are no segments; and for positions that
+            cannot be read.
+        OSError: if a segment cannot be removed; then some of the oldest ones are gone.
     """
     if older_than is None and not consumed:
         raise ValueError("say what may go: older_than=, consumed=True, or both")
     store = open_store(directory)
-    # Before the segments are listed: those that come meanwhile are newer than what anybody is done with.
+    # Read the positions before the segments: segments that appear in the meantime are newer than every position.
     positions = Consumers(directory).positions()
     segments = named_segments(store)
     most = len(segments) - 1
@@ -170,15 +174,18 @@ def retain(
 def retain_typed(
     directory: str | PathLike[str], *, older_than: timedelta | float, dry_run: bool = False
 ) -> list[Path | str]:
-    """Removes typed files, and rejects, that were written longer ago than this (a timedelta, or seconds).
+    """Removes typed files, and rejects, that were written longer ago than this.
 
-    Before now, and before the newest of them, as for `retain`.
+    Args:
+        directory: of the segments; a path or a URI.
+        older_than: a timedelta, or seconds: before now, and before the newest of these files, as in `retain`.
+        dry_run: remove nothing.
 
     Returns:
-        What was removed, or would be.
+        Paths of the files that were removed, or would be.
 
     Raises:
-        OSError: if one cannot be removed; then some of what should go is gone.
+        OSError: if a file cannot be removed; then some of the others are gone.
     """
     store = open_store(directory)
     files = typed_files(store)
@@ -191,23 +198,23 @@ def retain_typed(
 
 
 def _before(older_than: timedelta | float, modified: Iterable[float]) -> float:
-    """What was written before this is old. A clock that jumped forward makes nothing old by itself."""
+    """Returns the time before which files are old. A clock that jumps forward alone makes nothing old."""
     seconds, at = _seconds(older_than), time.time()
     return (min(at, max(modified, default=at)) if seconds else at) - seconds
 
 
 def _ending_before(segments: list[Named], seq: int) -> int:
-    """How many segments end before this message."""
+    """Returns how many segments end before this message."""
     return bisect_left([each.last_seq for each in segments], seq)
 
 
 def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
-    """How many segments, at most `most`, can go so that no transaction loses only a part of its rows."""
+    """Returns how many segments, at most `most`, can be removed without cutting a transaction's rows."""
     while most > 0:
         begun = open_segment(store.at(segments[most - 1].name)).open_txns
         if not begun:
             return most
-        # The segment in which the oldest begins stays.
+        # The segment in which the oldest transaction begins stays.
         most = min(most - 1, _ending_before(segments, begun[0]))
     return 0
 

@@ -1,4 +1,4 @@
-"""Capture: from a slot into segments, without a gap and without a message twice, whatever ends it and when."""
+"""Captures a slot into segments, without a gap and without a duplicate message, after any kind of interruption."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 _READ_SECONDS = 0.5
-# So long a server that is away is waited for.
+# How long to wait for a server that is away.
 _RETRY_SECONDS = 300.0
-# So long a walsender that was asked may answer nothing; PostgreSQL's own subscribers wait as long
+# How long a walsender may leave a question unanswered. PostgreSQL's own subscribers wait as long
 # (wal_receiver_timeout).
 _SILENT_SECONDS = 60.0
-# What a server is busy with comes again with the next connection: so after a silent one the next has more time.
+# A server repeats its work on the next connection. So after a silent connection, the next one gets more time.
 _MOST_PATIENCE = 64
-# A connection that lasted so long was good: when it is lost, that is a new outage.
+# A connection that lasted this long was good. Its loss begins a new outage.
 _GOOD_SECONDS = 5.0
-# So many tables are named of which a check says the same.
+# At most this many tables with the same finding are named.
 _MOST_ALIKE = 5
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -73,31 +73,35 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Capture:
     """Writes what a slot sends into segments.
 
-    What was acknowledged to the server is durable; what is durable is not sent again. A process that is killed goes on
-    behind its newest segment.
+    Messages are durable before the capture confirms them to the server, and the server does not send durable messages
+    again. After a kill, a capture goes on after its newest segment.
 
     Args:
         dsn: of the database.
-        slot: the slot's name; it is created if there is neither one nor a segment.
-        publications: their names, as they are.
+        slot: the slot's name; it is created if neither the slot nor a segment exists.
+        publications: names of the publications, without SQL quotes.
         directory: of the segments; it is created. A path, or a URI that `pyarrow.fs` knows, such as
             `s3://bucket/prefix`.
-        two_phase: whether a slot that is created decodes prepared transactions when they are prepared.
-        overrides: plugin options over those that `plugin_options` picks.
+        two_phase: whether a new slot decodes prepared transactions when they are prepared.
+        overrides: plugin options that replace those of `plugin_options`.
         limits: when a segment is cut.
-        through: `walsender` for a replication connection, `sql` for peeks by an ordinary one, one as often as a segment
-            grows old. The same directory may be continued either way.
-        retention: which segments are removed when one has been written; None for none.
-        typed: whether what committed is written as typed Parquet files, too, in `typed/` below the directory; with
-            `Options`, how it is decoded. By default what cannot be decoded goes to `typed/_rejects/`.
-        file_mode: the permissions that segments and typed files have at most, such as 0o640; directories have what goes
-            with them. None leaves it to the umask.
-        log_seconds: so often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
-        metrics_file: they are written there every ten seconds, for Prometheus' node exporter.
-        metrics_address: `host:port` where Prometheus can scrape them.
-        receive_timeout: seconds after which a server that answers nothing is taken for lost, although its system
-            acknowledges what it is sent; of a walsender a longer wal_sender_timeout goes over it. None for never. A
-            peek may take as long as it likes.
+        through: `walsender` for a replication connection; `sql` for peeks through an ordinary connection, one each time
+            a segment reaches its `seconds` limit. You can continue the same directory either way.
+        retention: which segments are removed after a segment was written; None for none.
+        typed: whether to write committed changes also as typed Parquet files, in `typed/` below the directory.
+            `Options` say how to decode. By default, what cannot be decoded goes to `typed/_rejects/`.
+        file_mode: the most permissions of segments and typed files, such as 0o640; directories get matching
+            permissions. None leaves them to the umask.
+        log_seconds: how often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
+        metrics_file: a file that gets the metrics every ten seconds, for Prometheus' node exporter.
+        metrics_address: `host:port` where Prometheus can scrape the metrics.
+        receive_timeout: seconds after which a server that answers nothing counts as lost, although its system
+            acknowledges packets. A longer wal_sender_timeout of a walsender takes precedence. None for never. A peek
+            has no time limit.
+
+    Raises:
+        TypeError: if `publications` is a text instead of a list.
+        ValueError: for another wrong argument.
 
     >>> Limits(seconds=1.0)
     Limits(rows=1000000, nbytes=67108864, seconds=1.0)
@@ -145,7 +149,7 @@ class Capture:
 
     @property
     def metrics(self) -> Metrics:
-        """How it stands, from any thread. The server is asked for its part."""
+        """The current metrics, from any thread. Asks the server for its part."""
         return self._meter.read()
 
     def run(
@@ -155,20 +159,20 @@ class Capture:
         stop: threading.Event | None = None,
         retry_seconds: float = _RETRY_SECONDS,
     ) -> None:
-        """Captures until it is told to stop; then everything that came is durable and acknowledged.
+        """Captures until it is told to stop. Then everything that was received is durable and confirmed to the server.
 
         Args:
-            until_lsn: stop when all that committed up to there is durable: an LSN, as `parse_lsn` takes it, or
-                `"now"` for where the server's log ends when this is called.
-            stop: stop when it is set.
-            retry_seconds: so long a server or store that is away is waited for.
+            until_lsn: stop when everything that committed up to this LSN is durable: an LSN, as for `parse_lsn`, or
+                `"now"` for the end of the server's log at the time of this call.
+            stop: stop when this event is set.
+            retry_seconds: how long to wait for a server or store that is away.
 
         Raises:
-            CaptureError: if it cannot go on; the message says what to do.
-            psycopg2.Error: if the server refuses, or is away for too long. What is wrong from the beginning is not
-                tried again, but for a slot that is in use: the server may not have noticed that its user died.
-            OSError: if a segment cannot be written; in a store, if that is so for longer than `retry_seconds`.
-            DecodeError: if the server sends what is no message.
+            CaptureError: if the capture cannot go on; the message says what to do.
+            psycopg2.Error: if the server refuses, or is away for too long. An error at the very beginning is not
+                retried. The exception is a slot that is in use: the server may not have noticed that its client died.
+            OSError: if a segment cannot be written; in a store, if this lasts longer than `retry_seconds`.
+            DecodeError: if the server sends something that is no message.
             ValueError, TypeError: if `until_lsn` is no position.
         """
         until = None if until_lsn is None else position_of(until_lsn, self._dsn)
@@ -185,7 +189,7 @@ class Capture:
         ):
             lost: BaseException | None = None
             while True:
-                # Each outage has its time, and its pauses begin short.
+                # Each outage has its own time limit, and its pauses begin short.
                 for attempt in Retrying(
                     retry=retry_if_exception(self._may_pass),
                     wait=wait_random_exponential(multiplier=0.2, max=10),
@@ -204,11 +208,11 @@ class Capture:
         self._has_begun = False
         self._patience = 1
         self._watch = Watch(self._dsn, self._publications, self._slot, self._receive_timeout)
-        # What a check found that may be in the way; None before there was one.
+        # Findings of a check that may prevent the capture; None before the first check.
         self._doubts: list[str] | None = None
 
     def _outlive(self, until_lsn: int | None, stop: threading.Event) -> BaseException | None:
-        """One connection's worth. What a connection that was good for some time was lost by; else it is raised."""
+        """Runs one connection. Returns the error that ended a good connection; raises any other error."""
         self._connected_at = None
         try:
             self._session(until_lsn, stop)
@@ -230,21 +234,22 @@ class Capture:
         return None
 
     def _may_pass(self, problem: BaseException) -> bool:
-        """Whether it is worth another try."""
+        """Whether another try may succeed."""
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
-        # Of a store; a disk of this machine does not come back by itself.
-        # Of the more exact kinds (permissions, files that exist) only these pass.
+        # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
+        # existing files) only these two may pass.
         if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
             return self._has_begun and not self._directory.local and problem.errno not in _NO_ROOM
-        # A stream that is cut ends in whatever psycopg2 was about to do; then no server has given a code.
+        # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
+        # server.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
             isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
         )
         return lost and self._has_begun
 
     def _session(self, until_lsn: int | None, stop: threading.Event) -> None:
-        """One connection's worth."""
+        """Runs one connection."""
         newest = self._directory.newest()
         noted = self._directory.acknowledged
         source = self._prepare(newest, noted)
@@ -275,7 +280,7 @@ class Capture:
         until_lsn: int | None,
         stop: threading.Event,
     ) -> None:
-        """Through a replication connection."""
+        """Captures through a replication connection."""
         watch, noted = self._watch, self._directory.acknowledged
         recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
@@ -301,22 +306,24 @@ class Capture:
                 recorder.check()
                 durable = recorder.durable_lsn
                 if not len(received.payloads):
-                    # A server that shuts down waits for us.
+                    # A server that shuts down waits for the confirmation.
                     hurry = sender.is_pressed or (until_lsn is not None and sender.wal_end >= until_lsn)
                     if recorder.idle and sender.wal_end > durable:
-                        # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+                        # All earlier commits have been received. So the position is confirmed, and an idle slot
+                        # releases WAL, too.
                         durable = max(durable, noted.let_go(sender.wal_end, now=hurry))
                     elif hurry:
                         recorder.flush()
                 self._acknowledge(sender, durable)
                 if until_lsn is not None and durable >= until_lsn:
                     break
-            # What came until now; a server that hears of it later would send it again, and that is left out then.
+            # Make the received messages durable. If the server misses the confirmation it sends them again, and they
+            # are left out.
             recorder.finish(sender.status)
             self._acknowledge(sender, recorder.durable_lsn)
 
     def _acknowledge(self, sender: Walsender, durable: int) -> None:
-        """Lets go of what is durable, if the publications were there until then."""
+        """Confirms what is durable, if the publications existed until then."""
         if durable > sender.acknowledged or self._watch.is_due:
             self._watch.look(sender.status)
         sender.acknowledge(durable)
@@ -330,7 +337,7 @@ class Capture:
         until_lsn: int | None,
         stop: threading.Event,
     ) -> None:
-        """Through SQL."""
+        """Captures through SQL."""
         recorder = Recorder(self._directory, source, state, end_lsn, self._limits)
         with (
             Pull(self._dsn, self._slot, source.options, self._watch.hear) as pull,
@@ -356,10 +363,10 @@ class Capture:
         self._connected_at = time.monotonic()
 
     def _check(self) -> None:
-        """What stands in the way when a run begins.
+        """Checks, at the beginning of a run, what prevents the capture.
 
         Raises:
-            CaptureError: if it could not capture, or would miss changes without a word.
+            CaptureError: if the capture could not run, or would silently miss changes.
         """
         if self._doubts is not None:
             return
@@ -379,10 +386,10 @@ class Capture:
         self._doubts = [str(finding) for finding in report.findings if finding.level == "error"]
 
     def _expect_usable(self, found: Slot | None, left: int | None = None) -> Slot:
-        """The slot, which has segments already.
+        """Returns the slot if the capture can continue from it. Segments of the slot exist already.
 
         Raises:
-            CaptureError: if it has lost what they would go on with, or is advanced beyond `left`.
+            CaptureError: if the slot is gone, invalidated or ahead of `left`: changes after the segments are lost.
         """
         if found is None:
             raise CaptureError(
@@ -403,7 +410,7 @@ class Capture:
         return found
 
     def _prepare(self, newest: Segment | None, noted: Acknowledged) -> Source:
-        """What is captured; the slot is created if this is the beginning."""
+        """Returns the source of the capture. Creates the slot if nothing was captured before."""
         has_begun = newest is not None or noted.lsn is not None
         with session(self._dsn) as cursor:
             server = with_identifier(read_server(cursor), self._dsn)
@@ -423,10 +430,11 @@ class Capture:
         self._watch.stands = max(self._watch.stands, stands)
         known = max((newest.end_lsn if newest is not None else None) or 0, noted.lsn or 0)
         if not has_begun:
-            # While somebody else has the slot this has not begun: what is acknowledged meanwhile is not here.
+            # While another client uses the slot, this capture has not begun: what that client confirms is not here.
             if found.active_pid is None:
                 noted.let_go(stands, now=True)
-        # Before 11 a slot is let go of by reading from it, which may go a record further than was asked for.
+        # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than
+        # requested.
         elif server.major >= 11 and stands > known:
             raise CaptureError(
                 f"slot {self._slot} stands at {format_lsn(stands)}, but this capture let go of it "
@@ -435,7 +443,7 @@ class Capture:
                 f"{self._directory} was moved without its {FILE}, bring that file along)"
             )
         if position < known:
-            # What commits from here on has positions that the segments have behind them: it would be passed over.
+            # New commits would have positions that the segments have passed already. The stream would skip them.
             problem = BehindError if server.in_recovery else CaptureError
             more = " (This is a standby: it may only have to replay more)" if server.in_recovery else ""
             raise problem(
@@ -453,7 +461,7 @@ class Capture:
 
 
 def _say(outcome: RetryCallState) -> None:
-    """Before a pause."""
+    """Logs the error before a pause."""
     problem = outcome.outcome.exception() if outcome.outcome is not None else None
     seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
     _log.warning("trying again in %.1f s: %s", seconds, str(problem).strip())

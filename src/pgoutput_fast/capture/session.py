@@ -1,4 +1,7 @@
-"""Sessions with a server, and what it says of itself. Values are printed as a session is set: so it is pinned."""
+"""Sessions with a server, and what the server reports about itself.
+
+A session's settings decide how values are printed, so they are pinned.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ __all__ = [
     "with_identifier",
 ]
 
-# Text cells follow the session that decodes. These are the settings under which text means one thing.
+# The settings of the decoding session decide how values are printed as text. With these settings a text has one
+# meaning.
 PINS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -36,38 +40,39 @@ PINS = {
     "bytea_output": "hex",
     "client_encoding": "UTF8",
     "lc_monetary": "C",
-    # From 18 on a publication that is not there is a warning, and nothing else says so.
+    # From PostgreSQL 18 on, the server reports a missing publication only with a warning.
     "client_min_messages": "warning",
-    # What a user may have set for all sessions must not end one that waits for changes, or for a long read.
+    # A timeout that is set for all sessions must not end a session that waits for changes or reads for a long time.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
 
-# The same, of later versions: before, a session that asks for them is refused. Name -> from which version on.
+# Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 
-# A cut connection is noticed by the system within a minute. Keepalives run only while nothing waits to be acknowledged;
-# a walsender is told again and again how far this is, so that something always does: there the user timeout counts.
+# The system notices a cut connection within a minute. Keepalives run only while no sent data wait for an
+# acknowledgement. A walsender's client sends its position repeatedly, so some data always wait: there the user timeout
+# applies.
 _CUT = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
 _UNACKNOWLEDGED_MS = 30_000
-# A network that loses everything, or a server that accepts and says nothing, must not hold up the next try.
+# A network that loses all packets, or a server that accepts and says nothing, must not delay the next try.
 _CONNECT_SECONDS = 20
-# Since this version libpq knows the parameter; an older one refuses it.
+# libpq knows the parameter from this version on; an older one refuses it.
 _USER_TIMEOUT_LIBPQ = 120000
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server and a database of it.
+    """A server and one of its databases.
 
     Attributes:
         version: such as 180001 for 18.1, and 100023 for 10.23.
-        system_identifier: of the cluster; a copy has the same. Empty if the user may not read it: see
-            `with_identifier`.
-        database: its name.
-        in_recovery: whether it is a standby.
-        settings: those that matter for decoding, as `SHOW` prints them.
+        system_identifier: identifier of the cluster; a copy of the cluster has the same. Empty if the user may not read
+            it: see `with_identifier`.
+        database: the database's name.
+        in_recovery: whether the server is a standby.
+        settings: the settings that matter for decoding, as `SHOW` prints them.
     """
 
     version: int
@@ -78,16 +83,18 @@ class Server:
 
     @property
     def major(self) -> int:
-        """Such as 18."""
+        """The major version, such as 18."""
         return self.version // 10000
 
 
 class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
-    """A connection string that libpq cannot read, or would not read as it is meant. It is not repeated, and no piece of
-    it: that may be a password."""
+    """A connection string that libpq cannot read, or would read in another way than meant.
+
+    The message does not repeat the string or any part of it, because that may be a password.
+    """
 
 
-# What libpq says, without the pieces that it repeats.
+# Texts in libpq's errors -> messages that repeat no part of the connection string.
 _WRONG = (
     ('missing "="', 'a word has no "=" behind it; a value with blanks stands in single quotes'),
     ("unterminated quoted string", "a quote does not end"),
@@ -105,7 +112,7 @@ _WRONG = (
 
 
 def _parsed(dsn: str) -> dict[str, str]:
-    """What a connection string says.
+    """Parses a connection string.
 
     Raises:
         DsnError: if it cannot be read.
@@ -126,7 +133,10 @@ def _parsed(dsn: str) -> dict[str, str]:
 
 
 def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
-    """What says that a password was taken for something else, which errors of libpq would repeat; None if nothing."""
+    """Returns why a part of a password seems to be read as something else; None if nothing shows that.
+
+    libpq's errors would repeat that part.
+    """
     hosts = given.get("host", "").split(",")
     ports = given.get("port", "").split(",")
     in_host = any("@" in host[1:] and not host.startswith("/") for host in hosts)
@@ -142,13 +152,13 @@ def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
 
 
 def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
-    """A pinned psycopg2 connection; autocommitting, or a logical walsender's.
+    """Returns a pinned psycopg2 connection: an autocommitting one, or one to a logical walsender.
 
     Args:
         dsn: libpq's connection string or URI.
-        replication: whether it is to speak the replication protocol.
-        parameters: of libpq, such as `connect_timeout` (20 seconds) or `tcp_user_timeout` (30,000 ms); the string's own
-            go over them.
+        replication: whether the connection uses the replication protocol.
+        parameters: of libpq, such as `connect_timeout` (default 20 seconds) or `tcp_user_timeout` (default 30,000 ms).
+            Those in the connection string take precedence.
 
     Raises:
         psycopg2.OperationalError: if the server cannot be reached or refuses.
@@ -156,7 +166,7 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
     """
     given = _parsed(dsn)
     pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
-    # Behind the user's own, so that the pins hold.
+    # The pins come after the user's own options, so the pins take effect.
     options = f"{given.pop('options', '')} {pins}".strip()
     cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
     if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
@@ -180,7 +190,7 @@ def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
 
 @contextmanager
 def session(dsn: str, **parameters: Any) -> Iterator[Any]:
-    """A cursor of a pinned session that ends with the block."""
+    """Gives a cursor of a pinned session that ends with the block."""
     connection = connect(dsn, **parameters)
     try:
         with connection.cursor() as cursor:
@@ -197,10 +207,10 @@ _SETTINGS = (
 
 
 def read_server(cursor: Any) -> Server:
-    """What the server at the other end of a cursor says of itself.
+    """Returns what a cursor's server reports about itself.
 
     Raises:
-        psycopg2.Error: if it does not answer.
+        psycopg2.Error: if the server does not answer.
     """
     cursor.execute(
         "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings "
@@ -213,7 +223,7 @@ def read_server(cursor: Any) -> Server:
         "pg_catalog.pg_is_in_recovery()"
     )
     version, database, in_recovery = cursor.fetchone()
-    # Every user may ask from 10 on; a grant can have been taken away.
+    # From PostgreSQL 10 on every user may call this function, unless an administrator revoked the right.
     cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
     identifier = ""
     if cursor.fetchone()[0]:
@@ -223,15 +233,15 @@ def read_server(cursor: Any) -> Server:
 
 
 def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server:
-    """The same server, its identifier asked of a walsender if the user may not call `pg_control_system()`.
+    """Returns the server with its identifier. Asks a walsender if the user may not call `pg_control_system()`.
 
     Args:
-        server: as `read_server` gives it.
+        server: the result of `read_server`.
         dsn: of the database.
-        replication: a connection that speaks the replication protocol, if there is one; else one is made.
+        replication: an open connection with the replication protocol; None to make one.
 
     Raises:
-        CaptureError: if there is no way: two servers could not be told apart. The message says what to grant.
+        CaptureError: if there is no way to get it: two servers could then be confused. The message says what to grant.
     """
     if server.system_identifier:
         return server
@@ -255,20 +265,20 @@ def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server
 
 
 def current_lsn(dsn: str) -> int:
-    """How far the server's log is: what committed before is up to there.
+    """Returns the end of the server's log. Everything that committed before lies before it.
 
     Raises:
-        psycopg2.Error: if it does not answer.
+        psycopg2.Error: if the server does not answer.
     """
     with session(dsn) as cursor:
         return read_position(cursor)
 
 
 def position_of(lsn: Lsn, dsn: str) -> int:
-    """What is meant by an LSN, as `parse_lsn` takes it, or by "now": how far the server's log is.
+    """Returns the LSN of a text or number, as `parse_lsn` does; for "now" the end of the server's log.
 
     Raises:
-        ValueError, TypeError: if it is neither.
+        ValueError, TypeError: if `lsn` is neither.
         psycopg2.Error: if the server is asked and does not answer.
     """
     if lsn == "now":
@@ -280,7 +290,7 @@ def position_of(lsn: Lsn, dsn: str) -> int:
 
 
 def read_position(cursor: Any) -> int:
-    """The same through a cursor."""
+    """Returns the end of the server's log, through a cursor."""
     cursor.execute(
         "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
         "ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"

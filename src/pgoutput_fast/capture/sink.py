@@ -1,4 +1,4 @@
-"""Where a capture writes: segments first, and what follows from them."""
+"""The directory into which a capture writes: segments first, then typed files and retention."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ["Sink"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# Where rows of open transactions wait, beside the typed files that they will be in.
+# Rows of open transactions wait here, beside the typed files that will contain them.
 _SPILL = f"{TYPED}/_spill"
-# As `Store.write` calls a file that is not finished.
+# The name that `Store.write` gives to an unfinished file.
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Sink:
-    """A directory of segments that one capture at a time writes into.
+    """A directory of segments into which one capture at a time writes.
 
     Args:
         directory: a path, or a URI that `pyarrow.fs` knows.
-        retention: what is kept when a segment has been written; None for everything.
-        typed: how typed files are decoded; None for none of them.
-        file_mode: the permissions that files have at most; None for what the umask leaves.
+        retention: what to keep after a segment was written; None for everything.
+        typed: how typed files are decoded; None for no typed files.
+        file_mode: the most permissions of files; None leaves them to the umask.
     """
 
     def __init__(
@@ -77,26 +77,27 @@ class Sink:
 
     @property
     def local(self) -> bool:
-        """Whether it is a directory of this machine, and no store."""
+        """Whether it is a local directory and not an object store."""
         return self._store.local
 
     @property
     def outgrown(self) -> bool:
-        """Whether more is known of relations than a footer has room for: a new session may let go of it."""
+        """Whether the known relation versions no longer fit into a footer. A new session may then forget them."""
         return self._outgrown
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """The right to write, for the time of the block. The directory is created, what a killed process left
-        unfinished is removed, and typed files that lack are made.
+        """Holds the right to write during the block.
+
+        Creates the directory, removes unfinished files of a killed process, and makes missing typed files.
 
         Raises:
-            CaptureError: if another process has it, or typed files cannot be made.
+            CaptureError: if another process has the right, or typed files cannot be made.
         """
         self._store.make()
         with owned(self._store) as owner:
             self._owner = owner
-            # What is there is gone on from.
+            # The capture continues from the existing files, so they must be durable.
             self._store.harden()
             self._sweep()
             if self._typed is not None:
@@ -108,10 +109,10 @@ class Sink:
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """What was let go of beyond the segments.
+        """The confirmed position after the segments.
 
         Raises:
-            CaptureError: if the note of it is damaged.
+            CaptureError: if its file is damaged.
         """
         if self._acknowledged is None:
             try:
@@ -121,18 +122,19 @@ class Sink:
         return self._acknowledged
 
     def newest(self) -> Segment | None:
-        """The segment behind which a capture goes on; None if there is none."""
+        """Returns the newest segment, after which a capture goes on; None if there is none."""
         if self._owner is not None:
-            # What is there is acknowledged at once. An fsync may have failed since this process began to write.
+            # The capture confirms the existing segments at once. An fsync may have failed before this process began to
+            # write.
             self._store.harden()
         newest = newest_segment(self._directory)
-        self._acknowledged = None  # another capture may have gone on in a store meanwhile
+        self._acknowledged = None  # another capture may have written to the store in the meantime
         self._last_seq = None if newest is None else newest.last_seq
         self._outgrown = newest is not None and bool(newest.known.parts)
         return newest
 
     def reached(self) -> int:
-        """The position up to which all that committed is durable here, or was let go of; 0 if nobody began.
+        """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
         Raises:
             CaptureError: as `acknowledged`.
@@ -141,10 +143,10 @@ class Sink:
         return max((newest.end_lsn if newest is not None else None) or 0, self.acknowledged.lsn or 0)
 
     def claim(self) -> None:
-        """To be called once the slot is ours: nobody else writes from now on.
+        """Claims the directory. Call it when you have the slot: nobody else writes from then on.
 
         Raises:
-            MovedOnError: if the segment that `newest` gave is not the newest any more.
+            MovedOnError: if the segment that `newest` returned is no longer the newest.
         """
         assert self._owner is not None
         self._owner.claim()
@@ -155,8 +157,8 @@ class Sink:
 
         Raises:
             CaptureError: if another process has claimed the directory.
-            MovedOnError: if another process wrote into it before it lost the slot.
-            OSError, ValueError: as `write_segment`; in a store also where another process wrote at the same time.
+            MovedOnError: if another process wrote into the directory before it lost the slot.
+            OSError, ValueError: as `write_segment`; in a store also if another process wrote at the same time.
         """
         assert self._owner is not None
         if not self._store.local:
@@ -178,7 +180,7 @@ class Sink:
         self._before, self._last_seq = self._last_seq, ordinals_of(self._name)[1]
 
     def follow(self, rows: pa.Table, state: StreamState) -> None:
-        """What is to be done behind the segment that `write` made durable.
+        """Makes typed files and applies retention after `write` made a segment durable.
 
         Raises:
             CaptureError: if typed files cannot be made; the segments are good.
@@ -190,16 +192,19 @@ class Sink:
             try:
                 self._retain(self._retention)
             except (OSError, ValueError) as problem:
-                # It is tried again; that segments pile up is better than that nothing is captured.
+                # Retention is tried again later. Too many segments are better than no capture.
                 _log.warning(
                     "segments in %s that are not needed any more cannot be removed: %s", self, problem
                 )
 
     def _say_what_is_kept(self) -> None:
-        """Without typed files retention goes no further than they were made, and segments would pile up unseen."""
+        """Warns that retention stops at the last typed file.
+
+        A capture without typed files makes no more of them, so segments would accumulate unnoticed.
+        """
         if self._retention is None or (self._retention.older_than is None and not self._retention.consumed):
             return
-        # One that is damaged stops retention by itself, which says so.
+        # A damaged file stops retention itself, which reports it.
         with suppress(ValueError):
             progress = read_progress(self._store)
             if progress is not None:
@@ -219,7 +224,7 @@ class Sink:
             retain_typed(self._directory, older_than=kept.typed_older_than)
 
     def _sweep(self) -> None:
-        """What a killed process never finished; nobody else writes there."""
+        """Removes unfinished files of a killed process. Nobody else writes here."""
         found = [
             *self._store.entries(),
             *self._store.entries(ROOM),

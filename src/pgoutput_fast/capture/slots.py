@@ -1,4 +1,4 @@
-"""Replication slots: what there is, and creating and dropping one."""
+"""Replication slots: list, create and drop them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots", "tempo
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 
-# As JSON, for the columns that a server's version lacks; wal_status is of 13, two_phase of 14, failover of 17.
+# Read as JSON, because a server may lack columns: wal_status came with 13, two_phase with 14, failover with 17.
 _QUERY = """
 SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_catalog.text,
        s.temporary, s.active, s.active_pid,
@@ -42,17 +42,20 @@ class Slot:
     """A logical replication slot, as the server describes it.
 
     Attributes:
-        name, plugin, database: what it is called, and whose changes it decodes.
-        temporary: whether it goes with the session that made it.
-        active_pid: the server's process that uses it, None if none does.
+        name: the slot's name.
+        plugin: its output plugin.
+        database: the database whose changes it decodes.
+        temporary: whether it ends with its session.
+        active_pid: the server process that uses it, None if none does.
         restart_lsn: the oldest WAL that it keeps, None if it was invalidated.
-        confirmed_flush_lsn: what was acknowledged: what commits later will be sent.
-        kept_bytes: WAL that it keeps from being removed, None if it keeps none.
+        confirmed_flush_lsn: the confirmed LSN; the slot sends what commits later.
+        kept_bytes: bytes of WAL that it keeps from removal, None if it keeps none.
         wal_status: `reserved`, `extended`, `unreserved` or `lost` (13 and later, else None).
-        safe_bytes: WAL that can be written until the slot may be invalidated; None for no limit or before 13.
+        safe_bytes: bytes of WAL that can be written until the slot may be invalidated; None without a limit or before
+            13.
         two_phase: whether it decodes prepared transactions when they are prepared.
-        failover: whether standbys are to have it.
-        invalidated: why it is of no use any more, None if it is.
+        failover: whether standbys get it.
+        invalidated: why the slot is no longer usable, None if it is usable.
     """
 
     name: str
@@ -71,7 +74,7 @@ class Slot:
 
 
 def list_slots(dsn: str) -> list[Slot]:
-    """The server's logical slots, of all databases.
+    """Returns the server's logical slots, of all databases.
 
     Raises:
         psycopg2.Error: if the server cannot be asked.
@@ -81,7 +84,7 @@ def list_slots(dsn: str) -> list[Slot]:
 
 
 def find_slot(dsn: str, name: str) -> Slot | None:
-    """The slot of that name, None if there is none.
+    """Returns the slot with this name, None if there is none.
 
     Raises:
         psycopg2.Error: if the server cannot be asked.
@@ -91,7 +94,7 @@ def find_slot(dsn: str, name: str) -> Slot | None:
 
 
 def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
-    """The same through a cursor."""
+    """Returns all logical slots, or those with this name, through a cursor."""
     cursor.execute(_QUERY, {"name": name})
     return [_slot(*row) for row in cursor.fetchall()]
 
@@ -112,10 +115,10 @@ def _slot(
 
 
 def check_name(name: str) -> None:
-    """That a slot can be called so.
+    """Checks that a slot can have this name.
 
     Raises:
-        ValueError: if not.
+        ValueError: if it cannot.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -124,13 +127,13 @@ def check_name(name: str) -> None:
 
 
 def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
-    """That a server of that version can have such a slot.
+    """Checks that a server of this version can have a slot with these properties.
 
     Raises:
-        ValueError: if not.
+        ValueError: if it cannot.
     """
     if two_phase and major < 15:
-        # 14 has such slots, but its pgoutput does not send what they decode.
+        # PostgreSQL 14 has two-phase slots, but its pgoutput does not send what they decode.
         raise ValueError(
             f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
         )
@@ -139,17 +142,17 @@ def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
 
 
 def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
-    """Creates a permanent slot for pgoutput. It begins after the transactions that are open now have ended.
+    """Creates a permanent slot for pgoutput. It begins after all transactions that are open now have ended.
 
     Args:
-        dsn: of the database whose changes it is to decode.
-        name: lower case letters, digits and underscores, at most 63.
+        dsn: of the database whose changes the slot decodes.
+        name: at most 63 lower case letters, digits and underscores.
         two_phase: decode prepared transactions when they are prepared (15 and later).
-        failover: let standbys have it (17 and later).
+        failover: let standbys have the slot (17 and later).
 
     Raises:
-        ValueError: for a name that no slot can have, and for what the server's version lacks.
-        psycopg2.Error: if the server refuses; `check` says what it lacks.
+        ValueError: for a name that no slot can have, and for features that the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
     """
     check_name(name)
     with session(dsn) as cursor:
@@ -160,13 +163,13 @@ def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool 
 def temporary_slot(
     dsn: str, name: str | None = None, *, two_phase: bool = False
 ) -> Iterator[tuple[Slot, Any]]:
-    """A slot for pgoutput for the time of a block: it goes with its session, whatever ends that, and its WAL with it.
+    """Creates a slot for pgoutput during a block. The slot and its WAL go away with its session, however that ends.
 
-    No other session can read from it, so that no `Capture` can: it is for looking at changes through SQL.
+    No other session can read from the slot, so no `Capture` can use it. It is for a look at changes through SQL.
 
     Args:
         dsn, two_phase: as for `create_slot`.
-        name: as for `create_slot`; None for one that nobody has.
+        name: as for `create_slot`; None for a new unique name.
 
     Returns:
         For the block, the slot and a psycopg2 cursor of its session, for `pg_logical_slot_get_binary_changes`.
@@ -196,10 +199,10 @@ def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failove
 
 
 def drop_slot(dsn: str, name: str) -> bool:
-    """Drops a slot, and lets go of the WAL that it keeps. Whether there was one.
+    """Drops a slot, and releases the WAL that it keeps. Returns whether the slot existed.
 
     Raises:
-        psycopg2.Error: if somebody uses it, or the server refuses for another reason.
+        psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
     """
     with session(dsn) as cursor:
         if not read_slots(cursor, name):

@@ -1,4 +1,4 @@
-"""The initial load: what the published tables hold at the moment from which a slot streams."""
+"""The initial load: the contents of the published tables at the point where a slot begins."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RANGE_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Loaded:
-    """What `Snapshot.load_to` did.
+    """The result of `Snapshot.load_to`.
 
     Attributes:
-        tables: by qualified name, those that are there as a whole.
-        lost: those that could not be read as they were, and why.
+        tables: the completely loaded tables, by qualified name.
+        lost: the tables that could not be read as of the snapshot, and why.
     """
 
     tables: dict[str, TableLoaded]
@@ -45,11 +45,11 @@ class Loaded:
 
 
 class SnapshotBatches:
-    """An iterator of (table's qualified name, record batch) in any order.
+    """An iterator of (table's qualified name, record batch), in any order.
 
     Attributes:
-        lost: tables that could not be read as they were, and why; what came of them is not all of them.
-        rejects: values without an Arrow form, record batches with REJECTS_SCHEMA.
+        lost: the tables that could not be read as of the snapshot, and why; their batches are incomplete.
+        rejects: values without an Arrow form, as record batches with REJECTS_SCHEMA.
     """
 
     def __init__(self) -> None:
@@ -71,33 +71,33 @@ class SnapshotBatches:
 class Snapshot:
     """The published tables at one moment, and a slot that begins there.
 
-    It lives until it is closed: use it in a `with` block.
+    The snapshot lives until you close it: use it in a `with` block.
 
     Args:
-        dsn: of the database, as a user who may create slots and read the tables.
-        publications: their names, as they are.
-        slot: the permanent slot to create, which stays when this is closed; `Capture` then goes on from it. None for a
-            snapshot alone, such as of tables that were added while another slot streams: changes of them that committed
-            before `consistent_lsn` are in it, and are to be left out.
-        tables: only these, by qualified name; None for all.
+        dsn: of the database, with a user who may create slots and read the tables.
+        publications: names of the publications, without SQL quotes.
+        slot: name of the permanent slot to create. It stays when the snapshot is closed, and `Capture` goes on from it.
+            None for a snapshot alone, for instance of tables that you added while another slot streams. That slot may
+            also send changes that committed before `consistent_lsn`: the snapshot contains them, so leave them out.
+        tables: only these tables, by qualified name; None for all.
         options: how to decode, as for changes.
         two_phase, failover: of the slot, as for `create_slot`.
-        user_types: whether the server is asked what types that are not built in are, as `Catalog.enriched` does.
-            False gives what decoding does that knows no more than the stream says.
-        range_bytes: a table is read in pieces of about so many bytes.
+        user_types: whether to ask the server about types that are not built in, as `Catalog.enriched` does. False
+            decodes as if only the stream were known.
+        range_bytes: tables are read in ranges of about this many bytes.
 
     Attributes:
-        name: for `SET TRANSACTION SNAPSHOT`.
+        name: the name for `SET TRANSACTION SNAPSHOT`.
         slot: the slot's name.
-        consistent_lsn: the snapshot has what committed before, the slot sends what committed there or later.
-        tables: what there is to read, by qualified name.
-        catalog: of these tables, for decoding their changes into the same schemas.
+        consistent_lsn: the snapshot has what committed before this LSN; the slot sends what committed there or later.
+        tables: the tables to read, by qualified name.
+        catalog: the catalog of these tables; with it, their changes are decoded into the same schemas.
 
     Raises (and then leaves no slot behind):
-        SnapshotError: if there is a slot of that name already.
-        ValueError: for names that are none, and for what the server's version lacks.
+        SnapshotError: if a slot with this name exists already.
+        ValueError: for invalid names, and for features that the server's version lacks.
         KeyError: for a table that is not published.
-        psycopg2.Error: if the server refuses; `check` says what it lacks.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
     """
 
     def __init__(
@@ -176,32 +176,34 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the snapshot: nobody can read it any more. A permanent slot stays, and keeps WAL."""
+        """Releases the snapshot: nobody can read it any more. A permanent slot stays, and keeps WAL."""
         self._holder.close()
 
     def ranges(self, table: str) -> list[ReadRange]:
-        """The pieces in which a table is read, for readers elsewhere.
+        """Returns the ranges in which a table is read, for readers elsewhere.
 
         Raises:
-            KeyError: for a table that is not here.
+            KeyError: for a table that is not in this snapshot.
         """
         return list(self._ranges[self._known(table)])
 
     def schema(self, table: str) -> pa.Schema:
-        """The schema of a table's record batches: that of its changes.
+        """Returns the schema of a table's record batches, which is that of its changes.
 
         Raises:
-            KeyError: for a table that is not here.
-            ValueError: if a column bears the name of a metadata column.
+            KeyError: for a table that is not in this snapshot.
+            ValueError: if a column has the name of a metadata column.
         """
         relation = self.tables[self._known(table)].relation
         schema: pa.Schema = CopyRows(relation, self.options, self.catalog.types, 0).schema
         return schema
 
     def spark_options(self) -> dict[str, str]:
-        """For `spark.read.format("pgoutput")`, beside `table`: reads this snapshot while it lives, on the executors.
+        """Returns options for `spark.read.format("pgoutput")`.
 
-        They hold the connection string, with its password if there is one.
+        Add `table`: executors then read this snapshot while it lives.
+
+        The options contain the connection string, including its password if there is one.
         """
         return {
             "mode": "snapshot",
@@ -212,26 +214,26 @@ class Snapshot:
         }
 
     def _connect(self) -> SnapshotReader:
-        if self._holder.closed:  # the server may not have noticed yet
+        if self._holder.closed:  # the server may not have noticed it yet
             raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
 
     def _all_ranges(self) -> list[ReadRange]:
-        # The largest first: what is read last is short, and no thread waits for long.
+        # The largest tables come first. The last reads are then short, and no thread waits for long.
         largest = sorted(self.tables.values(), key=lambda table: -table.nbytes)
         return [each for table in largest for each in self._ranges[table.name]]
 
     def read(
         self, *, threads: int = 1, progress: Callable[[LoadProgress], object] | None = None
     ) -> SnapshotBatches:
-        """Reads all tables. What is read is not read again: to go on after a failure, read all of it anew.
+        """Reads all tables. After a failure, start again and read all tables: nothing that was read is kept.
 
         Args:
-            threads: so many sessions read side by side. Of what they read, two batches each wait in memory.
-            progress: told after each range, from any thread.
+            threads: number of sessions that read in parallel. For each, up to two batches wait in memory.
+            progress: called after each range, from any thread.
 
         Returns:
-            An iterator of (qualified name, record batch); a table without rows gives none.
+            An iterator of (qualified name, record batch); a table without rows gives no batch.
 
         Raises (while iterating):
             SnapshotError: if the snapshot is gone.
@@ -261,22 +263,22 @@ class Snapshot:
         progress: Callable[[LoadProgress], object] | None = None,
         file_mode: int | None = None,
     ) -> Loaded:
-        """Writes all tables as Parquet files, a directory for each, which appears when all of the table is in it.
+        """Writes all tables as Parquet files. Each table has a directory, which appears when the table is complete.
 
-        After a failure it can be called again, as long as the snapshot lives: what is durable is not read again. When
-        the snapshot is gone what was unfinished is thrown away by the next load.
+        After a failure you can call this again while the snapshot lives: durable ranges are not read again. If the
+        snapshot is gone, the next load removes unfinished tables.
 
         Args:
-            directory: of the tables' directories; it is created.
-            threads: so many sessions read side by side.
-            progress: told after each range, from any thread.
-            file_mode: the permissions that files have at most, such as 0o640; directories have those that go with them.
-                None leaves it to the umask.
+            directory: parent of the tables' directories; it is created.
+            threads: number of sessions that read in parallel.
+            progress: called after each range, from any thread.
+            file_mode: the most permissions of files, such as 0o640; directories get matching permissions. None leaves
+                them to the umask.
 
         Raises:
-            ValueError: for a `file_mode` that is none.
-            SnapshotError: if the snapshot is gone, the directory holds a table of another one, or another load writes
-                into it.
+            ValueError: for an invalid `file_mode`.
+            SnapshotError: if the snapshot is gone, if the directory has a table of another snapshot, or if another load
+                writes into it.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
             OSError: if a file cannot be written.
         """

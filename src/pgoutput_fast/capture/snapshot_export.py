@@ -1,4 +1,4 @@
-"""A slot and a snapshot of the moment from which it streams: exported, and held for as long as somebody reads it."""
+"""Creates a slot and exports the snapshot at which it begins. The snapshot is held while somebody reads it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 _LOOK_SECONDS = 0.5
-# So long a server may take to notice that a connection is gone.
+# How long a server may take to notice that a connection is gone.
 _DROP_SECONDS = 60.0
 
 
 class SnapshotError(RuntimeError):
-    """A snapshot cannot be read (any more); the message says why and what to do."""
+    """A snapshot cannot be read, or can no longer be read; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Export:
     """A snapshot that other sessions can read.
 
     Attributes:
-        name: for `SET TRANSACTION SNAPSHOT`.
-        consistent_lsn: it shows what committed before; what committed there or later is what the slot sends.
-        slot: the slot that begins there; a temporary one goes with the snapshot.
-        temporary: whether it does.
-        server: where it is.
+        name: the name for `SET TRANSACTION SNAPSHOT`.
+        consistent_lsn: the snapshot shows what committed before this LSN; the slot sends what committed there or later.
+        slot: the slot that begins there. A temporary slot ends with the snapshot.
+        temporary: whether the slot is temporary.
+        server: the server of the snapshot.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Export:
 
 
 class SnapshotHolder:
-    """The connection on which a snapshot lives: it goes with it, and with the next command on it."""
+    """The connection that holds a snapshot. The snapshot ends with the connection, or with the next command on it."""
 
     def __init__(self, export: Export, connection: Any, dsn: str) -> None:
         self.export = export
@@ -61,15 +61,15 @@ class SnapshotHolder:
 
     @property
     def closed(self) -> bool:
-        """Whether it was let go of here. The server may need some time to notice."""
+        """Whether this process closed the connection. The server may need some time to notice."""
         return bool(self._connection.closed)
 
     def close(self) -> None:
-        """Lets go of the snapshot, and of a temporary slot. Does nothing a second time."""
+        """Releases the snapshot and a temporary slot. A second call has no effect."""
         self._connection.close()
 
     def drop(self) -> None:
-        """Lets go of the snapshot, and drops a permanent slot, too: nobody will read it."""
+        """Releases the snapshot and drops a permanent slot, too, because nobody will read it."""
         self.close()
         if not self.export.temporary:
             _drop_at_once(self._dsn, self.export.slot)
@@ -85,18 +85,18 @@ def export_snapshot(
 ) -> SnapshotHolder:
     """Creates a slot and exports the snapshot at which it begins.
 
-    Waits for transactions that are open now, or prepared, to end.
+    Waits until transactions that are open or prepared now have ended.
 
     Args:
         dsn: of the database.
         slot: name of the permanent slot to create; None for a temporary one.
         two_phase, failover: as for `create_slot`.
-        wanted: asked, from another thread, whether to go on waiting; None for as long as it takes.
+        wanted: called from another thread; it tells whether to keep waiting. None to wait as long as it takes.
 
     Raises:
-        SnapshotError: if there is a slot of that name, or it was not wanted so long.
-        ValueError: for a name that no slot can have, and for what the server's version lacks.
-        psycopg2.Error: if the server refuses; `check` says what it lacks.
+        SnapshotError: if a slot with this name exists, or if `wanted` became false.
+        ValueError: for a name that no slot can have, and for features that the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
     """
     name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
     check_name(name)
@@ -124,10 +124,10 @@ def export_snapshot(
 
 @contextlib.contextmanager
 def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: str) -> Iterator[None]:
-    """Has the server give up what the block waits for: it does not notice by itself that its client is gone.
+    """Cancels the block's query on the server if it is no longer wanted. The server does not notice by itself.
 
     Raises:
-        SnapshotError: if it was not wanted any more.
+        SnapshotError: if the query was cancelled for this reason.
     """
     if wanted is None:
         yield
@@ -158,7 +158,7 @@ def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: 
 
 
 def _drop_at_once(dsn: str, slot: str) -> None:
-    """Drops a slot that nobody will read, once the server has noticed that its connection is gone."""
+    """Drops a slot that nobody will read, as soon as the server has noticed that its connection is gone."""
     deadline = time.monotonic() + _DROP_SECONDS
     while time.monotonic() < deadline:
         try:

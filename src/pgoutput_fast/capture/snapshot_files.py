@@ -1,4 +1,4 @@
-"""A snapshot's tables as Parquet files: a range's file is whole or not there, and so is a table's directory."""
+"""Writes a snapshot's tables as Parquet files. A range's file is complete or absent, and so is a table's directory."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ __all__ = ["TableFiles", "TableLoaded", "loading"]
 
 FORMAT = 1
 _ABOUT = "_snapshot.json"
-# Another one than a capture's: one may write its segments beside the tables while they are loaded.
+# This is not the lock of a capture, because a capture may write its segments beside the tables during the load.
 _LOCK = ".load.lock"
 
 
 @dataclass(frozen=True)
 class TableLoaded:
-    """A table that is there as a whole.
+    """A completely loaded table.
 
     Attributes:
-        name: qualified and quoted.
-        path: the directory of its Parquet files; `_snapshot.json` there says the same as this.
-        rows, nbytes: that were read; bytes of the COPY.
-        rejects: how many values had no Arrow form; they are in the `_rejects-*.parquet` beside the others.
-        consistent_lsn: changes of it that committed there or later are not in it.
+        name: qualified and quoted name.
+        path: the directory of its Parquet files; `_snapshot.json` in it has the same facts.
+        rows: number of rows that were read.
+        nbytes: bytes of the COPY.
+        rejects: number of values without an Arrow form; they are in `_rejects-*.parquet` in the same directory.
+        consistent_lsn: changes of the table that committed at this LSN or later are not in the files.
     """
 
     name: str
@@ -55,13 +56,13 @@ class TableLoaded:
 
 @contextmanager
 def loading(directory: Path) -> Iterator[None]:
-    """The right to load into a directory, for the time of the block: one load would take another's files for leftovers.
+    """Holds the right to load into a directory during the block. Another load would remove this one's unfinished files.
 
     Raises:
-        SnapshotError: if another load has it, of this process or of another one.
-        OSError: if it cannot be locked.
+        SnapshotError: if another load has the right, in this process or another one.
+        OSError: if the directory cannot be locked.
     """
-    # The file stays: whoever removed it could remove the one that somebody else has locked since.
+    # The file stays: a process that removed it could remove a file that another process has locked since.
     with open(directory / _LOCK, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,19 +74,19 @@ def loading(directory: Path) -> Iterator[None]:
 
 
 class TableFiles:
-    """One table's directory, hidden until all of its ranges are there. To be used while `loading` its parent.
+    """The directory of one table, hidden until all ranges are complete. Use it while `loading` its parent.
 
     Args:
-        directory: of all tables.
+        directory: parent of all tables.
         table: the table.
         export: the snapshot.
-        ranges: all of the table's.
-        schema: of its record batches.
-        file_mode: the permissions that files have at most; None for what the umask leaves.
+        ranges: all ranges of the table.
+        schema: schema of its record batches.
+        file_mode: the most permissions of files; None leaves them to the umask.
 
     Raises:
-        SnapshotError: if there is one of another snapshot.
-        OSError: if it cannot be written.
+        SnapshotError: if the directory has a table of another snapshot.
+        OSError: if the directory cannot be written.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class TableFiles:
         self._schema = schema
         self._lock = threading.Lock()
         name = table_directory(table.relation.namespace, table.relation.name)
-        # No two snapshots share one, even where a file system has no locks.
+        # Two snapshots never share a partial directory, even on a file system without locks.
         by_snapshot = urllib.parse.quote(export.name, safe="")
         self._whole, self._partial = directory / name, directory / f".{name}.{by_snapshot}.partial"
         self._about: dict[str, Any] = {
@@ -128,15 +129,17 @@ class TableFiles:
         elif self._whole.exists():
             raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
         else:
-            # What another snapshot left unfinished is of no use to anybody. A table's name has one dot.
+            # Unfinished files of another snapshot are useless. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
                 shutil.rmtree(left, ignore_errors=True)
             self._partial.mkdir(directory_mode(file_mode))
             fsync(directory)
 
     def _trust(self, directory: Path, found: dict[str, Any]) -> None:
-        """Goes on from what an earlier load left, which may have been killed, or had an fsync fail, before that was
-        durable."""
+        """Continues an earlier load.
+
+        Makes its files durable first: it may have been killed, or an fsync may have failed.
+        """
         fsync(directory)
         fsync(directory.parent)
         self._done = found["ranges"]
@@ -154,15 +157,15 @@ class TableFiles:
 
     @property
     def missing(self) -> set[str]:
-        """Names of the ranges that are not there yet."""
+        """Names of the ranges that are not complete yet."""
         return self._names - self._done.keys()
 
     def write(self, each: ReadRange) -> RangeFile:
-        """A file for a range, of which nothing is seen before `add`."""
+        """Returns a file for a range. The file is not visible before `add`."""
         return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
 
     def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
-        """The range is read: its file is durable and counted from now on; the table too, if it was the last one."""
+        """Makes the file of a completely read range durable, and counts it. The last range also completes the table."""
         file.close()
         if read.rejects.num_rows:
             _durably(
@@ -183,18 +186,18 @@ class TableFiles:
                 fsync(self._whole.parent)
 
     def discard(self) -> None:
-        """The table cannot be loaded: nothing of it stays."""
+        """Removes everything of a table that cannot be loaded."""
         with self._lock:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def loaded(self) -> TableLoaded:
-        """What is there, once nothing is missing."""
+        """Returns the loaded table. Call it when nothing is missing."""
         rows, nbytes, rejects = (sum(column) for column in zip(*self._done.values(), strict=True))
         return TableLoaded(self.table.name, self._whole, rows, nbytes, rejects, self.table.consistent_lsn)
 
 
 class RangeFile:
-    """A range's Parquet file while it is written."""
+    """A range's Parquet file during the write."""
 
     def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
@@ -208,20 +211,20 @@ class RangeFile:
         self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
 
     def close(self) -> None:
-        """It is whole: fsynced, and under its name."""
+        """Completes the file: closes it, makes it durable and gives it its name."""
         self._writer.close()
         fsync(self._hidden)
         os.rename(self._hidden, self._path)
         fsync(self._path.parent)
 
     def discard(self) -> None:
-        """It is not."""
+        """Removes the unfinished file."""
         self._writer.close()
         self._hidden.unlink(missing_ok=True)
 
 
 def _create(path: Path, file_mode: int | None) -> None:
-    """An empty file, for others to write into."""
+    """Creates an empty file, for others to write into."""
     path.unlink(missing_ok=True)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))

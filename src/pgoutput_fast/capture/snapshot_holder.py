@@ -1,8 +1,9 @@
 """A process that holds a snapshot for others: `python -m pgoutput_fast.capture.snapshot_holder`.
 
-It gets its task as a line of JSON, answers with one, is told that the answer was taken, and lives until its time is up
-or the process it is for has ended. Before the answer was taken it ends with who asked, too, and leaves no slot behind.
-Those who want the same slot of the same application get the same snapshot.
+The process reads its task as a line of JSON and answers with a line of JSON. The requester then confirms that it took
+the answer. From then on the process lives until its time is over or the process that it serves has ended. Before the
+confirmation it also ends with the requester, and leaves no slot behind. Requests of one application for the same slot
+get the same snapshot.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class HeldSnapshot:
     """A snapshot that a process holds.
 
     Attributes:
-        name: for `SET TRANSACTION SNAPSHOT`.
-        consistent_lsn: it shows what committed before.
+        name: the name for `SET TRANSACTION SNAPSHOT`.
+        consistent_lsn: the snapshot shows what committed before this LSN.
         slot: the slot that begins there.
-        pid: the process.
-        started: when it began, as `started_at` has it: a process that has the pid later is another one.
+        pid: id of the process.
+        started: when the process began, as from `started_at`. A later process with the same pid has another value.
     """
 
     name: str
@@ -52,11 +53,11 @@ class HeldSnapshot:
 
     @property
     def is_held(self) -> bool:
-        """Whether the process is still there, and is that one."""
+        """Whether the same process still runs."""
         return is_alive(self.pid) and self.started != "" and started_at(self.pid) == self.started
 
     def release(self) -> None:
-        """Ends the process, and with it the snapshot."""
+        """Ends the process, and the snapshot with it."""
         if not self.is_held:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -68,12 +69,13 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
 
     Args:
         dsn: of the database.
-        slot: the slot to create; if a process holds the snapshot of that slot for `for_pid` already, that one counts.
-        seconds: so long at most, the waiting for open transactions included.
-        for_pid: the process with which it ends, None for none.
+        slot: the slot to create. If a process already holds this slot's snapshot for `for_pid`, that one is returned.
+        seconds: the longest time to hold the snapshot, including the wait for open transactions.
+        for_pid: the process ends when the process with this id ends; None for no such process.
 
     Raises:
-        SnapshotError: if the slot exists, and nobody holds its snapshot; if the time was over before there was one.
+        SnapshotError: if the slot exists and nobody holds its snapshot, or if the time was over before the snapshot
+            existed.
         RuntimeError: if the process failed; the message says how.
     """
     if slot is None:
@@ -92,7 +94,7 @@ def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | Non
 
 
 def _registered(dsn: str, slot: str, for_pid: int | None) -> IO[str]:
-    """The file that says who holds a slot's snapshot; locked until it is closed."""
+    """Returns the file that names the holder of a slot's snapshot. The file is locked until you close it."""
     directory = Path(tempfile.gettempdir()) / f"pgoutput_fast-{getpass.getuser()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.stat().st_uid != os.getuid():
@@ -112,7 +114,7 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> H
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # what interrupts those who asked does not end it
+        start_new_session=True,  # an interrupt of the requester does not end it
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -121,10 +123,10 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> H
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         said = process.stdout.readline()
-        with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
-            # Not through a buffer, which would be written again when it is closed.
+        with contextlib.suppress(BrokenPipeError):  # it has failed; its answer says why
+            # Not through a buffer: closing it would write it again.
             os.write(process.stdin.fileno(), _TAKEN.encode())
-    # What holds the snapshot is its child.
+    # The child of this process holds the snapshot.
     code = process.wait()
     if not said:
         raise RuntimeError(f"the process that was to hold a snapshot ended with code {code}")
@@ -135,7 +137,7 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> H
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it is not a zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -146,17 +148,20 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """When a process began, as the system counts; None if there is none. With its pid this names it for good."""
+    """Returns when a process began, in the system's units; None if there is none.
+
+    The start and the pid together identify a process for good.
+    """
     started = _field(pid, "lstart")
     try:
-        # Linux counts from when it was started itself.
+        # Linux counts from its own boot.
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else None
     except OSError:
         return started
 
 
 def java_above() -> int | None:
-    """The Java virtual machine that this process works for, None if there is none."""
+    """Returns the pid of the Java virtual machine for which this process works, None if there is none."""
     pid = os.getpid()
     for _ in range(10):
         parent = _field(pid, "ppid")
@@ -169,9 +174,9 @@ def java_above() -> int | None:
 
 
 def _field(pid: int, name: str) -> str | None:
-    """What the system says of a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
+    """Returns a fact about a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
     try:
-        # The name stands in parentheses, and may have some itself.
+        # The name is in parentheses, and may itself contain some.
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         values = rest.split()
         known = {"stat": values[0], "ppid": values[1], "lstart": values[19], "comm": head.partition("(")[2]}
@@ -190,7 +195,7 @@ def _field(pid: int, name: str) -> str | None:
 def main() -> None:
     task: dict[str, Any] = json.loads(sys.stdin.readline())
     if os.fork():
-        # So that who started this one has no child left.
+        # The parent ends, so the requester has no child process left.
         os._exit(0)
     deadline = time.monotonic() + task["seconds"]
     for_pid = task["for_pid"]
@@ -201,7 +206,7 @@ def main() -> None:
         return time.monotonic() < deadline and is_wanted
 
     try:
-        # Who asked says nothing before there is an answer: what can be read is that it is gone.
+        # The requester sends nothing before it has an answer. So readable input means that the requester is gone.
         holder = export_snapshot(
             task["dsn"], task["slot"], wanted=lambda: wanted() and not _can_read(sys.stdin, 0)
         )
@@ -222,13 +227,13 @@ def main() -> None:
 
 
 def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
-    """Answers, and waits until who asked has read it. False if it is gone, or the time is over."""
+    """Answers, and waits until the requester has read it. False if the requester is gone or the time is over."""
     try:
         print(answer, flush=True)
     except BrokenPipeError:
         return False
     while not _can_read(sys.stdin, _LOOK_SECONDS):
-        # A copy of the pipe may be open in a child of who asked: it can be gone without an end of the pipe.
+        # A child of the requester may hold a copy of the pipe. So the requester can end without an end of the pipe.
         if not wanted():
             return False
     return sys.stdin.readline() == _TAKEN

@@ -1,4 +1,4 @@
-"""Several readers side by side: a snapshot's ranges to record batches, or to files."""
+"""Runs several readers in parallel: a snapshot's ranges to record batches, or to files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Work = Callable[[SnapshotReader, ReadRange], None]
 
 
 class _StoppedError(Exception):
-    """Nobody wants more."""
+    """The consumer wants no more batches."""
 
 
 def run_readers(
@@ -34,18 +34,18 @@ def run_readers(
     lost: dict[str, TableLostError],
     stop: threading.Event,
 ) -> None:
-    """Does the work for all ranges, each thread with a session of its own. Ranges of lost tables are passed over.
+    """Does the work for all ranges. Each thread has its own session. Ranges of lost tables are skipped.
 
     Args:
         connect: makes a session.
-        ranges: in their order.
-        threads: at most so many.
-        work: reads a range; where it raises TableLostError its table is noted in `lost`.
-        lost: by qualified name.
-        stop: set by whoever wants no more; set here when one thread fails.
+        ranges: the ranges, in the order of the work.
+        threads: the most threads.
+        work: reads a range. If it raises TableLostError, the table is added to `lost`.
+        lost: lost tables, by qualified name.
+        stop: the caller sets it to stop the work. This function sets it if a thread fails.
 
     Raises:
-        What the first thread that failed raised; then the others were told to stop.
+        The error of the first thread that failed; the other threads were then told to stop.
     """
     left: queue.SimpleQueue[ReadRange] = queue.SimpleQueue()
     for each in ranges:
@@ -87,7 +87,8 @@ def run_readers(
             while thread.is_alive() and not stop.is_set():
                 thread.join(0.2)
     finally:
-        # Whoever is not done is not wanted any more: what the server still sends would be read to its end.
+        # The work of unfinished threads is no longer wanted. Without a cancel they would read the server's data to the
+        # end.
         stop.set()
         for thread in started:
             while thread.is_alive():
@@ -102,14 +103,15 @@ def run_readers(
 def streamed(
     run: Callable[[Callable[[str, pa.RecordBatch], None], threading.Event], None], most_waiting: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """What `run` puts out in its threads, one by one in this one; so many batches wait at most.
+    """Yields, in this thread, what `run` produces in its threads. At most `most_waiting` batches wait.
 
     Args:
-        run: gets a function to put (table, batch) with, which waits for room; and the event that says that nobody
-            wants more.
+        run: receives a function that puts (table, batch) and waits for room, and an event that says that no more is
+            wanted.
+        most_waiting: limit of waiting batches.
 
     Raises:
-        What `run` raised.
+        The error of `run`.
     """
     waiting: queue.Queue[Any] = queue.Queue(most_waiting)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""How far a load is: numbers for a callback, or a bar on the terminal."""
+"""The progress of a load: numbers for a callback, or a bar on the terminal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["LoadProgress", "ProgressCounter", "progress_bar"]
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """How far a load is.
+    """The progress of a load.
 
     Attributes:
-        table: that of the range that was finished last.
-        rows: that were read.
-        nbytes: that came from the server.
-        ranges, all_ranges: how many are done, and are to be.
-        table_bytes, all_table_bytes: the tables' pages behind those ranges.
-        seconds: since it began.
+        table: table of the range that was finished last.
+        rows: rows that were read.
+        nbytes: bytes that came from the server.
+        ranges, all_ranges: number of finished ranges, and of all ranges.
+        table_bytes, all_table_bytes: bytes of the tables' pages in the finished ranges, and in all.
+        seconds: seconds since the load began.
     """
 
     table: str
@@ -38,7 +38,7 @@ class LoadProgress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest will take, if it goes on as it went; None as long as nothing is done.
+        """Estimated seconds for the rest at the same speed; None as long as no range is finished.
 
         >>> LoadProgress("public.t", 10, 900, 1, 4, 8192, 4 * 8192, 2.0).eta_seconds
         6.0
@@ -51,7 +51,7 @@ class LoadProgress:
 
 
 class ProgressCounter:
-    """Counts ranges, from any thread, and tells a callback."""
+    """Counts finished ranges, from any thread, and calls a callback."""
 
     def __init__(self, ranges: list[ReadRange], callback: Callable[[LoadProgress], object] | None) -> None:
         self._callback = callback
@@ -62,7 +62,7 @@ class ProgressCounter:
         self._began = time.monotonic()
 
     def add(self, each: ReadRange, rows: int, nbytes: int) -> None:
-        """A range is done."""
+        """Counts a finished range."""
         with self._lock:
             self._rows += rows
             self._nbytes += nbytes
@@ -84,10 +84,10 @@ class ProgressCounter:
 
 @contextmanager
 def progress_bar(**console: Any) -> Iterator[Callable[[LoadProgress], None]]:
-    """A bar with rows, bytes and the time that is left, for as long as the block lasts; pass what it gives on.
+    """Shows a bar with rows, bytes and remaining time during the block. Pass the given function as `progress`.
 
     Args:
-        console: for `rich.progress.Progress`, for instance `console=`.
+        console: arguments of `rich.progress.Progress`, for instance `console=`.
 
     Raises:
         ModuleNotFoundError: without `rich`: `pip install 'pgoutput_fast[progress]'`.
@@ -109,7 +109,7 @@ def progress_bar(**console: Any) -> Iterator[Callable[[LoadProgress], None]]:
         bar.update(
             task,
             description=now.table,
-            # Empty tables have no bytes: then ranges are all that moves.
+            # Empty tables have no bytes. Then the bar counts ranges.
             completed=now.table_bytes if now.all_table_bytes else now.ranges,
             total=now.all_table_bytes or now.all_ranges,
             rows=now.rows,

@@ -1,4 +1,4 @@
-"""A table's rows in ranges of pages, so that several sessions read it side by side."""
+"""Splits a table's rows into ranges of pages, so that several sessions read them in parallel."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pgoutput_fast.capture.snapshot_tables import SnapshotTable, TablePart
 
 __all__ = ["ReadRange", "ranges_of"]
 
-# Page numbers are of 32 bits; the block size is a server's, 8 kB but for those who built their own.
+# Page numbers have 32 bits. The block size is the server's: 8 kB, unless it was built with another size.
 _LAST_PAGE = 0xFFFFFFFE
 
 
 @dataclass(frozen=True)
 class ReadRange:
-    """Pages of a part of a table.
+    """A range of pages of a part of a table.
 
     Attributes:
         table: the table's qualified, quoted name.
         part: the heap.
         first: its first page.
-        end: the page behind the last one; None for all that there are.
-        nbytes: about how many bytes that is.
+        end: the page after the last one; None for all remaining pages.
+        nbytes: approximate size in bytes.
     """
 
     table: str
@@ -32,7 +32,7 @@ class ReadRange:
 
     @property
     def name(self) -> str:
-        """Fit for a file's name.
+        """A name that is usable as a file name.
 
         >>> ReadRange("public.t", TablePart(16400, "public.t", 1, 9000, True), 0, None, 9000).name
         '16400-0000000000'
@@ -40,7 +40,7 @@ class ReadRange:
         return f"{self.part.oid}-{self.first:010d}"
 
     def condition(self) -> str | None:
-        """SQL for its rows, None for all."""
+        """Returns the SQL condition for its rows, None for all rows."""
         terms = []
         if self.first:
             terms.append(f"ctid OPERATOR(pg_catalog.>=) '({self.first},0)'::pg_catalog.tid")
@@ -50,9 +50,12 @@ class ReadRange:
 
 
 def ranges_of(table: SnapshotTable, major: int, block_size: int, range_bytes: int) -> list[ReadRange]:
-    """The table's ranges, of about so many bytes each; the last one of each part is open, as tables grow.
+    """Returns the table's ranges, each of about `range_bytes`.
 
-    Before 14 the server finds no range of pages without reading all others: there a part is one range.
+    The last range of each part has no end, because tables grow.
+
+    Before PostgreSQL 14 the server cannot read a range of pages without reading all others, so there a part is one
+    range.
 
     >>> from pgoutput_fast.catalog import Relation
     >>> part = TablePart(16400, "public.t", 1, 8192 * 5, True)

@@ -1,4 +1,4 @@
-"""One reader of a snapshot: its own pinned session, and a range of a table's rows at a time."""
+"""A reader of a snapshot: it has its own pinned session and reads one range of a table at a time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from pgoutput_fast.options import Options
 
 __all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_snapshot"]
 
-# So much is taken from the connection before it is decoded; so long others than the first row are waited for.
+# The most bytes that are taken from the connection before they are decoded. The waits for the first row and for more
+# rows after it.
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
 
 
 class TableLostError(SnapshotError):
-    """A table is not any more what the snapshot had of it: the others can be read nevertheless.
+    """A table was dropped, altered, rewritten or truncated after the snapshot. The other tables can still be read.
 
     Attributes:
-        table: its qualified, quoted name.
+        table: the table's qualified, quoted name.
     """
 
     def __init__(self, table: str, what: str) -> None:
@@ -49,11 +50,11 @@ class TableLostError(SnapshotError):
 
 @dataclass(frozen=True)
 class RangeRead:
-    """What a range had.
+    """The result of reading a range.
 
     Attributes:
-        rows: how many were read, those included that went to the rejects.
-        nbytes: of the COPY.
+        rows: rows that were read, including those with rejects.
+        nbytes: bytes of the COPY.
         rejects: values without an Arrow form, with REJECTS_SCHEMA; `seq` is -1 in all of them.
     """
 
@@ -64,10 +65,10 @@ class RangeRead:
 
 @contextmanager
 def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
-    """A transaction that sees the snapshot, for the time of a block.
+    """Runs the block in a transaction that sees the snapshot.
 
     Raises:
-        SnapshotError: if nobody holds it any more.
+        SnapshotError: if nobody holds the snapshot any more.
     """
     cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
@@ -75,18 +76,18 @@ def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
     except (
         psycopg2.errors.UndefinedObject,
         psycopg2.errors.InvalidParameterValue,
-        # Its file is still there, and the process that exported it is about to end.
+        # The snapshot's file still exists, but the exporting process is about to end.
         psycopg2.errors.ObjectNotInPrerequisiteState,
     ):
         cursor.execute("ROLLBACK")
         raise gone(snapshot) from None
     yield
-    # Not in a finally: after an error the session may be in the middle of a COPY, and is closed.
+    # Not in a finally block: after an error the session may be in the middle of a COPY, and is closed.
     cursor.execute("COMMIT")
 
 
 def gone(snapshot: str) -> SnapshotError:
-    """The error of a snapshot that nobody holds any more."""
+    """Returns the error for a snapshot that nobody holds any more."""
     return SnapshotError(
         f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
         "it is of no use without the rest: drop the slot and start over"
@@ -100,9 +101,10 @@ def copy_query(
     wanted: Sequence[str] | None,
     search_path: str | None = None,
 ) -> str:
-    """The COPY of a range: all columns in order, those that are not wanted as nulls.
+    """Returns the COPY of a range: all columns in order; unwanted ones as nulls.
 
-    With a search path, as an SQL literal, the query sets it before it reads a row: values are printed along it.
+    If `search_path` (an SQL literal) is given, the query sets it before it reads a row, because it affects how values
+    are printed.
     """
     columns = []
     for column in table.relation.columns:
@@ -110,14 +112,15 @@ def copy_query(
         if wanted is not None and column.name not in wanted:
             columns.append("NULL")
         elif column.name in as_text:
-            # By the type's output function: a cast to text can be another one. A composite of nulls is no null.
+            # This uses the type's output function. A cast to text may use another one. A composite of nulls is not
+            # null.
             columns.append(
                 f"CASE WHEN pg_catalog.num_nulls({name}) OPERATOR(pg_catalog.=) 0 "
                 f"THEN pg_catalog.format('%s', {name}) END"
             )
         else:
             columns.append(name)
-    # It refers to no column: the server looks at it once, before it reads.
+    # The condition refers to no column, so the server evaluates it once, before it reads.
     sets_path = f"(SELECT pg_catalog.set_config('search_path', {search_path}, true)) IS NOT NULL"
     before = sets_path if search_path is not None else None
     conditions = [f"({sql})" for sql in (before, each.condition(), table.row_filter) if sql is not None]
@@ -130,8 +133,8 @@ class SnapshotReader:
 
     Args:
         dsn: of the database.
-        snapshot: the name under which it was exported.
-        catalog: types that the server told of.
+        snapshot: the name of the exported snapshot.
+        catalog: types that the server described.
         options: how to decode.
 
     Raises:
@@ -145,30 +148,31 @@ class SnapshotReader:
         self._cancelled = False
         self._connection = connect(dsn)
         with self._connection.cursor() as cursor:
-            # A policy would leave out rows without a word; so it is an error.
+            # A row security policy would silently leave rows out. With this setting it is an error.
             cursor.execute("SET row_security = off")
 
     def close(self) -> None:
-        """Ends the session, whatever it is doing."""
+        """Ends the session, even during a read."""
         self._connection.close()
 
     def cancel(self) -> None:
-        """Ends what it is reading, from another thread."""
+        """Cancels the current read, from another thread."""
         self._cancelled = True
         self._connection.cancel()
 
     def read(
         self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
     ) -> RangeRead:
-        """Reads a range; `on_batch` gets its record batches, with the schema of the relation's changes.
+        """Reads a range; `on_batch` receives its record batches, with the schema of the relation's changes.
 
-        `_change_type` is insert, `_seq` -1, `_commit_lsn` the snapshot's consistent point; the other metadata are null.
+        `_change_type` is insert, `_seq` is -1, `_commit_lsn` is the snapshot's consistent point; the other metadata are
+        null.
 
         Raises:
-            TableLostError: if the table was dropped, rewritten or truncated since.
+            TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
             SnapshotError: if nobody holds the snapshot any more.
-            DecodeError: for a value that is none, and for one without an Arrow form if the options say so.
-            psycopg2.Error: if the server refuses or is lost.
+            DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
+            psycopg2.Error: if the server refuses, or the connection is lost.
         """
         relation = table.relation
         major = self._connection.server_version // 10000
@@ -179,7 +183,7 @@ class SnapshotReader:
         wanted = self._options.columns_of(relation)
         with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot):
             try:
-                # With the lock, what is the same file now stays so while it is read.
+                # With the lock, a file that is the same now stays the same during the read.
                 cursor.execute(f"LOCK TABLE ONLY {each.part.name} IN ACCESS SHARE MODE")
                 cursor.execute(
                     "SELECT pg_catalog.to_regclass(%s)::pg_catalog.oid::pg_catalog.int8, "
@@ -195,7 +199,7 @@ class SnapshotReader:
                     except psycopg2.Error:
                         raise
                     except BaseException:
-                        # A server that finds nothing to send would not notice that nobody is there.
+                        # A server that finds no rows to send would not notice that the client is gone.
                         with suppress(psycopg2.Error):
                             self.cancel()
                         raise
@@ -221,15 +225,15 @@ class SnapshotReader:
             if self._cancelled:
                 raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
             if len(messages):
-                # Messages are rows, one behind the other: their bytes are the stream.
+                # Messages are consecutive rows: their bytes are the stream.
                 rows.write(messages.buffers()[2])
 
 
 def _without_path(cursor: Any) -> str:
-    """Leaves only pg_catalog in the transaction's search path; what was there, as an SQL literal.
+    """Leaves only pg_catalog in the transaction's search path. Returns the previous path, as an SQL literal.
 
-    A row filter is the server's text, whose operators have no schema. It has only what is built in: what somebody
-    planted elsewhere since the filter was read must not be called in its place.
+    A row filter is text from the server, and its operators have no schema. It uses only built-in objects. This path
+    prevents calls of objects that somebody planted elsewhere after the filter was read.
     """
     cursor.execute("SELECT pg_catalog.quote_literal(pg_catalog.current_setting('search_path'))")
     (path,) = cursor.fetchone()

@@ -1,4 +1,4 @@
-"""The typed files of one segment: a Parquet file per relation version, in plain types, bounded in memory."""
+"""Writes the typed files of one segment: a Parquet file per relation version, in plain types, with bounded memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pgoutput_fast.segment_stores import Store
 
 __all__ = ["TypedOutput"]
 
-# Beyond this the largest of what waits is written out.
+# If more bytes wait, the largest table is written out.
 _MOST_BYTES = 1 << 26
 
 
 class TypedOutput:
-    """Takes what was decoded, and writes it at its end. A context manager: after an error no file has appeared.
+    """Collects decoded changes and writes them at its end. A context manager: after an error no file has appeared.
 
     Args:
-        store: of the segments.
+        store: the store of the segments.
         segment: the segment's name.
     """
 
@@ -51,7 +51,7 @@ class TypedOutput:
                 writer.close()
 
     def add(self, decoded: Decoded) -> None:
-        """Changes, and what was rejected of them."""
+        """Adds changes and their rejects."""
         for each in decoded.changes:
             self._add(typed_file(each.relation, self._segment), each.batch)
         if decoded.rejects.num_rows:

@@ -1,4 +1,4 @@
-"""Where typed files lie in a directory of segments, and up to which segment they have been made."""
+"""The places of typed files in a directory of segments, and the last segment that has typed files."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _REJECTS = f"{TYPED}/_rejects"
 
 @dataclass(frozen=True)
 class Progress:
-    """Up to where there are typed files.
+    """How far the typed files go.
 
     Attributes:
-        last_seq: of the last segment that has them.
-        next_seq: of the message that comes behind it.
+        last_seq: ordinal of the last message of the last segment with typed files.
+        next_seq: ordinal of the next message after it.
     """
 
     last_seq: int
@@ -39,10 +39,10 @@ class Progress:
 
 
 def read_progress(store: Store) -> Progress | None:
-    """None where no typed file has been made yet.
+    """Returns the progress, None if no typed file has been made yet.
 
     Raises:
-        ValueError: if the file that tells it is damaged.
+        ValueError: if the progress file is damaged.
     """
     try:
         values = json.loads(store.read(PROGRESS))
@@ -57,12 +57,12 @@ def read_progress(store: Store) -> Progress | None:
 
 
 def write_progress(store: Store, progress: Progress) -> None:
-    """Durable when it returns."""
+    """Writes the progress. It is durable when this returns."""
     store.put(PROGRESS, json.dumps({"last_seq": progress.last_seq, "next_seq": progress.next_seq}).encode())
 
 
 def typed_file(relation: Relation, segment: str) -> str:
-    """The file of a relation version's changes that committed in a segment.
+    """Returns the name of the file with a relation version's changes that committed in a segment.
 
     >>> typed_file(Relation(16401, -2, "public", "so called.", "d", ()), "7-9.parquet")
     'typed/public.so%20called%2E/fffffffffffffffe/7-9.parquet'
@@ -72,12 +72,12 @@ def typed_file(relation: Relation, segment: str) -> str:
 
 
 def rejects_file(segment: str) -> str:
-    """The file of what could not be decoded of them."""
+    """Returns the name of the file with the segment's rejects."""
     return f"{_REJECTS}/{segment}"
 
 
 def typed_files(store: Store) -> list[Entry]:
-    """All of them, rejects included."""
+    """Returns all typed files, including rejects."""
     return [
         each
         for each in store.entries(TYPED, recursive=True)

@@ -1,4 +1,4 @@
-"""The replication stream of a slot: payloads in batches, and what was made durable said back in good time."""
+"""Reads the replication stream of a slot: payloads in batches. Confirms durable positions in good time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pgoutput_fast.framing import unframe
 __all__ = ["Received", "Walsender"]
 
 _STATUS_SECONDS = 5.0
-# wal_sender_timeout is a minute, but may have been set to less: so many statuses are sent in that time.
+# How many statuses are sent within wal_sender_timeout. It is one minute by default, but may be less.
 _STATUSES = 4
-# A server sends each message by itself. So long a batch is filled before it is handed on.
+# A server sends each message separately. A batch is filled for this long before it is returned.
 _FILL_SECONDS = 0.05
-# In the middle of a large transaction a server answers late.
+# In the middle of a large transaction the server answers late.
 _END_SECONDS = 2.0
 
 _TIMEOUT = (
@@ -36,13 +36,13 @@ _TIMEOUT = (
 
 @dataclass
 class Received:
-    """Messages in the order in which they came.
+    """Messages in the order of arrival.
 
     Attributes:
-        payloads: what the plugin wrote; a binary or large binary array.
-        lsns: int64 of each message, its frame's start LSN.
-        nbytes: of the payloads.
-        starts_session: whether a decoding session begins before the first of them.
+        payloads: the plugin's output; a binary or large binary array.
+        lsns: the start LSN of each message's frame, int64.
+        nbytes: bytes of the payloads.
+        starts_session: whether a decoding session begins before the first message.
     """
 
     payloads: pa.Array = field(default_factory=lambda: pa.array([], pa.binary()))
@@ -56,16 +56,16 @@ class Walsender:
 
     Args:
         dsn: of the slot's database.
-        slot: its name.
-        options: the plugin's, as `plugin_options` gives them.
-        start_lsn: transactions whose commit ends there or before are not sent; 0 for what was acknowledged.
-        status_seconds: so often the server hears how far this is; oftener if its wal_sender_timeout demands it.
-        silent_seconds: a connection on which the server answers nothing for so long is lost; 0 for never. A longer
-            wal_sender_timeout goes over it: a server that is busy decoding looks for questions twice in that time.
-        hear: as of `CopyLink`: what the server says beside the stream.
+        slot: the slot's name.
+        options: the plugin's options, as from `plugin_options`.
+        start_lsn: transactions whose commit ends at this LSN or before are not sent; 0 for the confirmed LSN.
+        status_seconds: how often the server hears the position; more often if its wal_sender_timeout requires it.
+        silent_seconds: the connection counts as lost after this time without an answer; 0 for never. A longer
+            wal_sender_timeout takes precedence: a server that is busy decoding looks for questions twice in that time.
+        hear: as in `CopyLink`: receives what the server sends beside the stream.
 
     Raises:
-        psycopg2.Error: if the server refuses, for instance because somebody else uses the slot.
+        psycopg2.Error: if the server refuses, for instance because another client uses the slot.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Walsender:
         self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
         self._next_status = 0.0
         self._most_silent = max(silent_seconds, timeout) if silent_seconds else 0.0
-        self._silent = 0.0  # seconds of waiting for the server since it said something
+        self._silent = 0.0  # seconds of waiting since the server's last message
 
     def __enter__(self) -> Walsender:
         return self
@@ -107,52 +107,54 @@ class Walsender:
     ) -> None:
         try:
             if kind is None:
-                # So that the last acknowledgement is heard, and the slot let go of, before this returns.
+                # The server then gets the last confirmation, and releases the slot, before this returns.
                 with contextlib.suppress(psycopg2.Error):
                     self._link.end(_END_SECONDS)
         finally:
-            # Also if what the server says meanwhile is an error to whoever hears it.
+            # Also if `hear` raises an error for something that the server sends meanwhile.
             self._connection.close()
 
     @property
     def wal_end(self) -> int:
-        """How far the server was when it last said so."""
+        """The server's end of WAL, as it last reported it."""
         return self._wal_end
 
     @property
     def acknowledged(self) -> int:
-        """What the server was told last; 0 for nothing yet."""
+        """The last confirmed LSN; 0 for none yet."""
         return self._acknowledged
 
     @property
     def is_pressed(self) -> bool:
-        """Whether the server demanded an answer during the last read. One that shuts down does so, again and again,
-        until all that it has sent is acknowledged."""
+        """Whether the server demanded an answer during the last read.
+
+        A server that shuts down does so repeatedly, until everything that it has sent is confirmed.
+        """
         return self._is_pressed
 
     def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
-        """What comes until it is so much, or until nothing more is there; nothing after `most_seconds` of silence.
+        """Returns messages, up to `most_bytes` or until no more are there; none after `most_seconds` of silence.
 
         Args:
-            most_bytes: of payloads.
-            most_seconds: how long the first message is waited for.
-            ask: if there is none yet, have the server say how far it is: it does so by itself only now and then. Its
-                answer ends the waiting.
+            most_bytes: limit for the payloads.
+            most_seconds: how long to wait for the first message.
+            ask: if no message is there yet, ask the server for its position, which it otherwise reports only now and
+                then. Its answer ends the wait.
 
         Raises:
             SilentError: if the server was asked and has answered nothing for too long.
             psycopg2.Error: if the connection is lost, or the server ends the stream.
-            DecodeError: for what is no walsender's frame.
+            DecodeError: for data that are no frame of a walsender.
         """
         deadline = time.monotonic() + most_seconds
         asked = self._is_pressed = False
-        first = 0.0  # what is there already
+        first = 0.0  # take only data that have already arrived
         while True:
             began, arrivals = time.monotonic(), self._link.arrivals
             frames = self._link.take(most_bytes, first, _FILL_SECONDS)
             if frames is None:
                 raise psycopg2.OperationalError("the server ended the stream")
-            # Only waiting counts: while a disk is slow nobody reads, and the server may have said much.
+            # Only waiting counts. While a disk is slow, nobody reads, and the server may have sent much.
             came = len(frames) or self._link.arrivals > arrivals
             self._silent = 0.0 if came else self._silent + time.monotonic() - began
             if self._most_silent and self._silent > self._most_silent:
@@ -170,7 +172,7 @@ class Walsender:
             first = min(left, self._status_seconds)
 
     def _heard(self, frames: pa.Array) -> Received:
-        """Takes the messages out of their frames, and answers where an answer is asked for."""
+        """Takes the messages out of their frames, and answers if the server requests it."""
         heard = unframe(frames)
         ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
         self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
@@ -180,7 +182,9 @@ class Walsender:
         return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
 
     def acknowledge(self, lsn: int) -> None:
-        """Everything that committed up to there is durable: the server need not keep it. It never goes back.
+        """Confirms that everything that committed up to `lsn` is durable.
+
+        The server need not keep it. The LSN never decreases.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -190,11 +194,11 @@ class Walsender:
             self.status(force=True)
 
     def status(self, *, force: bool = False, reply: bool = False) -> None:
-        """Tells the server that this is alive, if it is time. To be called often while something else is waited for.
+        """Sends the server a status if it is time. Call it often while you wait for something else.
 
         Args:
-            force: it is time.
-            reply: the server is to answer with its own position.
+            force: send it now.
+            reply: ask the server to answer with its own position.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -208,6 +212,6 @@ class Walsender:
                     write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True
                 )
             except psycopg2.Error:
-                # The server has ended the stream, and what it said of that waits to be read.
+                # The server has ended the stream. Its reason can still be read.
                 self._link.why(_END_SECONDS)
                 raise

@@ -33,9 +33,9 @@ from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.spark.values import to_spark
 
-# Small, so that a stream of a few seconds is several segments.
+# Small limits: a stream of a few seconds then gives several segments.
 LIMITS = Limits(rows=30_000, seconds=1.0)
-# What the first rows that are shown have no room for.
+# Columns that the printed sample rows leave out.
 HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
 
 
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _preferred(installations: list[Any]) -> Any:
-    """A system server if there is one, else the newest of what came with the wheel."""
+    """Returns a system installation if there is one, else the newest of the others."""
     system = [i for i in installations if i.origin == "system"]
     return (system or sorted(installations, key=lambda i: i.version))[-1]
 
@@ -90,7 +90,7 @@ def _run(directory: Path, installation: Any, orders: int, console: Console, prog
 def _capture(
     connection: Any, dsn: str, tables: Path, segments: Path, orders: int, console: Console, progress: Progress
 ) -> tuple[Loaded, pgo.Catalog]:
-    """The tables as they are at one moment, and all that happens to them from then on; the shop stays open."""
+    """Loads the tables as they are in one snapshot and captures all later changes, while the shop works."""
     console.print(str(check(dsn, [shop.PUBLICATION], shop.SLOT)), style="dim", markup=False, highlight=False)
     work = shop.run(connection, orders)
     task = progress.add_task("the shop is open: orders", total=orders)
@@ -112,7 +112,8 @@ def _capture(
         for step in work:
             done += step
             progress.advance(task, step)
-            # A table that is rewritten meanwhile cannot be loaded as it was, and the shop is about to alter one.
+            # A table that is rewritten during the load cannot be loaded. The shop will soon alter a table, so it waits
+            # here.
             if done >= orders * 3 // 8:
                 is_loaded.wait()
 
@@ -122,7 +123,7 @@ def _capture(
         finally:
             is_loaded.set()
         snapshot.close()
-        # While the shop goes on; then what came until it closed. Each time it goes on where it stood.
+        # Capture while the shop works, then again up to the end. The second run continues where the first one ended.
         taking = progress.add_task("capturing its changes: segments", total=None)
         with _beside(lambda stop: capture.run(stop=stop)):
             while working.is_alive():
@@ -133,13 +134,13 @@ def _capture(
     console.print(
         f"{rows:,} rows of {len(loaded.tables)} tables loaded, and {count} segments captured beside"
     )
-    # The server was asked what its types are, which the stream alone does not say: a domain's digits, for instance.
+    # The snapshot's catalog has the types from the server. The stream alone lacks them, for instance a domain's digits.
     return loaded, snapshot.catalog.merged(segment_catalog(segments))
 
 
 @contextmanager
 def _beside(work: Any) -> Iterator[threading.Thread]:
-    """Runs `work(stop)` on a thread for as long as the block lasts, and until it has ended by itself or seen `stop`."""
+    """Runs `work(stop)` on a thread beside the block, sets `stop` at the block's end, and waits for the thread."""
     failed: list[BaseException] = []
     stop = threading.Event()
 
@@ -171,7 +172,7 @@ def _wal_lsn(connection: Any) -> int:
 def _decode_here(
     tagged: pa.RecordBatch, catalog: pgo.Catalog, messages: int, size: int, console: Console
 ) -> None:
-    """What this process alone does with the same messages, on one core."""
+    """Decodes the same messages in this process, on one core."""
     started = time.perf_counter()
     decoded = pgo.decode_tagged(tagged, catalog)
     seconds = time.perf_counter() - started
@@ -183,7 +184,7 @@ def _decode_here(
 
 def _session(progress: Progress) -> Any:
     os.environ.update(spark_environment())
-    # PySpark 4 warns at every start that pandas 3 is newer than it.
+    # At every start, PySpark 4 warns that pandas 3 is newer than PySpark.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     task = progress.add_task("starting Spark", total=1)
     from pyspark.sql import SparkSession
@@ -261,7 +262,7 @@ def _decode(
 
 
 def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> tuple[list[str], int]:
-    """(what differs, how many rows there are) of a table rebuilt from what was loaded and its changes."""
+    """Rebuilds a table from the loaded rows and the changes. Returns (differences, number of rows)."""
     key = shop.TABLES[name]
     loaded = to_spark(before, spark_arrow_schema(before.schema, "string"))
     try:

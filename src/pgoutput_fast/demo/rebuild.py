@@ -1,4 +1,4 @@
-"""Tables rebuilt from their changes, and compared with the server's own: the demo's proof."""
+"""Rebuilds tables from their changes and compares them with the server's tables. This is the demo's proof."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Row = dict[str, Any]
 
 
 def rebuild(changes: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tuple[Any, ...], Row]:
-    """The rows that the changes leave, by key.
+    """Returns the rows after all changes, by key.
 
     Args:
-        changes: dicts with the metadata columns and the relation's, in apply order.
-        key: names of the columns that tell rows apart.
+        changes: dicts with the metadata columns and the relation's columns, in apply order.
+        key: names of the columns that identify a row.
 
     Raises:
-        KeyError: if a change meets a row that is not there: changes were lost.
+        KeyError: if a change refers to a missing row: changes were lost.
     """
     rows: dict[tuple[Any, ...], Row] = {}
     before: tuple[Any, ...] | None = None
@@ -50,9 +50,9 @@ def rebuild(changes: Iterable[Mapping[str, Any]], key: Sequence[str]) -> dict[tu
 def server_rows(
     connection: Any, table: str, columns: pa.Schema, key: Sequence[str]
 ) -> dict[tuple[Any, ...], Row]:
-    """The same of the server itself.
+    """Returns the server's rows, by key.
 
-    A column that was decoded to a string is asked for as text, any other as psycopg2's own value.
+    Columns that are decoded to strings are queried as text, all others as psycopg2's own values.
     """
     rows: dict[tuple[Any, ...], Row] = {}
     with connection.cursor() as cursor:
@@ -62,7 +62,7 @@ def server_rows(
         for field in columns:
             name = '"' + field.name.replace('"', '""') + '"'
             if field.name in times:
-                # Spark's time is a string with six digits behind the point.
+                # Spark's time of day is a string with six digits after the point.
                 moment = f"'2000-01-01'::pg_catalog.date OPERATOR(pg_catalog.+) {name}"
                 name = f"pg_catalog.to_char({moment}, 'HH24:MI:SS.US')"
             elif pa.types.is_string(field.type):
@@ -79,7 +79,7 @@ def server_rows(
 
 
 def differences(rebuilt: Mapping[Any, Row], server: Mapping[Any, Row]) -> list[str]:
-    """What is not equal, a line each; the first few rows only, and no values."""
+    """Returns one line per kind of difference: counts of rows, without values."""
     found: list[str] = []
     missing, extra = server.keys() - rebuilt.keys(), rebuilt.keys() - server.keys()
     if missing:

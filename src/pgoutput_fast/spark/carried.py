@@ -1,7 +1,7 @@
-"""An Arrow array in the clothes of a pandas column, for pandas UDFs: Spark makes Arrow of it again.
+"""A pandas column that wraps an Arrow array, for pandas UDFs. Spark converts the column back to Arrow.
 
-As Python objects, which pandas has for dates, lists and structs, each value would be made twice on the way, and moments
-beyond the years 1 and 9999 could not be made at all. Nothing here is for arithmetic.
+pandas holds dates, lists and structs as Python objects. With these, each value would be converted twice, and timestamps
+outside the years 1 to 9999 could not be represented. `Carried` supports no arithmetic.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class _CarriedType(pd.api.extensions.ExtensionDtype):  # type: ignore[misc]
 
 
 class Carried(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
-    """A column that is handed on as it is.
+    """A pandas column that passes an Arrow array on unchanged.
 
     Args:
-        array: of any type.
+        array: the Arrow array, of any type.
     """
 
     def __init__(self, array: pa.Array) -> None:
@@ -57,7 +57,7 @@ class Carried(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, int | np.integer):
-            # No value, whatever is there: who looks at single ones only wants to know whether they are columns again.
+            # Always None. Callers read single values only to find out whether they are columns themselves.
             return None
         if isinstance(item, slice):
             return Carried(self._array[item])
@@ -74,7 +74,7 @@ class Carried(pd.api.extensions.ExtensionArray):  # type: ignore[misc]
         return Carried(self._array)
 
     def map(self, mapper: Any, na_action: Any = None) -> Carried:
-        """Itself: what Spark maps are conversions of Python objects, of which there are none."""
+        """Returns the column itself. Spark maps only conversions of Python objects, and the column has none."""
         return self
 
     def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:

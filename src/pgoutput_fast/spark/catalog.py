@@ -1,4 +1,4 @@
-"""The catalog of tagged payloads, from their Relation and Type messages."""
+"""Builds the catalog of tagged payloads from their Relation and Type messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _RELATIONS_SCHEMA = (
 
 
 def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "raise") -> Catalog:
-    """All relation versions that the tagged payloads describe; only distinct descriptions travel to the driver.
+    """Returns all relation versions that the tagged payloads describe. Only distinct descriptions travel to the driver.
 
     Args:
-        wal: tagged payloads; Relation and Type rows must not have been filtered out.
-        on_error: `"quarantine"` leaves malformed descriptions out. What they describe is then not known, and the
-            changes of such a version are `rejects`.
+        wal: tagged payloads. Do not filter out Relation and Type rows.
+        on_error: `"raise"` fails on a malformed description. `"quarantine"` skips it: the version that it describes is
+            then unknown, and changes of that version are `rejects`.
 
     Raises:
         DecodeError: if a description is malformed.
         ValueError: if `wal` is not tagged.
     """
     expect_tagged(wal, ("seq", "kind", "in_stream", "payload"))
-    # Behind the tag, and behind the xid where the message came inside a stream block.
+    # The body begins after the tag byte. Inside a stream block it begins after the tag byte and the xid.
     body = F.when(F.col("in_stream"), F.substring("payload", 6, 1 << 30)).otherwise(
         F.substring("payload", 2, 1 << 30)
     )
@@ -63,7 +63,7 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
 
 
 def relations(wal: DataFrame) -> DataFrame:
-    """The relation versions as a DataFrame: oid, version, namespace, name, replica_identity, columns."""
+    """Returns the relation versions as a DataFrame: oid, version, namespace, name, replica_identity, columns."""
     rows = [
         (
             r.oid,

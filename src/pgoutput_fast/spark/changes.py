@@ -1,4 +1,4 @@
-"""Changes of one relation as a DataFrame."""
+"""Decodes the changes of one relation into a DataFrame."""
 
 from __future__ import annotations
 
@@ -32,34 +32,37 @@ def changes(
     outcomes: DataFrame | None = None,
     time: Time = "string",
 ) -> DataFrame:
-    """All changes of one relation: metadata columns, then its own, a row per tuple, in no order.
+    """Returns all changes of one relation, one row per tuple, in no order.
 
-    Sort by (`_commit_lsn`, `_seq`) where transactions are committed, by `_seq` otherwise: so they are to be applied.
+    Metadata columns come first, then the relation's columns.
 
-    The schema is settled here, and does not change with what is read later. The metadata of the first column,
-    `_change_type`, name the relation and, as `pg.catalog`, the fingerprint of the catalog; those of the others their
-    PostgreSQL types.
+    To apply the changes, sort the rows: by (`_commit_lsn`, `_seq`) if transactions are `"committed"`, else by `_seq`.
+
+    This call fixes the schema; data that is read later does not change it. The field metadata of the first column,
+    `_change_type`, name the relation and give the fingerprint of the catalog as `pg.catalog`. The field metadata of the
+    other columns give their PostgreSQL types.
 
     Args:
-        wal: tagged payloads (TAGGED_SCHEMA), whole or any part of them.
-        table: the relation's qualified name, quoted as SQL quotes it, or its oid.
-        options: how to decode; `Options()` if not given.
-        transactions: `"as_sent"` or `"committed"`: only rows of transactions whose commit `outcomes` have, without what
-            savepoints rolled back, with the commit's position and time. As the options say if not given.
-        schema_mode: `"latest"`: the versions that the catalog knows, unified by name with the newest leading; a
-            newer one fails the query. `"union"`: these and all that `wal` describes. `"pinned"`: `schema`, whatever
-            versions come, as long as they fit. If not given, pinned where there is a schema, else latest.
-        schema: the pinned schema, or a relation version that has it; as `Options(schemas=...)` say if not given.
-        catalog: the relation versions, and what a live server said of its types. Without versions in it, and for union
-            and pinned always, `wal` is read for its descriptions: a small Spark job.
-        outcomes: what became of transactions, for instance of more than `wal`, or cached; `outcomes(wal)` if not given.
-        time: what a time becomes: a string, or on Spark 4.1 and later a `"TIME"`.
+        wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
+        table: the relation's qualified name, quoted as in SQL, or its oid.
+        options: how to decode; default `Options()`.
+        transactions: `"as_sent"` gives all rows. `"committed"` gives only rows of transactions whose commit is in
+            `outcomes`, without rows that a rollback to a savepoint undid; the rows then have the commit's LSN and time.
+            Default: as in `options`.
+        schema_mode: `"latest"` unifies by name the versions that the catalog knows, and the newest version decides; a
+            newer version fails the query. `"union"` unifies these and all versions that `wal` describes. `"pinned"`
+            uses `schema` for every version that fits. Default: pinned if there is a schema, else latest.
+        schema: the pinned schema, or a relation version that has it. Default: as in `Options(schemas=...)`.
+        catalog: the relation versions, and what a live server said about its types. If it has no versions, and always
+            for union and pinned, a small Spark job reads the descriptions from `wal`.
+        outcomes: the outcomes of transactions, for instance of more than `wal`, or cached. Default: `outcomes(wal)`.
+        time: what a time of day becomes: a string, or `"TIME"` on Spark 4.1 and later.
 
     Raises:
-        KeyError: if the catalog knows no such relation; the message names what there is.
-        ValueError: if its versions differ so that no one schema can hold them, or do not fit the pinned one; if `wal`
-            is not tagged; and if `Options(columns=...)` names a column that no version has.
-        RuntimeError: if Spark's Python workers are not this Python.
+        KeyError: if the catalog knows no such relation; the message lists the relations that it knows.
+        ValueError: if no single schema can hold all versions, if a version does not fit the pinned schema, if `wal` is
+            not tagged, or if `Options(columns=...)` names a column that no version has.
+        RuntimeError: if Spark's Python workers run another Python than this one.
     """
     decoding, which = task_options(options, transactions)
     check_time(time)
@@ -81,7 +84,7 @@ def changes(
 
 
 def _described(settled: Settled, time: Time) -> StructType:
-    """The schema as Spark has it, with what PostgreSQL calls things."""
+    """Returns Spark's schema, with the PostgreSQL names as field metadata."""
     fields: list[StructField] = []
     for field, given in zip(spark_schema(settled.schema, time), settled.schema, strict=True):
         metadata = _texts(given.metadata)

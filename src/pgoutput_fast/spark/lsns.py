@@ -1,4 +1,4 @@
-"""Columns of LSNs, in the forms that `pgoutput_fast.parse_lsn` takes, as Spark's expressions."""
+"""Spark expressions that convert columns of LSNs. They accept the forms that `pgoutput_fast.parse_lsn` accepts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 __all__ = ["LSN_TYPES", "lsn_column"]
 
 LSN_TYPES = (IntegralType, DecimalType, StringType)
-# A long holds those below 2**63, which no server's log will reach.
+# A long holds LSNs below 2**63. No server's log reaches that position.
 _TEXT = r"\A([0-7][0-9A-Fa-f]{7}|[0-9A-Fa-f]{1,7})/[0-9A-Fa-f]{1,8}\z"
 _LAST = (1 << 63) - 1
 
 
 def lsn_column(column: Column, name: str, kind: DataType) -> Column:
-    """The positions as numbers (LONG), null where the column is. Any other value fails the query.
+    """Returns the LSNs as numbers (LONG); null stays null. Any value that is not an LSN fails the query.
 
     Args:
-        column: of one of LSN_TYPES.
-        name: what it is called in errors.
-        kind: its type.
+        column: a column of one of LSN_TYPES.
+        name: the column's name in errors.
+        kind: the column's type.
     """
     if isinstance(kind, StringType):
         halves = [F.lpad(F.split_part(column, F.lit("/"), F.lit(k)), 8, "0") for k in (1, 2)]

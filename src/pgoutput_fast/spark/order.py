@@ -1,4 +1,4 @@
-"""In which order rows lie, and where to cut them."""
+"""Finds out in which order rows lie, and where to cut them into ranges."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pyspark.sql.types import (
 
 __all__ = ["Pieces", "Surveyed", "bounds", "pieces_of", "quoted", "slice_column", "survey"]
 
-# Spark's row ids have the partition above the row's number in it.
+# A row id of Spark has the partition in its high bits and the row's number in its low bits.
 _ROW_BITS = 33
 _NUMBER = f"(row & {(1 << _ROW_BITS) - 1})"
 _PICKED = f"{_NUMBER} = 0 OR {_NUMBER} & (shiftleft(1L, greatest(int(log2({_NUMBER})) - 3, 0)) - 1) = 0"
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions want it."""
+    """Returns a column's name quoted for Spark's expressions."""
     return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What Spark reads in one go: a stretch of a file, or a partition.
+    """The parts in which Spark reads rows: byte ranges of files, or partitions.
 
     Attributes:
-        column: the number of the piece that a row lies in.
-        stable: whether pieces are the same whenever the rows are read, as far as the plan tells.
+        column: the number of the piece that contains the row.
+        stable: whether each read gives the same pieces, as far as the plan tells.
     """
 
     column: Column
@@ -46,12 +46,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What some rows tell of all.
+    """What a sample of the rows tells about all rows.
 
     Attributes:
-        looks_ordered: whether each piece may be in order, and none lie within another. No is for sure, unless there are
-            nulls.
-        samples: (value of the order's first column, how many rows it stands for), in order.
+        looks_ordered: whether each piece may be in order and no two pieces may overlap. False is certain, unless there
+            are nulls.
+        samples: (value of the first order column, number of rows that it stands for), in ascending order.
     """
 
     looks_ordered: bool
@@ -59,7 +59,7 @@ class Surveyed:
 
 
 def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
-    """Reads an order column, and nothing else; the JVM picks the rows, eight between each power of two and the next."""
+    """Samples one order column. The JVM picks the rows: eight between each power of two and the next."""
     row = F.monotonically_increasing_id()
     picked = df.select(row.alias("row"), F.col(quoted(order)).alias("value")).where(_PICKED)
     table = picked.select(pieces.column.alias("piece"), "row", "value").toArrow().sort_by("row")
@@ -77,7 +77,7 @@ def survey(df: DataFrame, order: str, pieces: Pieces) -> Surveyed:
 
 
 def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
-    """Values at which to cut into `count` ranges of about the same size, ascending."""
+    """Returns the values, ascending, that cut the rows into `count` ranges of about the same size."""
     total = sum(weight for _, weight in samples)
     found: list[Any] = []
     seen = 0
@@ -89,11 +89,11 @@ def bounds(samples: Sequence[tuple[Any, int]], count: int) -> list[Any]:
 
 
 def pieces_of(df: DataFrame) -> Pieces:
-    """The pieces of a DataFrame.
+    """Returns the pieces of a DataFrame.
 
-    Behind a shuffle they are not stable: partitions are joined as they turn out, and cut by new samples. Files are cut
-    into the same stretches, which partitions hold in any order; but which file is read is not known behind Python's
-    workers, for which rows are read ahead.
+    After a shuffle, pieces are not stable: Spark joins partitions by their actual size and cuts ranges by new samples.
+    Spark cuts files into the same byte ranges on each read, and places them into partitions in any order. After a
+    Python worker the file of a row is unknown, because Spark reads rows ahead for the worker.
     """
     plan = df._jdf.queryExecution().executedPlan().toString()
     partition = F.spark_partition_id().cast("long")
@@ -104,20 +104,20 @@ def pieces_of(df: DataFrame) -> Pieces:
     both = F.when(path == F.lit(""), partition).otherwise(F.xxhash64(path, F.input_file_block_start()))
     try:
         df.select(both)
-    except AnalysisException:  # of several files joined
+    except AnalysisException:  # a join of several files
         return Pieces(partition, stable)
     return Pieces(both, stable)
 
 
 def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
-    """The number of the range that a row lies in, from 0: how many bounds are not above its value of a column.
+    """Returns the number, from 0, of a row's range: how many bounds are less than or equal to the row's value.
 
-    The bounds stand in the expression, so that whatever runs later cuts at the same places.
+    The expression contains the bounds, so every later query cuts at the same places.
     """
     column, kind = F.col(quoted(name)), df.schema[name].dataType
 
     def between(low: int, high: int) -> Column:
-        """The range among those from `low` to `high`: a decision tree, for there may be many."""
+        """Returns the range among `low` to `high`, as a decision tree, because there may be many ranges."""
         if low == high:
             return F.lit(low)
         middle = (low + high) // 2
@@ -125,12 +125,15 @@ def slice_column(df: DataFrame, name: str, bounds: list[Any]) -> Column:
             between(middle + 1, high)
         )
 
-    # Nulls are sorted before everything else.
+    # Spark sorts nulls first.
     return F.when(column.isNull(), F.lit(0)).otherwise(between(0, len(bounds))).cast(IntegerType())
 
 
 def _literal(value: Any, kind: DataType) -> Column:
-    """A value as Arrow gives it. A time of day must not take the way over a clock that is put back."""
+    """Returns a literal of an Arrow value.
+
+    A timestamp must not pass through local time, which repeats an hour when clocks go back.
+    """
     if isinstance(kind, TimestampType):
         return F.timestamp_micros(F.lit(pa.scalar(value, pa.timestamp("us", "UTC")).value))
     if isinstance(kind, TimestampNTZType):

@@ -1,4 +1,4 @@
-"""What looking at an order runs on the executors. Imports no PySpark; instances are pickled by the driver."""
+"""Functions that check an order on the executors. This module imports no PySpark; the driver pickles the instances."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["ascending", "runs_of", "text_at"]
 
 
 def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """(number, its rows) for runs of the first column, an integer; the rows are to be taken before the next is asked
-    for."""
+    """Yields (number, its rows) for each run of equal numbers in the first column, an integer.
+
+    Read all rows of a run before you ask for the next run.
+    """
     parts = _parts(batches)
     ahead: list[pa.RecordBatch] = [part for part in [next(parts, None)] if part is not None]
 
@@ -27,7 +29,7 @@ def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[p
 
 
 def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches cut where the number changes."""
+    """Cuts batches where the number changes."""
     for batch in batches:
         at = 0
         for end in pc.run_end_encode(batch.column(0)).run_ends.to_pylist() if batch.num_rows else ():
@@ -36,13 +38,13 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def text_at(columns: list[pa.Array], row: int) -> str:
-    """A row's place in the order, as it is told."""
+    """Returns a row's place in the order as text."""
     values = [column[row].as_py() for column in columns]
     return str(values[0]) if len(values) == 1 else str(tuple(values))
 
 
 def ascending(columns: list[pa.Array]) -> bool:
-    """Whether each row is behind the one before it, for sure."""
+    """Whether each row is certainly after the row before it."""
     if any(column.null_count for column in columns):
         return False
     behind = pa.array([False] * (len(columns[0]) - 1), pa.bool_())

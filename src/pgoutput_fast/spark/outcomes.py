@@ -1,4 +1,4 @@
-"""What became of transactions, and the rows that their commits release."""
+"""The outcomes of transactions, and the rows that their commits release."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ _MOST_BROADCAST = 1 << 21
 
 
 def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
-    """A row per transaction or subtransaction whose fate the tagged payloads tell, as `Decoded.outcomes`.
+    """Returns a row per transaction or subtransaction whose outcome the tagged payloads contain, as `Decoded.outcomes`.
 
     Args:
-        wal: tagged payloads.
-        options: only `on_error` matters here.
+        wal: tagged payloads (TAGGED_SCHEMA).
+        options: how to decode; only `on_error` matters here.
+
+    Raises:
+        ValueError: if `wal` is not tagged.
+        RuntimeError: if Spark's Python workers run another Python than this one.
     """
     expect_tagged(wal)
     check_workers(wal)
@@ -45,16 +49,16 @@ def _fates(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> D
 
 
 def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: Options) -> DataFrame:
-    """Those tagged rows (changes, truncates, messages) that are committed or in no transaction.
+    """Returns the tagged rows (changes, truncates, messages) that are committed or belong to no transaction.
 
     Args:
-        rows: some of `wal`.
-        wal: where the fates are if `fates` is not given. Commits are counted there: a small Spark job.
-        fates: outcomes.
-        options: how to read them if they are not given.
+        rows: a part of `wal`.
+        wal: contains the outcomes if `fates` is not given. A small Spark job then counts its commits.
+        fates: the outcomes of transactions.
+        options: how to decode the outcomes if `fates` is not given.
 
     Returns:
-        TAGGED_SCHEMA, with the commit's position and time.
+        TAGGED_SCHEMA, with the commit's LSN and time.
     """
     if fates is None:
         count = wal.where(F.col("kind").isin(*COMMITS)).count()
@@ -63,7 +67,8 @@ def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: 
     else:
         count = fates.where("outcome = 'committed'").count()
         ended = aborted = fates
-    # A transaction commits once. But outcomes that were put together may have it twice, which must not double rows.
+    # A transaction commits once. But outcomes from several sources may contain its commit twice; this must not
+    # duplicate rows.
     commits = (
         ended.where("outcome = 'committed' and subxid is null")
         .groupBy(F.col("txn").alias("ended"))
@@ -83,7 +88,7 @@ def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: 
         .withColumn("commit_timestamp", F.col("ended_at"))
         .select(*TAGGED_SCHEMA.names)
     )
-    # The wire gives a message its top transaction's xid, whatever savepoint it was in: it stays.
+    # The server sends a message with the xid of its top transaction, even inside a savepoint. So the message stays.
     gone = (
         (F.col("txn") == F.col("of"))
         & (F.col("subxid") == F.col("part"))

@@ -1,4 +1,4 @@
-"""What is settled when a query over tagged payloads is planned: relation versions, schema, options."""
+"""Plans a query over tagged payloads: relation versions, schema, options."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ Transactions = Literal["as_sent", "committed"]
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:
-    """How executors decode, and which transactions they are given: which they decode as they were sent."""
+    """Returns the options for executors, and which transactions to give them.
+
+    Executors decode these as they were sent.
+    """
     options = options if options is not None else Options()
-    # So that what is wrong is said as Options says it.
+    # `replace` validates the value, so the error is the one of Options.
     options = options if transactions is None else replace(options, transactions=transactions)
     return replace(options, transactions="as_sent", spill_directory=None), options.transactions
 
@@ -31,7 +34,7 @@ def task_options(options: Options | None, transactions: Transactions | None) -> 
 def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
-    """The given catalog if it is to be the last word; else what the tagged payloads describe comes to it."""
+    """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe."""
     if catalog is not None and settles_alone(catalog, schema_mode):
         return catalog
     found = read_catalog(wal, on_error=options.on_error)
@@ -46,11 +49,11 @@ def plan(
     schema_mode: SchemaMode | None,
     schema: pa.Schema | Relation | None,
 ) -> Settled:
-    """Settles what `table` is.
+    """Determines what the rows of `table` are decoded into.
 
     Raises:
         KeyError: if there is no such relation.
-        ValueError: if its versions do not fit into one schema, or arguments contradict each other.
+        ValueError: if its versions do not fit into one schema, or if arguments contradict each other.
     """
     if schema is None:
         schema = options.pinned(table)

@@ -1,4 +1,4 @@
-"""Logical messages, and what could not be decoded, as DataFrames."""
+"""Returns logical messages and rejects as DataFrames."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ def messages(
     transactions: Transactions | None = None,
     outcomes: DataFrame | None = None,
 ) -> DataFrame:
-    """A row per logical decoding message, as `Decoded.messages`.
+    """Returns a row per logical decoding message, as `Decoded.messages`.
 
     Args:
-        wal: tagged payloads.
-        options: `on_error` and `transactions` matter here.
-        transactions, outcomes: as for `changes`. A message that is not transactional is given in any case.
+        wal: tagged payloads (TAGGED_SCHEMA).
+        options: how to decode; `on_error` and `transactions` matter here.
+        transactions, outcomes: as for `changes`. Messages that are not transactional are always included.
+
+    Raises:
+        ValueError: if `wal` is not tagged.
+        RuntimeError: if Spark's Python workers run another Python than this one.
     """
     expect_tagged(wal)
     check_workers(wal)
@@ -57,17 +61,17 @@ def rejects(
     catalog: Catalog | None = None,
     outcomes: DataFrame | None = None,
 ) -> DataFrame:
-    """What cannot be decoded, or has no Arrow form, as `Decoded.rejects`: what `changes` leaves out or makes null.
+    """Returns, as `Decoded.rejects`, what cannot be decoded or has no Arrow form: what `changes` skips or makes null.
 
-    Everything is decoded for it. A message that `changes` raises for, and with `on_error="quarantine"` leaves out, is a
-    row here.
+    This function decodes everything. Where `changes` raises for a message, or skips it with `on_error="quarantine"`,
+    the result has a row for the message.
 
     Args:
-        wal: tagged payloads.
-        table: one relation, as for `changes`; everything if not given.
-        options: as for `changes`; `on_error` and `unrepresentable` do not matter.
+        wal: tagged payloads (TAGGED_SCHEMA).
+        table: one relation, as for `changes`; default: all relations.
+        options: as for `changes`; `on_error` and `unrepresentable` have no effect.
         transactions, outcomes: as for `changes`.
-        schema_mode, catalog: as for `changes`: latest holds to a catalog that is given.
+        schema_mode, catalog: as for `changes`. Mode latest uses only the given catalog.
     """
     expect_tagged(wal)
     check_workers(wal)

@@ -1,4 +1,4 @@
-"""What the functions on single payloads do on the executors: Arrow arrays in and out. Imports no PySpark."""
+"""The functions on single payloads, as they run on the executors: Arrow arrays in and out. Imports no PySpark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DETAILS = (
     ("unrepresentable", pa.list_(pa.string())),
 )
 
-# No column can be called so: names have at most 63 bytes.
+# No column can have this name: PostgreSQL's names have at most 63 bytes.
 PREFIX = "_" * 64
 
 
@@ -39,10 +39,10 @@ def _binary(payload: pa.Array) -> pa.Array:
 
 
 def _headers(payload: pa.Array, in_stream: pa.Array | None, malformed: str) -> dict[str, pa.Array]:
-    """Headers of an array of payloads, and `present`: whether there is one that could be read.
+    """Returns the headers of an array of payloads, and `present`: whether the row has a payload with a readable header.
 
     Raises:
-        DecodeError: for the first that could not, unless these are to be null.
+        DecodeError: for the first unreadable header, unless `malformed` says that these become null.
     """
     told = None if in_stream is None else in_stream.cast(pa.int8()).fill_null(-1)
     found = headers(payload, told)
@@ -59,13 +59,13 @@ def _headers(payload: pa.Array, in_stream: pa.Array | None, malformed: str) -> d
 
 @dataclass(frozen=True)
 class MessageKind:
-    """Payloads -> names of their kinds. Only the tag byte is looked at."""
+    """Payloads -> names of their kinds. Reads only the tag byte."""
 
     malformed: str
 
     def __call__(self, payload: pa.Array, in_stream: pa.Array | None = None) -> pa.Array:
         payload = _binary(payload)
-        # The layout is no matter here.
+        # The layout does not matter here.
         known = pa.array(np.zeros(len(payload), np.int8))
         found = headers(payload, known)
         names = pc.if_else(payload.is_valid(), _NAME_OF_TAG.take(found["kind"]), None)
@@ -86,7 +86,7 @@ class RelationOid:
 
 @dataclass(frozen=True)
 class Xid:
-    """Payloads -> the xid that they bear."""
+    """Payloads -> the xid in each message."""
 
     malformed: str
 
@@ -100,14 +100,14 @@ def _field(found: dict[str, pa.Array], name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class DecodeRow:
-    """Payloads -> struct(change_type, before, after), null where they are no change of the relation.
+    """Payloads -> struct(change_type, before, after); null if the payload is no change of the relation.
 
     Attributes:
-        catalog: versions of the relation, each with another number of columns, the one that is asked for last; and the
-            types that are known; as JSON.
+        catalog: JSON of the relation's versions, no two with the same number of columns, the requested version last;
+            and of the known types.
         options: how to decode.
-        own: the columns as that version has them.
-        images: the columns as Spark takes them.
+        own: the schema of the requested version's columns.
+        images: the same columns in Spark's types.
         details: whether the struct also says what nulls stand for.
         malformed: `raise` or `null`.
     """
@@ -137,7 +137,7 @@ class DecodeRow:
         count = len(payload)
         before, after = _places(seqs, is_before, count), _places(seqs, ~is_before, count)
         batches = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_batches()
-        # Without rows there is no batch.
+        # A table without rows has no batch.
         whole = batches[0].to_struct_array() if batches else pa.array([], pa.struct(list(self.images)))
         there = before.is_valid().to_numpy(zero_copy_only=False) | after.is_valid().to_numpy(
             zero_copy_only=False
@@ -147,7 +147,7 @@ class DecodeRow:
         if self.details:
             key = PREFIX + "key_only"
             children["key_only"] = _taken(decoded.column(key), before)
-            # A value that was not sent, or has no form, can be in either image; `u` is in the new one alone.
+            # Both images can have values without an Arrow form; only the new image has unchanged TOASTed values (`u`).
             children["unchanged"] = _taken(decoded.column(PREFIX + "unchanged"), after)
             named = decoded.column(PREFIX + "unrepresentable")
             children["unrepresentable"] = pc.coalesce(_taken(named, after), _taken(named, before))
@@ -163,7 +163,10 @@ class DecodeRow:
         versions: np.ndarray,
         catalog: Catalog,
     ) -> pa.Table:
-        """The changes `rows`, whose ordinals are their places in the array; `versions` are places in the catalog."""
+        """Decodes the changes at `rows`, with their place in the array as their ordinal.
+
+        `versions` are places in the catalog.
+        """
         relation = catalog.relations[-1]
         ids = np.array([each.version for each in catalog.relations], np.int64)
         at = pa.array(rows)
@@ -182,7 +185,7 @@ class DecodeRow:
         try:
             decoded = decode_tagged(batch, catalog, self.options)
         except DecodeError as problem:
-            # What counts as its ordinal here is its place; and the layers in between are nobody's business.
+            # The ordinal in this error is the place in the array. `from None` hides the layers in between.
             raise DecodeError(
                 f"{problem.reason} (row {problem.seq} of its Arrow batch)",
                 byte_offset=problem.byte_offset,
@@ -196,9 +199,10 @@ class DecodeRow:
 
 
 def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalog: Catalog) -> np.ndarray:
-    """For each of the changes, the place in the catalog of the version that has as many columns; -1 if none has.
+    """Returns, for each change, the place in the catalog of the version with the same number of columns, or -1.
 
-    A change that ends before it says how many it has is one of the last version: that it is malformed is found there.
+    A change that ends before its number of columns counts as one of the last version. The decoder then finds it
+    malformed.
     """
     counts = np.full(1 << 16, -1)
     for place, relation in enumerate(catalog.relations):
@@ -207,7 +211,7 @@ def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalo
     _, offsets, data = payload.buffers()
     ends = np.frombuffer(offsets, kind)[payload.offset : payload.offset + len(payload) + 1].astype(np.int64)
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    # Behind the tag, the xid of a stream, the oid and the tuple's tag.
+    # The number of columns comes after the tag byte, the xid (in a stream block), the oid and the tuple's tag.
     at = ends[rows] + np.where(in_stream[rows] > 0, 10, 6)
     whole = at + 2 <= ends[rows + 1]
     found = np.full(len(rows), len(catalog.relations) - 1)
@@ -217,7 +221,7 @@ def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalo
 
 
 def _places(seqs: np.ndarray, chosen: np.ndarray, count: int) -> pa.Array:
-    """For each payload, where among the decoded rows its image is; null if it has none."""
+    """Returns, for each payload, the index of its image among the decoded rows; null if it has none."""
     places = np.full(count, -1, np.int64)
     places[seqs[chosen]] = np.flatnonzero(chosen)
     return pa.array(places, mask=places < 0)

@@ -1,4 +1,4 @@
-"""What is settled of a relation when a query is planned: versions, schema, catalog. Needs no Spark session."""
+"""Plans how one relation is decoded: versions, schema, catalog. Needs no Spark session."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SchemaMode = Literal["latest", "union", "pinned"]
 
 @dataclass(frozen=True)
 class Settled:
-    """What one relation's rows are decoded into.
+    """The plan for one relation: what its rows are decoded into.
 
     Attributes:
-        table: what it is called.
-        versions: its versions, in the order in which they were described.
-        catalog: these, and the types.
-        fingerprint: of the whole catalog with which the query was planned.
+        table: the relation's qualified name.
+        versions: its versions, in the order of their descriptions.
+        catalog: these versions and the known types.
+        fingerprint: of the whole catalog that planned the query.
         schema: of the decoded rows.
-        oids: of the relations that bore the name. A version of them that nobody knew comes along, and fails.
-        others: versions of these oids that had another name.
+        oids: of the relations that had the name. An unknown version with one of these oids is also read, and fails.
+        others: versions with these oids that had another name.
     """
 
     table: str
@@ -42,7 +42,7 @@ class Settled:
 
 
 def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
-    """The mode that is meant: pinned where there is a schema, else latest.
+    """Returns the schema mode. The default is pinned if there is a schema, else latest.
 
     Raises:
         ValueError: if mode and schema contradict each other.
@@ -59,12 +59,12 @@ def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
 
 
 def settles_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
-    """Whether a catalog that is given is the last word; else what the payloads describe comes to it."""
+    """Whether the given catalog alone is sufficient. Otherwise the descriptions in the payloads are added to it."""
     return catalog is not None and len(catalog) > 0 and schema_mode == "latest"
 
 
 def decoded_schema(relation: Relation, catalog: Catalog, options: Options) -> pa.Schema:
-    """What a relation version is decoded into."""
+    """Returns the schema that a relation version is decoded into, with metadata columns."""
     types = [column_type_of(column, options, catalog.types) for column in relation.columns]
     return relation_schema(relation, types, options)
 
@@ -72,11 +72,11 @@ def decoded_schema(relation: Relation, catalog: Catalog, options: Options) -> pa
 def settle(
     known: Catalog, table: str | int, options: Options, schema: pa.Schema | Relation | None
 ) -> Settled:
-    """Settles what `table` is; with a schema it is pinned to that.
+    """Determines what the rows of `table` are decoded into. If `schema` is given, the result is pinned to it.
 
     Raises:
         KeyError: if there is no such relation.
-        ValueError: if its versions do not fit into one schema, or the options name a column that none of them has.
+        ValueError: if its versions do not fit into one schema, or if the options name a column that no version has.
     """
     versions = known.named(table)
     options.check_columns(versions[-1], versions, set())

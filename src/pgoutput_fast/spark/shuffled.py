@@ -1,4 +1,4 @@
-"""A shuffle that more than one query reads."""
+"""Lets several queries read one shuffle."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _log = logging.getLogger(__name__)
 
 
 def shuffled_once(frame: DataFrame) -> DataFrame:
-    """The same rows, for queries that begin with what the frame's shuffle wrote: Spark itself plans one for each query.
+    """Returns the same rows. Queries on the result share one shuffle; without this, Spark plans one shuffle per query.
 
-    What was written stays on the executors' disks for as long as a DataFrame made of it is in use; what is lost with an
-    executor is made again. Spark has no public call for that. Where its inner one is missing, each query shuffles.
+    The shuffled data stay on the executors' disks while a DataFrame that was made from them is in use. If an executor
+    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, each query
+    shuffles.
 
     Args:
-        frame: that ends with a shuffle.
+        frame: a DataFrame that ends with a shuffle.
     """
-    # The types of a session and a frame are those of Spark Connect, too, which has no JVM to ask.
+    # The type annotations of session and frame also cover Spark Connect, which has no JVM.
     session, java = _java(frame.sparkSession, "_jsparkSession"), _java(frame, "_jdf")
     try:
         with _settings_for_tasks(frame.sparkSession):
             rows = session.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
     except (AttributeError, Py4JError) as problem:
-        if hasattr(problem, "java_exception"):  # the query's own
+        if hasattr(problem, "java_exception"):  # an error of the query itself
             raise
         _log.warning("this Spark cannot share a shuffle: the input is read and shuffled twice")
         return frame
@@ -39,12 +40,13 @@ def shuffled_once(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
-    """The session's settings as what tasks are told, as Spark does it around its own queries.
+    """Gives the session's settings to tasks, as Spark does for its own queries.
 
-    An adaptive plan shuffles as soon as it is asked for its rows, and this is no query that Spark knows of. Without
-    them, its tasks would have the default time zone, parsers and whatever else expressions look up.
+    An adaptive plan shuffles when its rows are requested. Spark does not see this as a query. Without these settings
+    its tasks would use the default time zone, the default parsers and defaults for everything else that expressions
+    look up.
     """
-    context: Any = session.sparkContext  # whose types do not say that None takes a property back
+    context: Any = session.sparkContext  # its annotations do not say that None removes a property
     settings = {key: value for key, value in session.conf.getAll.items() if key.startswith("spark")}
     before = {key: context.getLocalProperty(key) for key in settings}
     try:

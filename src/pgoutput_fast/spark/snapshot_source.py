@@ -1,9 +1,15 @@
-"""`spark.read.format("pgoutput").option("mode", "snapshot")`: a table as it is at one moment, read on the executors.
+"""`spark.read.format("pgoutput").option("mode", "snapshot")`: executors read a table as it is in one snapshot.
 
-Options: `dsn`, `table`; `publication` (names with commas, for the columns and rows that they publish); `slot` (created
-if it does not exist: what changes after the snapshot is what it sends), `snapshot_seconds` (so long it is held, 3600);
-or `snapshot` and `consistent_lsn` of one that somebody else holds (`Snapshot.spark_options()`); `columns`, `time`,
-`partition_bytes`; and `unrepresentable`, `numeric`, `uuid`, `metadata_prefix` as in `Options`.
+Options:
+
+- `dsn`, `table`.
+- `publication`: names separated by commas; the read has the columns and rows that they publish.
+- `slot`: created if it does not exist. The slot then sends the changes after the snapshot.
+- `snapshot_seconds`: how long the snapshot is held; default 3600.
+- `snapshot` and `consistent_lsn` instead of these two: a snapshot that another session holds (see
+  `Snapshot.spark_options()`).
+- `columns`, `time`, `partition_bytes`.
+- `unrepresentable`, `numeric`, `uuid`, `metadata_prefix`: as in `Options`.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["SnapshotPlan", "SnapshotSourceReader", "make_snapshot_reader", "plan_snapshot"]
 
-# No on_error: there is nowhere to keep rejects.
+# There is no on_error: this format has no place for rejects.
 _DECODING = ("unrepresentable", "numeric", "uuid", "metadata_prefix")
 _OPTIONS = (
     "mode", "dsn", "table", "publication", "slot", "snapshot", "consistent_lsn", "snapshot_seconds", "columns", "time",
@@ -50,9 +56,9 @@ _WAITING = 4
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """What is settled when a query is planned."""
+    """The plan of a query on a snapshot."""
 
-    dsn: str = field(repr=False)  # with a password, perhaps
+    dsn: str = field(repr=False)  # may contain a password
     snapshot: str
     table: SnapshotTable
     catalog: Catalog
@@ -66,18 +72,18 @@ class SnapshotPlan:
 
 @dataclass
 class RangeOfTable(InputPartition):
-    """Pages of the table."""
+    """A range of the table's pages."""
 
     range: ReadRange
 
 
 def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
-    """Exports a snapshot, unless one is given, and settles schema and ranges from what it shows.
+    """Exports a snapshot, unless the options name one, and plans schema and ranges from what it shows.
 
     Raises:
         KeyError: if there is no such table or column.
         ValueError: for options that are missing, unknown or wrong.
-        SnapshotError: if the snapshot is gone, or the slot exists whose snapshot is wanted.
+        SnapshotError: if the snapshot is gone, or if a snapshot of a new slot is requested and the slot exists.
         psycopg2.Error: if the server refuses.
     """
     given = {key.lower(): value for key, value in options.items()}
@@ -106,9 +112,9 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The options, parsed."""
+    """The parsed options."""
 
-    dsn: str = field(repr=False)  # with a password, perhaps
+    dsn: str = field(repr=False)  # may contain a password
     table: str
     named: tuple[str, str]
     publications: tuple[str, ...]
@@ -166,7 +172,7 @@ def _planned(asked: _Asked, snapshot: str, consistent_lsn: int, hint: str) -> Sn
         metadata = [field.name for field in metadata_fields(asked.options.metadata_prefix)]
         there = [*metadata, *(column.name for column in table.relation.columns)]
         raise KeyError(f"option columns must name columns, each once; there is {', '.join(there)}")
-    # Without field metadata, which are not part of what Spark compares.
+    # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, asked.time)
     return SnapshotPlan(
@@ -208,7 +214,7 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _lsn(text: str) -> int:
-    """Of a number in digits, as options of Spark are text; or of an LSN's own."""
+    """Parses an LSN, or a number in digits. Spark passes all options as text."""
     try:
         return parse_lsn(int(text) if text.isdecimal() else text)
     except ValueError as problem:
@@ -227,11 +233,11 @@ def _unquoted(name: str) -> str:
 
 
 class SnapshotSourceReader(DataSourceReader):
-    """Reads what was planned, a range of pages at a time.
+    """Reads the planned table, one range of pages at a time.
 
     Args:
-        plan: what was planned.
-        schema: as Spark wants it.
+        plan: the plan.
+        schema: the schema that Spark expects.
     """
 
     def __init__(self, plan: SnapshotPlan, schema: StructType) -> None:
@@ -239,11 +245,11 @@ class SnapshotSourceReader(DataSourceReader):
         self._target = arrow_schema(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition per range."""
+        """Returns one partition per range."""
         return [RangeOfTable(each) for each in self._plan.ranges] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of a range, as they come; a few of them are in memory."""
+        """Yields the record batches of a range as they arrive. Only a few of them are in memory."""
         if not isinstance(partition, RangeOfTable):
             return
         plan = self._plan
@@ -256,7 +262,7 @@ class SnapshotSourceReader(DataSourceReader):
                 reader.read(plan.table, each, lambda batch: put(plan.table.name, batch))
 
             lost: dict[str, TableLostError] = {}
-            # It has the server give up when nobody wants more, also where no row comes that would find that out.
+            # `stop` cancels the query on the server when nobody wants more rows. This works even while no row arrives.
             run_readers(connect, [partition.range], 1, work, lost, stop)
             for problem in lost.values():
                 raise problem
@@ -270,10 +276,10 @@ class SnapshotSourceReader(DataSourceReader):
 
 
 def make_snapshot_reader(plan: SnapshotPlan | None, schema: StructType) -> SnapshotSourceReader:
-    """The reader of a plan.
+    """Returns the reader of a plan.
 
     Raises:
-        ValueError: if nothing was planned, because the user gave a schema.
+        ValueError: if there is no plan, because the user gave a schema.
     """
     if plan is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The batch side of `format("pgoutput")`: executors read segments and decode in place. Options: `source_plan`."""
+"""Batch reads of `format("pgoutput")`: executors read and decode segments. `source_plan` lists the options."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pgoutput_fast.spark.source_read import RowsReader, SegmentRows, fates_of, r
 
 __all__ = ["SegmentReader", "make_reader"]
 
-# The part of Spark that hands filters over.
+# The module of Spark that passes filters to a reader.
 _PUSHES = "pyspark.sql.worker.data_source_pushdown_filters"
-# Tagged columns on which changes can be told apart before they are decoded.
+# Tagged columns that can filter changes before decoding.
 _PUSHED = ("seq", "lsn", "txn", "xid")
 
 
 class SegmentReader(RowsReader, DataSourceReader):
-    """Reads what was planned.
+    """Reads the segments of a plan.
 
     Args:
-        plan: what was planned.
-        schema: as Spark wants it.
+        plan: the plan.
+        schema: the schema that Spark expects.
     """
 
     def __init__(self, plan: SourcePlan, schema: StructType) -> None:
@@ -35,7 +35,7 @@ class SegmentReader(RowsReader, DataSourceReader):
         self.bounds: dict[str, tuple[int, int]] = {}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition per range of row groups that can hold rows of the tables."""
+        """Returns one partition per range of row groups that may contain rows of the tables."""
         plan = self._plan
         outcomes = segment_outcomes(plan.paths) if plan.committed else None
         found: list[InputPartition] = []
@@ -49,13 +49,16 @@ class SegmentReader(RowsReader, DataSourceReader):
         return found or [SegmentRows("", ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of a partition; one row group is in memory at a time."""
+        """Yields the record batches of a partition. One row group is in memory at a time."""
         assert isinstance(partition, SegmentRows)
         return self.rows_of(partition)
 
 
 class PushingReader(SegmentReader):
-    """The same, where Spark says which rows it wants. Spark looks at all rows again: here they are only left out."""
+    """A SegmentReader to which Spark passes filters.
+
+    It only skips rows: Spark applies the filters again to all rows.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
         names = {self._plan.prefix + name: name for name in _PUSHED}
@@ -69,7 +72,7 @@ class PushingReader(SegmentReader):
 
 
 def _range(condition: Any) -> tuple[int, int] | None:
-    """The numbers that a filter allows, at most; None for one that says nothing of a range."""
+    """Returns the widest range (first, last) that a filter allows, or None if the filter does not limit a range."""
     lowest, highest = -(1 << 63), (1 << 63) - 1
     value = getattr(condition, "value", None)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -85,9 +88,10 @@ def _range(condition: Any) -> tuple[int, int] | None:
 
 
 def make_reader(plan: SourcePlan, schema: StructType) -> SegmentReader:
-    """The reader for what Spark is doing.
+    """Returns the reader for the current phase of Spark.
 
-    A reader with pushFilters makes Spark fail while pushing is off. Where it is called by what pushes, it is on.
+    Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if Spark's pushdown module is the
+    caller.
     """
     return (PushingReader if _is_pushing() else SegmentReader)(plan, schema)
 

@@ -1,8 +1,8 @@
-"""What `format("pgoutput")` settles when a query is planned: its options, the segments' catalog, tables and schema.
+"""Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
-Options: `path` (what `load` is given), `table` (one, or several with commas), `columns`, `transactions`, `schema_mode`,
-`catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`, `uuid`, `extra_columns`,
-`metadata_prefix` as in `pgoutput_fast.Options`.
+Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `transactions`,
+`schema_mode`, `catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`, `uuid`,
+`extra_columns`, `metadata_prefix` as in `pgoutput_fast.Options`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OPTIONS = (
     "path", "paths", "table", "columns", "transactions", "schema_mode", "catalog", "time", "partition_bytes",
     *_DECODING,
 )  # fmt: skip
-# Which only a stream has; what they mean is said in `stream_plan`.
+# Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
     "starting",
     "max_segments",
@@ -50,17 +50,17 @@ _LISTED = re.compile(r'\s*((?:"(?:[^"]|"")*"|[^",])+?)\s*(?:,|$)')
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One relation: which tagged rows are its changes, and what decodes them."""
+    """The plan of one relation: which tagged rows are its changes, and the task that decodes them."""
 
     name: str
     oids: tuple[int, ...]
-    others: tuple[int, ...]  # versions of these oids that had another name
+    others: tuple[int, ...]  # versions with these oids that had another name
     decode: DecodeChanges
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What is settled when a query is planned."""
+    """The plan of a query on segments."""
 
     paths: tuple[str, ...]
     tables: tuple[TablePlan, ...]
@@ -72,24 +72,24 @@ class SourcePlan:
 
     @property
     def oids(self) -> list[int]:
-        """Of all its tables' relations."""
+        """The oids of all its relations, ascending."""
         return sorted({oid for table in self.tables for oid in table.oids})
 
 
 def plan_source(
     options: Mapping[str, str], schema: StructType | None = None, known: Catalog | None = None
 ) -> SourcePlan:
-    """Settles paths, tables and schema from the footers of the segments.
+    """Plans paths, tables and schema from the footers of the segments.
 
     Args:
-        options: what the user said.
-        schema: to pin, with the metadata columns that are wanted; if given, by `DataFrameReader.schema`.
-        known: the catalog, if it is not to be looked for.
+        options: the user's options.
+        schema: the schema to pin, with the wanted metadata columns, if the user called `DataFrameReader.schema`.
+        known: the catalog. If not given, it is read from the segments or the server.
 
     Raises:
-        KeyError: if there is no such relation or column; the message names what there is.
-        ValueError: for options that are missing, unknown or wrong, segments that do not go together, and versions of a
-            relation that no one schema can hold, or that do not fit the pinned one.
+        KeyError: if there is no such relation or column; the message lists those that exist.
+        ValueError: for options that are missing, unknown or wrong; for segments that do not belong together; and if the
+            versions of a relation fit into no single schema, or not into the pinned one.
     """
     given = {key.lower(): value for key, value in options.items()}
     unknown = sorted(key for key in given if key not in _KNOWN and not key.startswith("__"))
@@ -127,7 +127,7 @@ def plan_source(
         tables,
         planner.several,
         planner.options.metadata_prefix,
-        # So that what is wrong is said as Options says it.
+        # Options validates the value, so the error is the one of Options.
         Options(transactions=transactions).transactions == "committed",
         _size(given.get("partition_bytes", str(SPARK_PARTITION_BYTES))),
         whole,
@@ -135,7 +135,7 @@ def plan_source(
 
 
 def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
-    """What can be known without being told."""
+    """Returns the catalog of the segments, or of segments and server if `dsn` is given."""
     if "dsn" not in given:
         return segment_catalog(paths)
     from pgoutput_fast.spark.stream_capture import known_with_server
@@ -144,7 +144,7 @@ def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str])
 
 
 def _asked(names: Sequence[str]) -> list[str | int]:
-    """Names, or oids."""
+    """Converts digits to oids; other texts are names."""
     return [int(name) if name.isdecimal() else name for name in names]
 
 
@@ -159,7 +159,7 @@ def _catalog(found: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
 
 
 class _Planner:
-    """Plans the tables of a query, with what their rows are to become."""
+    """Plans the tables of a query and what their rows are decoded into."""
 
     def __init__(self, known: Catalog, options: Options, time: Time, names: Sequence[str]) -> None:
         self._known = known
@@ -175,7 +175,7 @@ class _Planner:
         self._relation = f"{options.metadata_prefix}relation"
 
     def chosen(self, columns: Sequence[str] | None) -> tuple[tuple[TablePlan, ...], StructType]:
-        """All tables with these columns of the result, or with all."""
+        """Plans all tables with these columns of the result, or with all columns."""
         general = {*self._metadata, self._relation} if self.several else self._metadata
         own = [name for name in columns or () if name not in general]
         if columns is not None and len(set(columns)) < max(len(columns), 1):
@@ -191,7 +191,7 @@ class _Planner:
         schema = (
             self._together(settled) if self.several else spark_arrow_schema(settled[0].schema, self._time)
         )
-        # Without field metadata, which are not part of what Spark compares.
+        # Without field metadata: Spark does not compare them.
         bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, columns or schema.names)])
         fields = spark_schema(bare, self._time)
         return self._planned(settled), StructType([StructField(f.name, f.dataType) for f in fields])
@@ -204,10 +204,10 @@ class _Planner:
             raise KeyError(f"no column {', '.join(map(repr, missing))} here; there is {', '.join(known)}")
 
     def pinned(self, schema: StructType) -> tuple[TablePlan, ...]:
-        """All tables, each with the columns that the schema has of it.
+        """Plans all tables, each with the columns that the schema has for it.
 
         Raises:
-            ValueError: if they cannot have them.
+            ValueError: if the tables cannot have these columns.
         """
         images: dict[str, StructType] = {name: StructType([]) for name in self._names}
         own = [field for field in schema if field.name not in self._metadata]
@@ -236,14 +236,14 @@ class _Planner:
     def _pinned(self, at: int, image: StructType) -> Settled:
         wanted = None
         if self.options.extra_columns == "drop":
-            # A pinned column that no version has is null.
+            # A pinned column that no version has becomes null.
             there = {column.name for each in self._versions[at] for column in each.columns}
             wanted = [name for name in image.names if name in there]
         decoded = [decoded_schema(each, self._known, self.options) for each in self._versions[at]]
         fields = []
         for field in image:
             kind = _arrow_type(field)
-            # What is decoded, if Spark is to get what is made of it anyhow.
+            # Keep the decoded type if it converts to the type that Spark expects.
             for schema in decoded:
                 if (
                     field.name in schema.names
@@ -261,7 +261,7 @@ class _Planner:
         return settle(self._known, self._asked[at], self.options, schema)
 
     def _together(self, settled: Sequence[Settled]) -> pa.Schema:
-        """Metadata, the relation's name, and a struct per table."""
+        """Returns the schema of several tables: metadata, the relation's name, and a struct per table."""
         fields = [*spark_arrow_schema(pa.schema(metadata_fields(self.options.metadata_prefix)))]
         fields.append(pa.field(self._relation, pa.string()))
         for table in settled:
@@ -305,7 +305,7 @@ def _size(text: str) -> int:
 
 
 def listed(option: str, text: str) -> list[str]:
-    """What stands between commas that are not inside of quotes."""
+    """Splits a text at commas outside double quotes. `option` names the option in errors."""
     found, at = [], 0
     while at < len(text.rstrip()):
         match = _LISTED.match(text, at)
@@ -317,7 +317,7 @@ def listed(option: str, text: str) -> list[str]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark compares batches with."""
+    """Returns the Arrow schema with which Spark compares batches."""
     convert: Any = to_arrow_schema
     try:
         return convert(schema, timezone="UTC")

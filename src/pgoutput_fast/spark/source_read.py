@@ -1,4 +1,4 @@
-"""What tasks of `format("pgoutput")` do, be it a batch or a stream: row groups of a segment -> record batches."""
+"""The tasks of `format("pgoutput")`, batch and stream: row groups of a segment -> record batches."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
 
 __all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "chosen_rows", "fates_of", "may_have", "ranges"]
 
-# Tagged columns -> the smallest and largest value that is wanted.
+# Tagged columns -> the smallest and the largest wanted value.
 Bounds = Mapping[str, tuple[int, int]]
 
 
 @dataclass
 class SegmentRows(InputPartition):
-    """Row groups of one segment.
+    """A partition: row groups of one segment.
 
     Attributes:
-        path: the segment.
-        row_groups: which.
-        outcomes: what became of their transactions, if only committed ones are wanted.
-        bounds: which of their rows, if not all.
+        path: path of the segment.
+        row_groups: numbers of the row groups.
+        outcomes: outcomes of their transactions, if only committed rows are wanted, else None.
+        bounds: wanted values of tagged columns; empty for all rows.
     """
 
     path: str
@@ -43,7 +43,7 @@ class SegmentRows(InputPartition):
     bounds: Bounds = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A segment of small transactions has many: they go with each task, and resemble one another.
+        # A segment of small transactions has many outcomes. They go to each task, and they compress well.
         return {**self.__dict__, "outcomes": None if self.outcomes is None else _packed(self.outcomes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -53,11 +53,11 @@ class SegmentRows(InputPartition):
 
 @dataclass
 class ManyRows(InputPartition):
-    """Row groups of several segments, which are small.
+    """A partition: row groups of several small segments.
 
     Attributes:
-        pieces: these.
-        tables: what they are decoded by, if not as it was planned.
+        pieces: the row groups of each segment.
+        tables: the tables that decode them, if they differ from the plan's, else None.
     """
 
     pieces: tuple[SegmentRows, ...]
@@ -65,11 +65,11 @@ class ManyRows(InputPartition):
 
 
 class RowsReader:
-    """Reads what was planned.
+    """Reads the rows of a plan.
 
     Args:
-        plan: what was planned.
-        schema: as Spark wants it.
+        plan: the plan.
+        schema: the schema that Spark expects.
     """
 
     def __init__(self, plan: SourcePlan, schema: StructType) -> None:
@@ -79,7 +79,10 @@ class RowsReader:
     def rows_of(
         self, partition: SegmentRows, tables: tuple[TablePlan, ...] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of a partition; one row group is in memory at a time. `tables` if not as it was planned."""
+        """Yields the record batches of a partition. One row group is in memory at a time.
+
+        `tables` replaces the plan's tables.
+        """
         if not partition.row_groups:
             return
         with pq.ParquetFile(open_file(partition.path)) as file:
@@ -91,7 +94,7 @@ class RowsReader:
                         yield from map(self._finished(table), table.decode(iter([batch])))
 
     def _finished(self, table: TablePlan) -> Any:
-        """What makes a table's decoded rows those of the source."""
+        """Returns the function that converts a table's decoded rows to rows of the source."""
         count = len(metadata_fields(self._plan.prefix))
 
         def finished(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -151,20 +154,20 @@ def _of(table: TablePlan, rows: pa.Table) -> pa.Table:
 
 
 def _where(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
-    """Mostly all rows are wanted, for row groups are cut at relations: then nothing is copied."""
+    """Filters rows. Row groups are cut at relations, so usually all rows are wanted, and nothing is copied."""
     return rows if bool(kept.all()) else rows.filter(pa.array(kept))
 
 
 def ranges(
     segment: Segment, oids: Sequence[int], most_bytes: int, txns: Sequence[int] | None = None
 ) -> list[tuple[int, ...]]:
-    """The row groups that can have rows of these relations, cut where they become more than so many bytes.
+    """Returns the row groups that may contain rows of these relations, in groups of limited size.
 
     Args:
-        segment: of which segment.
-        oids: of which relations.
-        most_bytes: in the file.
-        txns: only what can have rows of these transactions, in ascending order.
+        segment: the segment.
+        oids: oids of the relations.
+        most_bytes: size limit of a group, in bytes of the file.
+        txns: transactions, ascending; only row groups that may contain their rows are taken. Default: all.
     """
     found: list[list[int]] = []
     size = 0
@@ -181,7 +184,7 @@ def ranges(
 
 
 def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
-    """Whether a row of one of these transactions, which are in ascending order, can be in a row group."""
+    """Whether a row group may contain a row of one of these transactions. `txns` is ascending."""
     if group.txns is None:
         return True
     first, last = group.txns
@@ -190,7 +193,7 @@ def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
 
 
 def fates_of(segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBatch) -> pa.RecordBatch:
-    """Those outcomes that can concern rows of the row groups: so many fates a task need not be sent."""
+    """Returns only the outcomes that can affect rows of the row groups, so that a task receives fewer of them."""
     known = [found for k in row_groups if (found := segment.row_groups[k].txns) is not None]
     if len(known) < len(row_groups):
         return outcomes

@@ -1,4 +1,4 @@
-"""The streaming side of `format("pgoutput")`: positions, batches, and what a batch may take. Options: `stream_plan`."""
+"""Streaming reads of `format("pgoutput")`: offsets, batches and their limits. `stream_plan` lists the options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ try:
 except ImportError:  # before 4.2
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Nobody asks."""
+        """Stands in for the class of Spark 4.2. Older versions do not use it."""
 
 
 __all__ = ["StreamReader"]
@@ -39,11 +39,11 @@ __all__ = ["StreamReader"]
 class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the segments that a capture writes.
 
-    An offset is `{"seq": n}`: the messages before ordinal n have been taken.
+    An offset is `{"seq": n}`: Spark has taken the messages before ordinal n.
 
     Args:
-        plan: what was planned.
-        schema: as Spark wants it.
+        plan: the plan.
+        schema: the schema that Spark expects.
     """
 
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
@@ -52,19 +52,19 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._segments = SegmentStream(plan.directory)
         self._ranges = RangeRows(self._segments, plan.source)
         self._again: tuple[Any, tuple[TablePlan, ...]] | None = None
-        # How far Spark is, for the versions that do not say it; and how far it may go if it is to take what is there.
+        # _at: Spark's position, for Spark versions that do not pass it. _until: the limit of an AvailableNow query.
         self._at: dict[str, Any] | None = None
         self._until: int | None = None
         self._capture: OwnCapture | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # What tasks need.
+        # Tasks need only these.
         return {"_plan": self._plan, "_target": self._target}
 
     # ---- positions -----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint."""
+        """Returns where a query without a checkpoint begins."""
         self._keep_capturing()
         self._segments.listed(fresh=True)
         begin, end = self._segments.begin(), self._segments.end()
@@ -77,16 +77,16 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._at = {"seq": int(starting)}
         else:
             raise ValueError(f"starting at message {starting}: there are messages {begin} to {end - 1}")
-        # From here on nothing may be removed.
+        # From here on, retention must remove nothing.
         self.commit(self._at)
         return self._at
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """How far the next batch goes."""
+        """Returns the end of the next batch."""
         self._keep_capturing()
         at = self._at if start is None else start
         end = self._segments.end() if self._until is None else self._until
-        if at is None:  # a restart on a Spark that does not say where it stands
+        if at is None:  # a restart on a Spark version that does not pass its position
             return {"seq": end}
         self._at = at
         if self._segments.end() < at["seq"]:
@@ -99,12 +99,12 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return {"seq": max(at["seq"], self._limited(at["seq"], end, limit))}
 
     def _limited(self, start: int, end: int, limit: Any) -> int:
-        """How far a batch goes that begins at `start`: not beyond `end`, but one segment at least."""
+        """Returns the end of a batch that begins at `start`: at most `end`, and at least one segment."""
         segments = nbytes = None
         if limit is None or type(limit).__name__ not in ("ReadAllAvailable", "ReadMaxFiles", "ReadMaxBytes"):
             segments, nbytes = self._settled.max_segments, self._settled.max_bytes
         elif type(limit).__name__ == "ReadMaxFiles":
-            # Spark takes one limit only: the other one is ours to hold.
+            # Spark accepts only one limit, so this code applies the other one.
             segments, nbytes = limit.max_files, self._settled.max_bytes
         elif type(limit).__name__ == "ReadMaxBytes":
             segments, nbytes = None, limit.max_bytes
@@ -121,7 +121,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return min(at, end)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """What the options say of a batch's size."""
+        """Returns the batch limit that the options set."""
         if self._settled.max_segments is not None:
             return ReadMaxFiles(self._settled.max_segments)
         if self._settled.max_bytes is not None:
@@ -129,11 +129,14 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """How far the capture is, for the query's progress."""
+        """Returns the position of the capture, for the query's progress."""
         return {"seq": self._segments.end()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now will be taken, and nothing beyond; of a query that captures, what the server has now."""
+        """Sets the end of the query: all messages that exist now.
+
+        If the query captures, this includes everything that the server has now.
+        """
         capture = self._own_capture()
         if capture is not None:
             capture.catch_up()
@@ -155,18 +158,18 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
     # ---- batches -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The rows between two positions, whatever has come or gone since."""
+        """Returns the rows between two positions. Later segments and removed segments do not change the result."""
         self._at = end
         if start["seq"] >= end["seq"]:
             return []
         segments = self._ranges.segments(start["seq"], end["seq"])
-        # A segment does not know all that older ones know; the range may have rows of these.
+        # A segment does not contain all descriptions of older segments, and the range may contain rows of these.
         before = self._ranges.before(segments, start["seq"], end["seq"])
         tables = self._tables([*before, *segments])
         return self._ranges.partitions(segments, start["seq"], end["seq"], tables)
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
-        """What the rows are decoded by, if versions came that nobody knew when the query was planned."""
+        """Returns new plans of the tables if relation versions appeared after the query was planned, else None."""
         wanted = self._settled.given.get("slot")
         other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
         if other is not None:
@@ -194,19 +197,19 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._again[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of a partition; one row group is in memory at a time."""
+        """Yields the record batches of a partition. One row group is in memory at a time."""
         assert isinstance(partition, ManyRows)
         for piece in partition.pieces:
             yield from self.rows_of(piece, partition.tables)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Up to there Spark will not ask again: retention may take it."""
+        """Tells retention that Spark will not read the messages before `end` again."""
         if self._settled.consumer is not None:
             from pgoutput_fast.capture.retention import Consumers
 
             Consumers(self._settled.directory).set(self._settled.consumer, end["seq"] - 1)
 
     def stop(self) -> None:
-        """The query has ended, and with it a capture of its own."""
+        """Stops the query's own capture when the query ends."""
         if self._capture is not None:
             self._capture.stop()

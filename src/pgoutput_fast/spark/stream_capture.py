@@ -1,4 +1,4 @@
-"""A streaming query that captures what it reads: options `dsn`, `slot`, `publication` and `capture`. Needs psycopg2."""
+"""A streaming query that runs its own capture: options `dsn`, `slot`, `publication` and `capture`. Needs psycopg2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMITS = ("rows", "nbytes", "seconds")
 
 
 def settings_of(given: Mapping[str, str]) -> Settings:
-    """What the options say of the capture.
+    """Returns the capture's settings from the options.
 
     Args:
         given: options, in lower case.
@@ -49,24 +49,30 @@ def settings_of(given: Mapping[str, str]) -> Settings:
 
 
 def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -> Catalog:
-    """What the segments know, the server's types, and of tables that have not changed yet what the server says.
+    """Returns the segments' catalog, the server's types, and its description of tables that have not changed yet.
+
+    Args:
+        given: options, in lower case.
+        tables: qualified names or oids.
 
     Raises:
-        KeyError: for a table that is not known and not published.
+        KeyError: for a table that is neither known nor published.
         psycopg2.Error: if the server cannot be asked.
     """
     settings = settings_of(given)
-    # The newest segment may have forgotten what only older ones have rows of.
+    # The newest segment may lack versions of which only older segments have rows.
     stream, catalogs = SegmentStream(settings.directory), []
     for each in stream.listed():
-        with suppress(SegmentsGoneError):  # and its rows with it
+        with suppress(SegmentsGoneError):  # its rows are gone, too
             catalogs.append(stream.footer(each).catalog)
     known = Catalog.of_all(catalogs)
     return describe_missing(settings.dsn, settings.publications, tables, known)
 
 
 class OwnCapture:
-    """The capture of a query, beside it. Waits while another one captures into the directory, and takes its place.
+    """The capture of a query, in a process of its own.
+
+    If another process captures into the directory, this capture waits until that process ends, and then takes over.
 
     Args:
         given: the query's options, in lower case.
@@ -78,11 +84,11 @@ class OwnCapture:
 
     @property
     def slot(self) -> str:
-        """Whose changes it captures."""
+        """Name of the slot that it captures."""
         return self._settings.slot
 
     def keep(self) -> None:
-        """Has it run.
+        """Starts the capture if it does not run.
 
         Raises:
             CaptureError: if it cannot go on; the message says what to do.
@@ -90,14 +96,14 @@ class OwnCapture:
         if self._process is None:
             self._process = CaptureProcess(self._settings)
             self._process.start()
-        if not self._process.check():  # somebody told it to end, and not us
+        if not self._process.check():  # something else stopped it
             self.stop()
 
     def catch_up(self) -> None:
-        """Captures what is committed by now, and ends.
+        """Captures everything that is committed now, then ends.
 
         Raises:
-            CaptureError: if it cannot; the message says what to do.
+            CaptureError: if it cannot do so; the message says what to do.
             psycopg2.Error: if the server cannot be asked.
         """
         self.stop()
@@ -109,7 +115,7 @@ class OwnCapture:
             self.stop()
 
     def stop(self) -> None:
-        """Ends it; what it has is durable then."""
+        """Ends the capture. What it has received is durable then."""
         if self._process is not None:
             self._process.stop()
             self._process = None

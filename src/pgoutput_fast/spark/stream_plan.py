@@ -1,7 +1,7 @@
-"""What a streaming query settles when it is planned, and what becomes of that when a table changes under it.
+"""Plans a streaming query, and plans it again when a table changes during the query.
 
-Options beside those of `source_plan`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for a capture of its own
-`dsn`, `slot`, `publication`, `capture`.
+Options in addition to those of `source_plan`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for the query's
+own capture `dsn`, `slot`, `publication`, `capture`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What is settled of a streaming query.
+    """The plan of a streaming query.
 
     Attributes:
         source: what rows are decoded into.
-        mode: what happens when a version of a relation comes that was not known.
+        mode: what happens when an unknown version of a relation appears.
         given: the user's options, in lower case.
-        directory: of the segments.
+        directory: directory of the segments.
         starting: `earliest`, `latest` or the ordinal of a message.
-        max_segments, max_bytes: what a batch takes at most, None for all there is; one segment at least.
-        consumer: under which name retention hears how far this is, None for not at all.
+        max_segments, max_bytes: limits of a batch, None for no limit; a batch has at least one segment.
+        consumer: the name under which the query reports its position to retention, None for no reports.
     """
 
     source: SourcePlan
@@ -44,12 +44,12 @@ class StreamPlan:
 
 
 def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourcePlan | None) -> StreamPlan:
-    """Settles a streaming query.
+    """Plans a streaming query.
 
     Args:
-        options: what the user said.
-        schema: as Spark has it.
-        planned: what `plan_source` settled, if the user gave no schema.
+        options: the user's options.
+        schema: the schema that Spark has.
+        planned: the plan of `plan_source`, if the user gave no schema.
 
     Raises:
         ValueError: for options that are wrong, and as `plan_source`.
@@ -67,7 +67,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     )
     if alone:
         raise ValueError(f"option {alone[0]} says what is captured, for which the option dsn is needed")
-    # What rolls back is nothing that a stream could take back.
+    # A stream cannot take rows back after a rollback. So the default is committed transactions.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
         replace(source, committed=committed),
@@ -89,7 +89,7 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
 
 
 def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
-    """Names of the query's tables of which `found` has versions that were not known when it was planned."""
+    """Returns the query's tables that have versions in `found` which were unknown when the query was planned."""
     tables = plan.source.tables
     known = {relation.version for relation in _planned(plan).relations}
     known.update(version for table in tables for version in table.others)
@@ -101,7 +101,7 @@ def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
 
 
 def planned_again(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
-    """The tables, with the same schema, from what was known and what was found since.
+    """Plans the tables again, with the same schema, from the known versions and those in `found`.
 
     Raises:
         ValueError: if a version does not fit into the schema of the query.

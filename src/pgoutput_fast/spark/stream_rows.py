@@ -1,4 +1,4 @@
-"""What a range of positions holds: partitions that depend on nothing but the range and its segments."""
+"""Cuts a range of positions into partitions. These depend only on the range and its segments."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates
 
 __all__ = ["RangeRows"]
 
-# So many segments' outcomes are kept beside those of a range, for the next batch asks for those of the last one again.
+# Outcomes of this many segments stay in memory, in addition to those of the range. The next batch needs those of the
+# last batch again.
 _MOST_OUTCOMES = 4
-# What is smaller in the file than this is not worth a task, unless a batch has fewer of them than that.
+# Small partitions are joined until they have this many bytes in the file, or the bytes of the batch divided by this
+# number of tasks if that is more.
 _TASK_BYTES, _TASKS = 1 << 20, 64
 
 
 class RangeRows:
     """Cuts ranges of positions into partitions.
 
-    A range holds, as they were sent, the changes whose ordinals lie in it; of committed transactions, those whose
-    commit lies in it, wherever their rows lie.
+    With transactions as sent, a range contains the changes whose ordinals lie in it. With committed transactions, it
+    contains the transactions whose commit lies in it; their rows may lie before it.
 
     Args:
         stream: the segments.
-        plan: what is read.
+        plan: the plan of the query.
     """
 
     def __init__(self, stream: SegmentStream, plan: SourcePlan) -> None:
@@ -43,16 +45,16 @@ class RangeRows:
     def partitions(
         self, inside: Sequence[Segment], start: int, end: int, tables: tuple[TablePlan, ...] | None = None
     ) -> list[ManyRows]:
-        """The rows between two positions.
+        """Returns the partitions with the rows between two positions.
 
         Args:
-            inside: what `segments` gives for them.
+            inside: the result of `segments` for these positions.
             start: ordinal of the first message.
-            end: ordinal behind the last one.
-            tables: what rows are decoded by, if not as it was planned.
+            end: ordinal after the last message.
+            tables: the tables that decode the rows, if they differ from the plan's.
 
         Raises:
-            SegmentsGoneError: if messages that are needed are in no segment any more.
+            SegmentsGoneError: if needed messages are no longer in any segment.
         """
         read = self._plan.tables if tables is None else tables
         oids = sorted({oid for table in read for oid in table.oids})
@@ -67,22 +69,22 @@ class RangeRows:
         return _together(found, tables, self._plan.partition_bytes)
 
     def segments(self, start: int, end: int) -> list[Segment]:
-        """The segments between two positions.
+        """Returns the segments between two positions.
 
         Raises:
-            SegmentsGoneError: if one of them is gone.
+            SegmentsGoneError: if a segment is gone.
         """
         return [self._stream.footer(named) for named in self._stream.between(start, end)]
 
     def before(self, inside: Sequence[Segment], start: int, end: int) -> list[Segment]:
-        """The segments before those of `segments` that can have rows of the range, too.
+        """Returns the earlier segments that may also contain rows of the range.
 
         Raises:
-            SegmentsGoneError: if one of them is gone.
+            SegmentsGoneError: if a segment is gone.
         """
         if not (inside and self._plan.committed):
             return []
-        self._most_outcomes = _MOST_OUTCOMES + len(inside)  # they are asked for again when it is cut
+        self._most_outcomes = _MOST_OUTCOMES + len(inside)  # `partitions` needs them again
         told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
         return self._before(_older(_commits(told, start, end), inside), inside[0].first_seq)
 
@@ -109,7 +111,7 @@ class RangeRows:
         return found
 
     def _before(self, txns: Sequence[int], end: int) -> list[Segment]:
-        """The segments before a position that can have rows of these transactions, which are in ascending order."""
+        """Returns the segments before a position that may contain rows of these transactions. `txns` is ascending."""
         if not txns:
             return []
         try:
@@ -133,7 +135,10 @@ class RangeRows:
 def _together(
     found: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
 ) -> list[ManyRows]:
-    """Puts small ones together, for a task costs something: a live capture's segments have some kilobytes each."""
+    """Joins small partitions, because each task has a cost.
+
+    Segments of a live capture have only some kilobytes each.
+    """
     sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in found]
     enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
     together: list[list[SegmentRows]] = []
@@ -148,7 +153,7 @@ def _together(
 
 
 def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    """The commits between two positions."""
+    """Returns the commits between two positions."""
     at = told.column("at_seq").to_numpy()
     whole = told.column("subxid").is_null().to_numpy(zero_copy_only=False)
     committed = pc.equal(told.column("outcome"), "committed").to_numpy(zero_copy_only=False)
@@ -156,22 +161,25 @@ def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 
 def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
-    """Those whose first rows lie before the range: they were streamed or prepared, or a segment was cut inside."""
+    """Returns the transactions whose first rows lie before the range.
+
+    They were streamed or prepared, or a segment boundary cuts them.
+    """
     return sorted(txn for txn in commits.column("txn").to_pylist() if txn < inside[0].first_seq)
 
 
 def _aborts(told: pa.RecordBatch) -> pa.RecordBatch:
-    """The rollbacks of parts of transactions."""
+    """Returns the rollbacks of subtransactions."""
     return told.filter(pc.is_valid(told.column("subxid")))
 
 
 def _ends_parts_of(segment: Segment, txns: Sequence[int]) -> bool:
-    """Whether something may be told of these transactions there."""
+    """Whether the segment may contain an outcome of these transactions."""
     return any(group.bare and may_have(group, txns) for group in segment.row_groups)
 
 
 def _bounds(segment: Segment, start: int, end: int) -> Bounds:
-    """Which of its rows are in the range, if not all of them are."""
+    """Returns which rows of the segment are in the range; empty if all are."""
     if segment.first_seq >= start and segment.last_seq < end:
         return {}
     return {"seq": (start, end - 1)}

@@ -1,4 +1,4 @@
-"""Tagging of payloads that somebody stored untagged: in parallel, in two passes."""
+"""Tags untagged payloads in parallel, in two passes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_CONTROLS = tuple(bytes([kind]) for kind in CHANGES)
 _LOGICAL_HEADER = 14  # with an xid
 # Of a range, unless the caller says how many there are. A task that has next to nothing to do takes some 50 ms.
 _LEAST_ROWS = 10_000
-_BYTES = "UTF8_BINARY"  # the collation whose order is that of bytes, here and in Python
+_BYTES = "UTF8_BINARY"  # the collation that sorts by bytes, both here and in Python
 
 
 def tag(
@@ -65,35 +65,39 @@ def tag(
     gaps: Literal["error", "allow"] = "error",
     partitions: int | None = None,
 ) -> DataFrame:
-    """Tags untagged payloads of any origin: what `pgo.tag` gives for all of them in order, in parallel.
+    """Tags untagged payloads of any origin in parallel. The result is what `pgo.tag` gives for all payloads in order.
 
-    If each file, or stretch of one, is in order and none lies within another, they are tagged where they are, and read
-    twice: the first pass runs at once, and brings to the driver what each stretch does to the stream's state; the
-    second runs when the result is used. Else they are cut into ranges, shuffled once, and sorted in each pass; what
-    was shuffled stays on the executors' disks while the result is in use. A few rows of each partition tell which it
-    may be. Either way the input must stay as it is for as long as the result is in use: what an executor loses is read
-    again. So the result must not be written over it.
+    If each file, or each byte range of one, is in order and no two overlap, the payloads are tagged in place, and Spark
+    reads them twice. The first pass runs at once: it sends to the driver how each range changes the stream's state. The
+    second pass runs when the result is used. Otherwise the payloads are cut into ranges, shuffled once, and sorted in
+    each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
+    rows decides which way is taken.
+
+    The input must not change while the result is in use, because Spark reads again what an executor loses. So do not
+    overwrite the input with the result.
 
     Args:
         df: rows of payloads, in any order and partitioning.
-        order_by: the column, or the columns, that order them as they came; no two rows may have the same place.
+        order_by: the column, or the columns, that give the order in which the payloads arrived; no two rows may have
+            the same place.
         payload: the column of payloads, binary.
         lsn: the column of their start LSNs, if there is one: integers, decimals or strings such as `16/B374D848`.
         session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
             if there is one.
-        gaps: whether one order column of integers must count up by one ("error") or may leave values out ("allow").
-        partitions: into how many ranges to cut, shuffled in any case. If not given, rows that are in order stay where
-            they are, and others are cut into as many as `spark.sql.shuffle.partitions` says, fewer if they are few.
+        gaps: `"error"`: if there is one order column, of integers, it must count up by one. `"allow"`: it may leave
+            values out.
+        partitions: the number of ranges; the rows are then always shuffled. Default: ordered rows stay in place, and
+            others are cut into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
 
     Returns:
-        A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over the whole.
+        A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over all rows.
 
     Raises:
-        DecodeError: for a boundary, Relation, Type or Origin message that no state machine can take, with its place in
-            the order. What is wrong with others fails the job that uses the result.
-        ValueError: for two rows at the same place, a gap, a null, or an argument that is none of the above.
+        DecodeError: for a boundary, Relation, Type or Origin message that the state machine cannot accept, with its
+            place in the order. An error in any other message fails the job that uses the result.
+        ValueError: for two rows at the same place, a gap, a null, or a wrong argument.
         TypeError: for a column of another type.
-        RuntimeError: if Spark's Python workers are not this Python.
+        RuntimeError: if Spark's Python workers run another Python than this one.
     """
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     _check(df, order, payload, lsn, session_starts, gaps, partitions)
@@ -104,7 +108,7 @@ def tag(
     if partitions is None and pieces.stable and surveyed.looks_ordered:
         rows = source.where_they_are(pieces)
         found = source.summaries(rows, in_order=True)
-        # What is not in order after all is cut and sorted.
+        # Rows that turn out not to be in order are cut and sorted.
         if _one_after_the_other(found):
             return source.tagged(rows, found)
     count = partitions or _ranges(df, surveyed)
@@ -114,7 +118,7 @@ def tag(
 
 @dataclass(frozen=True)
 class _Found:
-    """What the first pass says of a stretch: SUMMARIES_SCHEMA, and the order columns' values of its ends."""
+    """The first pass's result for one range: SUMMARIES_SCHEMA, and the order columns of its first and last row."""
 
     stretch: int
     count: int
@@ -128,13 +132,13 @@ class _Found:
 
 
 def _ranges(df: DataFrame, surveyed: Surveyed) -> int:
-    """As many as Spark makes of a shuffle, but none for less than what a task is sent at once."""
+    """Returns Spark's number of shuffle partitions, or fewer if a range would have fewer than _LEAST_ROWS rows."""
     most = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     return max(1, min(most, sum(weight for _, weight in surveyed.samples) // _LEAST_ROWS))
 
 
 def _one_after_the_other(found: list[_Found]) -> bool:
-    """Whether each piece is in order, and none lies within another."""
+    """Whether each piece is in order and no two overlap."""
     return (
         all(each.ascending for each in found)
         and len({each.stretch for each in found}) == len(found)
@@ -144,14 +148,18 @@ def _one_after_the_other(found: list[_Found]) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of all stretches: for the first pass, whose payloads are cut down to what it needs, and the second."""
+    """The rows of all ranges: for the first pass, with payloads cut to what it needs, and for the second pass."""
 
     first: DataFrame
     second: DataFrame
 
 
 def _controls() -> Column:
-    """Of messages that do not move the state their tag, of logical ones their LSN; the others."""
+    """Returns the payloads for the first pass, cut to what it needs.
+
+    These are the tag byte of messages that do not change the state, tag and LSN of logical messages, and all other
+    messages whole.
+    """
     payload = F.col(PAYLOAD)
     kind = F.substring(payload, 1, 1)
     return (
@@ -162,14 +170,14 @@ def _controls() -> Column:
 
 
 def _numbered(rows: DataFrame, stretch: Column) -> DataFrame:
-    """Rows of the first pass: with the number of their stretch, and without what changes hold."""
+    """Returns the rows of the first pass: with the number of their range, and without the contents of changes."""
     more = [F.col(name) for name in rows.columns if name != PAYLOAD]
     return rows.select(stretch.cast("long").alias(STRETCH), _controls().alias(PAYLOAD), *more)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What is to be tagged."""
+    """The input of `tag`."""
 
     df: DataFrame
     order: tuple[str, ...]
@@ -179,7 +187,7 @@ class _Source:
     gaps: str
 
     def _bare(self) -> DataFrame:
-        """What tasks need of the columns."""
+        """Returns only the columns that tasks need."""
         columns = [F.col(quoted(self.payload)).alias(PAYLOAD)]
         columns += [F.col(quoted(name)).alias(f"order{k}") for k, name in enumerate(self.order)]
         if self.lsn is not None:
@@ -191,23 +199,23 @@ class _Source:
         return self.df.select(columns)
 
     def where_they_are(self, pieces: Pieces) -> _Rows:
-        """Each piece a stretch."""
+        """Uses each piece as a range."""
         return _Rows(_numbered(self._bare(), pieces.column), self._bare())
 
     def cut(self, bounds: list[Any], count: int) -> _Rows:
-        """Each range a stretch, in one partition."""
+        """Cuts the rows into ranges, each in one partition."""
         bare = self._bare()
         number = slice_column(bare, "order0", bounds)
-        # Ranges are told apart within a partition: how they are spread over partitions is a matter of speed only.
+        # Tasks separate ranges within a partition. So their distribution over partitions affects only speed.
         by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
         ranges = shuffled_once((by_id or bare.repartition)(count, number))
-        # Which puts ranges in order, too. Of several keys Spark compares the first one without looking into rows.
-        # Nothing is selected between the shuffle and the second pass: that would copy each row once more.
+        # This sort also puts ranges in order. Spark compares the first of several keys without looking into rows. No
+        # select stands between the shuffle and the second pass: a select would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
         return _Rows(*(each.sortWithinPartitions(*keys) for each in (_numbered(ranges, number), ranges)))
 
     def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_Found]:
-        """The first pass: what was found of each stretch, in the order of the stream."""
+        """Runs the first pass. Returns the result for each range, in the order of the stream."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
@@ -223,7 +231,7 @@ class _Source:
         return sorted(found, key=lambda each: each.begins) if all(each.ascending for each in found) else found
 
     def tagged(self, rows: _Rows, found: list[_Found]) -> DataFrame:
-        """The second pass, over stretches in the order of the stream."""
+        """Returns the second pass over the ranges, in the order of the stream."""
         before: str | None = None
         for each in found:
             if each.problem is not None:
@@ -284,7 +292,7 @@ def _check(
 
 
 def _starts(found: list[_Found]) -> tuple[Starts, DecodeError | None]:
-    """The start of each stretch, and the error of the one that has the first."""
+    """Returns the start of each range, and the first error of the stream, if there is one."""
     stretches: dict[str, Start] = {}
     state, problem = StreamState(), None
     for each in found:
@@ -298,7 +306,10 @@ def _starts(found: list[_Found]) -> tuple[Starts, DecodeError | None]:
 
 
 def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
-    """The stream's first error, where there is one: summaries do not see what is wrong with changes."""
+    """Returns the stream's first error.
+
+    Summaries do not see errors in changes, so an earlier error than `known` may exist.
+    """
     found = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
     if not found:
         return known

@@ -1,7 +1,7 @@
-"""What tagging runs on the executors. Imports no PySpark; instances are pickled by the driver.
+"""The tasks of `tag` on the executors. This module imports no PySpark; the driver pickles the instances.
 
-Rows come as stretches of the stream, which lie in order; a partition may hold several, each as a whole. For the first
-pass they have a number; the second knows them by where they begin.
+The rows of the stream are cut into ranges ("stretches" in the code), which follow one another. A partition contains
+whole ranges, maybe several. The first pass identifies a range by its number, the second by its first row.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = [
     "gap",
 ]
 
-# What these tasks get, in order: for the first pass the number of the stretch, the payload, the order columns, and what
-# else there is of the other two. Each column costs the JVM some 60 ns a row.
+# The columns that these tasks receive, in order: the number of the range (first pass only), the payload, the order
+# columns, then LSN and session if present. Each column costs the JVM about 60 ns per row.
 STRETCH, PAYLOAD, LSN, SESSION = "stretch", "payload", "lsn", "session"
 
-# The order columns of a stretch's first and of its last row follow.
+# The order columns of the range's first row and of its last row follow.
 SUMMARIES_SCHEMA = pa.schema(
     [
         ("stretch", pa.int64()),
         ("count", pa.int64()),
         ("ascending", pa.bool_()),
-        ("first", pa.string()),  # its place in the order, as it is told
+        ("first", pa.string()),  # its place in the order, as text
         ("last", pa.string()),
-        ("problem", pa.string()),  # what is wrong with the order; there is no summary then
+        ("problem", pa.string()),  # an error in the order; there is no summary then
         ("summary", pa.binary()),
     ]
 )
@@ -71,11 +71,12 @@ ERRORS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Start:
-    """What a stretch is tagged from.
+    """The start of a range for the second pass.
 
     Attributes:
-        state: values of the stream's state before it, as compressed JSON; None behind the stream's first error.
-        count, first, last: what the stretch was when it was summarised.
+        state: values of the stream's state before the range, as compressed JSON; None after the stream's first error.
+        count, first, last: the number of rows and the places of the first and last row when the first pass read the
+            range.
     """
 
     state: bytes | None
@@ -91,7 +92,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Starts:
-    """The start of each stretch, by its first row's place, and the relation versions that states refer to, as JSON."""
+    """The starts of all ranges, by the place of their first row, and JSON of the relation versions in the states."""
 
     stretches: dict[str, Start]
     catalog: str
@@ -104,7 +105,7 @@ def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
 
 
 def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
-    """The part cut where a session starts; whether one does at the beginning."""
+    """Cuts a part where sessions start. Yields (whether a session starts here, rows)."""
     if SESSION not in part.schema.names:
         yield False, part
         return
@@ -116,12 +117,12 @@ def _sessions(part: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
 
 @dataclass(frozen=True)
 class Summarize:
-    """Stretches -> a row for each, with SUMMARIES_SCHEMA and the order columns of its ends.
+    """Ranges -> one row per range, with SUMMARIES_SCHEMA and the order columns of its first and last row.
 
     Attributes:
-        gaps: whether a missing value of the one order column, an integer, is let pass.
-        names: of the payload and the order columns, for errors.
-        in_order: whether the rows must be in order: then this ends with the first stretch that is not.
+        gaps: whether values may be missing in a single integer order column.
+        names: names of the payload column and the order columns, for errors.
+        in_order: whether the rows must be in order; then the task ends after the first range that is not.
     """
 
     gaps: bool
@@ -161,7 +162,7 @@ class Summarize:
                 return
 
     def _problem(self, part: pa.RecordBatch, columns: list[pa.Array]) -> str | None:
-        """What is wrong with the payloads of a part, or with its order and that of the row before it."""
+        """Returns what is wrong with a part's payloads or its order, also relative to the row before it; else None."""
         payload = part.column(PAYLOAD)
         if payload.null_count:
             row = pc.index(payload.is_null(), True).as_py()
@@ -178,7 +179,8 @@ class Summarize:
         if row >= 0:
             return f"two payloads have the same place: {_told(self.names[1:], text_at(columns, row))}"
         if not self.gaps and len(columns) == 1 and pa.types.is_integer(columns[0].type):
-            # Values differ and ascend, so that the difference of any two is positive, or wraps: then it is a gap, too.
+            # Values differ and ascend. So the difference of two neighbours is positive, or it overflows; an overflow is
+            # a gap, too.
             row = pc.index(pc.not_equal(pc.subtract(columns[0][1:], columns[0][:-1]), 1), True).as_py()
             if row >= 0:
                 return gap(self.names[1], columns[0][row].as_py(), columns[0][row + 1].as_py())
@@ -186,7 +188,7 @@ class Summarize:
 
 
 def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
-    """Where values are the same; as in Spark's order, NaN is the same as NaN."""
+    """Returns where values are equal. NaN equals NaN, as in Spark's order."""
     equal = pc.equal(left, right)
     if not pa.types.is_floating(left.type):
         return equal
@@ -194,12 +196,12 @@ def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def ends_names(count: int) -> list[str]:
-    """What the order columns of a stretch's ends are called in a row about it."""
+    """Returns the column names for the order columns of a range's first and last row."""
     return [f"{end}{k}" for end in ("first", "last") for k in range(count)]
 
 
 def _joined(part: pa.RecordBatch, before: pa.RecordBatch | None) -> list[pa.Array]:
-    """A part's order columns, behind those of the row before it."""
+    """Returns a part's order columns, with the previous row in front."""
     columns = _order_of(part)
     if before is None:
         return columns
@@ -215,7 +217,7 @@ def _where(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str:
 
 
 def gap(name: str, before: int, behind: int) -> str:
-    """What to say of values that do not follow one another."""
+    """Returns the error text for values that do not follow one another."""
     return f"after {name} = {before} comes {behind}: pass gaps='allow' if nothing is missing between them"
 
 
@@ -227,31 +229,31 @@ def _lsns(part: pa.RecordBatch) -> pa.Array | None:
 
 
 class ChangedInputError(RuntimeError):
-    """The input was read twice, and was not the same."""
+    """The second read of the input gave other rows than the first."""
 
 
 class _Stretches:
-    """Rows as they come, cut into stretches and tagged."""
+    """Cuts arriving rows into ranges and tags them."""
 
     def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
         self._starts = starts.stretches
         self._catalog = Catalog.from_json(starts.catalog)
         self._names = names
-        self._start: Start | None = None  # of the stretch that the last row was in, if it goes on
+        self._start: Start | None = None  # of the last row's range, if that range goes on
         self._native: NativeDecoder | None = None
         self._count = 0
 
     def tagged(
         self, batch: pa.RecordBatch, errors: list[DecodeError] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The next rows, tagged, but for those behind the stream's first error.
+        """Yields the next rows, tagged. Rows after the stream's first error are skipped.
 
         Args:
-            errors: where errors go instead; the rest of their stretch is passed over.
+            errors: collects errors instead of raising them; the rest of the range is then skipped.
 
         Raises:
-            ChangedInputError: if they are not those that were summarised.
-            DecodeError: for a message that cannot be taken; it tells its place in the order, too.
+            ChangedInputError: if the rows are not those that the first pass read.
+            DecodeError: for a message that cannot be tagged; the error also tells its place in the order.
         """
         order, at = _order_of(batch), 0
         while at < batch.num_rows:
@@ -273,10 +275,10 @@ class _Stretches:
                 self._start = None
 
     def finish(self) -> None:
-        """To be called behind the last row.
+        """Checks that the last range is complete. Call it after the last row.
 
         Raises:
-            ChangedInputError: if a stretch has fewer than it had.
+            ChangedInputError: if a range has fewer rows than in the first pass.
         """
         if self._start is not None:
             raise _changed()
@@ -321,12 +323,12 @@ def _changed() -> ChangedInputError:
 
 @dataclass(frozen=True)
 class TagStretches:
-    """Stretches -> tagged payloads.
+    """Ranges -> tagged payloads.
 
     Attributes:
-        starts: of all stretches.
-        names: of the order columns, for errors.
-        target: the schema of what comes out.
+        starts: the starts of all ranges.
+        names: names of the order columns, for errors.
+        target: the schema of the result.
     """
 
     starts: Starts
@@ -343,9 +345,11 @@ class TagStretches:
 
 @dataclass(frozen=True)
 class FindErrors:
-    """Stretches -> the first error of each that has one, as rows with ERRORS_SCHEMA; not of those without a state.
+    """Ranges -> the first error of each range that has one, as rows with ERRORS_SCHEMA.
 
-    Attributes as those of TagStretches.
+    Ranges without a state are skipped.
+
+    The attributes are those of TagStretches.
     """
 
     starts: Starts

@@ -1,4 +1,4 @@
-"""Whether a DataFrame has tagged payloads, and what to do if not."""
+"""Checks that a DataFrame has tagged payloads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["expect_tagged"]
 
 
 def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) -> None:
-    """That a DataFrame has these columns of tagged payloads.
+    """Checks that a DataFrame has these columns of tagged payloads.
 
     Raises:
-        ValueError: if not; the message says how it becomes tagged.
+        ValueError: if it lacks one; the message says how to tag it.
     """
     there = {name.lower() for name in wal.columns}
     missing = [name for name in names if name not in there]

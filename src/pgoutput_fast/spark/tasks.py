@@ -1,4 +1,4 @@
-"""What runs on the executors. Imports no PySpark; instances are pickled by the driver."""
+"""The tasks that run on the executors. This module imports no PySpark; the driver pickles the instances."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["ORIGINS_SCHEMA", "SENT", "DecodeChanges", "DecodeOrigins", "DecodeRecords"]
 
-# What tasks are sent of tagged changes, as SQL: each field costs the JVM some 60 ns a row. The version tells the
-# relation, a change has an xid of its own just where it was streamed, and an xid leaves room for the kind.
+# The columns of tagged changes that tasks receive, as SQL. Each field costs the JVM about 60 ns per row. So columns
+# that follow from others are left out: the version determines the relation, a change has an xid of its own only if it
+# was streamed, and the xid's column has room for the kind.
 _BITS = 48
 _KIND_XID = "kind_xid"
 SENT = (
@@ -38,15 +39,17 @@ ORIGINS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DecodeChanges:
-    """Tagged payloads of one relation, whole or as `SENT`, -> its changes, in the schema that the driver planned.
+    """Tagged payloads of one relation -> its changes, in the schema that the driver planned.
+
+    The payloads have all columns, or the columns of `SENT`.
 
     Attributes:
         catalog: the relation versions, as JSON.
         options: how to decode.
-        schema: what the versions were unified into.
-        target: the same as Spark takes it.
-        table: what the relation is called, for errors.
-        fingerprint: of the catalog with which the query was planned.
+        schema: the unified schema of the versions.
+        target: the same schema in Spark's types.
+        table: the relation's name, for errors.
+        fingerprint: of the catalog that planned the query.
     """
 
     catalog: str
@@ -90,7 +93,7 @@ class DecodeChanges:
 
 
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """All columns of tagged payloads again."""
+    """Restores all columns of tagged payloads."""
     if batch.schema.names == TAGGED_SCHEMA.names:
         return batch
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -101,14 +104,17 @@ def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _parted(packed: pa.Int64Array) -> tuple[pa.Array, pa.Array]:
-    """(kind, xid). What is null was no xid: such a row gets a kind that no message has, which is an error."""
+    """Returns (kind, xid).
+
+    A null came from an invalid xid. The row gets a kind that no message has, which is an error.
+    """
     values = packed.fill_null(-1).to_numpy()
     xids = (values & ((1 << _BITS) - 1)) - 1
     return pa.array((values >> _BITS).astype(np.int8)), pa.array(xids, mask=xids < 0)
 
 
 def _again(problem: DecodeError, reason: str, relation: str | None) -> DecodeError:
-    """The same error without the traces of the layers in between, which the driver would print one by one."""
+    """Returns the same error without the tracebacks of inner layers, which the driver would print one by one."""
     return DecodeError(
         reason,
         seq=problem.seq,
@@ -122,12 +128,12 @@ def _again(problem: DecodeError, reason: str, relation: str | None) -> DecodeErr
 
 @dataclass(frozen=True)
 class DecodeRecords:
-    """Tagged payloads -> rows of one of the tables beside the changes, without what other rows add to them.
+    """Tagged payloads -> rows of one of the other tables, without the facts that other rows add to them.
 
     Attributes:
-        what: which table.
+        what: name of the table.
         options: how to decode.
-        target: its schema as Spark takes it.
+        target: the table's schema in Spark's types.
         catalog: the relation versions, as JSON; only `rejects` need them.
     """
 

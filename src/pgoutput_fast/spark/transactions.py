@@ -1,4 +1,4 @@
-"""Boundary messages as a DataFrame."""
+"""Decodes boundary messages into a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["transactions"]
 
-# Rows that end a transaction, and so bear its origin; an abort only if it is the whole transaction's.
+# Rows that end a transaction have its origin. A stream_abort has it only if it aborts the whole transaction.
 _ENDS = ("commit", "prepare", "stream_commit", "stream_prepare")
 
 
 def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
-    """A row per boundary message, with the columns of `Decoded.transactions`.
+    """Returns a row per boundary message, with the columns of `Decoded.transactions`.
 
     Args:
-        wal: tagged payloads.
-        options: only `on_error` matters here.
+        wal: tagged payloads (TAGGED_SCHEMA).
+        options: how to decode; only `on_error` matters here.
+
+    Raises:
+        ValueError: if `wal` is not tagged.
+        RuntimeError: if Spark's Python workers run another Python than this one.
     """
     expect_tagged(wal)
     check_workers(wal)
@@ -35,7 +39,7 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
         DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
         spark_schema(TRANSACTIONS_SCHEMA),
     )
-    # What a transaction was told elsewhere: its origin, and when it was prepared. Both are rare and small.
+    # Facts from other messages of the transaction: its origin, and when it was prepared. Both are rare and small.
     origins = (
         tagged.where(F.col("kind") == MSG_ORIGIN)
         .mapInArrow(DecodeOrigins(), spark_schema(ORIGINS_SCHEMA))

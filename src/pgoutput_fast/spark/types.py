@@ -1,13 +1,13 @@
-"""The one place that knows what Spark cannot take from Arrow, and what it gets instead.
+"""Converts Arrow types that Spark does not accept. No other module does this.
 
 | decoded as | Spark gets | why |
 |---|---|---|
-| time64[us] | string, `HH:MM:SS.ffffff`; or `TIME` | TIME, which wants time64[ns], exists from Spark 4.1 on only |
+| time64[us] | string, `HH:MM:SS.ffffff`; or `TIME` | TIME needs time64[ns] and exists only from Spark 4.1 on |
 | month_day_nano_interval | string, ISO 8601 | Spark has no type for months, days and time at once |
 | fixed_size_binary(16), arrow.uuid | binary | Spark has no fixed-size binary |
-| list or struct of any of these | list or struct of what stands there | |
+| list or struct of any of these | list or struct of the converted type | |
 
-Everything else that this package decodes is taken as it is.
+Spark accepts every other type that this package decodes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Time = Literal["string", "TIME"]
 
 
 def check_time(time: str) -> None:
-    """That `time` is something that this Spark can make of a time.
+    """Checks that this Spark can convert a time of day as `time` says.
 
     Raises:
-        ValueError: if not.
+        ValueError: if it cannot.
     """
     if time not in ("string", "TIME"):
         raise ValueError(f"time must be 'string' or 'TIME', not {time!r}")
@@ -37,7 +37,7 @@ def check_time(time: str) -> None:
 
 
 def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:
-    """The Arrow type in which a value of type `kind` is handed to Spark; of a time, what `time` says."""
+    """Returns the Arrow type in which Spark receives a value of type `kind`. For a time of day, `time` decides."""
     if pa.types.is_time(kind):
         return pa.time64("ns") if time == "TIME" else pa.string()
     if pa.types.is_interval(kind) or pa.types.is_string_view(kind):
@@ -54,7 +54,7 @@ def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:
 
 
 def spark_arrow_schema(schema: pa.Schema, time: Time = "string") -> pa.Schema:
-    """The schema with every type as Spark takes it; field metadata are kept."""
+    """Returns the schema with every type as Spark accepts it. Field metadata stay."""
     return pa.schema(
         [
             pa.field(field.name, spark_arrow_type(field.type, time), metadata=field.metadata)
@@ -64,6 +64,9 @@ def spark_arrow_schema(schema: pa.Schema, time: Time = "string") -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema, time: Time = "string") -> StructType:
-    """Spark's schema for `spark_arrow_schema(schema)`: timestamps with a zone are TIMESTAMP, others TIMESTAMP_NTZ."""
+    """Returns Spark's schema for `spark_arrow_schema(schema)`.
+
+    Timestamps with a zone are TIMESTAMP, others TIMESTAMP_NTZ.
+    """
     bare = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(schema, time)])
     return from_arrow_schema(bare, prefer_timestamp_ntz=True)

@@ -1,14 +1,14 @@
-"""Functions on columns of single, untagged payloads: for a look at them without any decoding around.
+"""Functions on columns of single, untagged payloads: inspect them without a decoding pipeline.
 
     raw.groupBy(udf.message_kind("payload")).count()
     raw.select(udf.decode_row(orders)("payload").alias("row")).select("row.change_type", "row.after.*")
 
-Each payload is looked at for itself. Whether one came inside a stream block, which its neighbours would tell, is told
-by its own form, or by the column `in_stream`.
+The functions look at each payload alone. Only a payload's neighbours tell for certain whether it came inside a stream
+block. So the functions use the payload's own form, or the column `in_stream`.
 
-On Spark 4.1 and later they are Arrow UDFs, which are handed the payloads as they are; before, and with `arrow=False`,
-pandas UDFs. A null gives null. A payload that is no message of pgoutput fails with a DecodeError, or with
-`malformed="null"` gives null.
+On Spark 4.1 and later the functions are Arrow UDFs, which receive the payloads without a conversion. On older versions,
+and with `arrow=False`, they are pandas UDFs. A null gives null. A payload that is no pgoutput message raises a
+DecodeError, or gives null with `malformed="null"`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pgoutput_fast.unify import pin_schema
 __all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
 
 Malformed = Literal["raise", "null"]
-# Untyped: which functions there are depends on the version.
+# Untyped, because the functions depend on Spark's version.
 _functions: Any = F
 _HAS_ARROW_UDF = hasattr(F, "arrow_udf")
 
@@ -45,12 +45,17 @@ _HAS_ARROW_UDF = hasattr(F, "arrow_udf")
 def message_kind(
     payload: Column | str, *, malformed: Malformed = "raise", arrow: bool | None = None
 ) -> Column:
-    """The kind of a message: `begin`, `insert`, `relation` and so on; boundaries are named as in `transactions`.
+    """Returns the kind of a message: `begin`, `insert`, `relation` and so on.
+
+    Boundaries have the names of `transactions`.
 
     Args:
         payload: a binary column of messages.
-        malformed: whether a payload that is no message is to `raise` a DecodeError or to be `null`.
-        arrow: whether to be an Arrow UDF; if not given, where Spark has them.
+        malformed: whether a payload that is no message raises a DecodeError (`"raise"`) or gives null (`"null"`).
+        arrow: whether the function is an Arrow UDF; default: if Spark has them.
+
+    Raises:
+        ValueError: for another `malformed`, and for `arrow=True` on a Spark without Arrow UDFs.
     """
     return _call(MessageKind(_checked(malformed)), StringType(), arrow, payload, None)
 
@@ -62,15 +67,18 @@ def relation_oid(
     malformed: Malformed = "raise",
     arrow: bool | None = None,
 ) -> Column:
-    """The oid of the relation that an Insert, Update, Delete or Relation message is about; null for all others.
+    """Returns the oid of the relation of an Insert, Update, Delete or Relation message; null for all others.
 
-    A Truncate, which may name several, has null as well.
+    A Truncate gives null, because it may name several relations.
 
     Args:
         payload, malformed, arrow: as for `message_kind`.
-        in_stream: whether the message came inside a stream block; if not given or null, its form tells. One that has
-            the form of both is malformed; a Relation or Type message is then a plain one, unless its oid is beyond 500
-            million.
+        in_stream: whether the message came inside a stream block; if not given or null, the message's form decides. A
+            message that has both forms is malformed, except that a Relation or Type message then counts as a plain one,
+            unless its oid is greater than 500 million.
+
+    Raises:
+        ValueError: as for `message_kind`.
     """
     return _call(RelationOid(_checked(malformed)), LongType(), arrow, payload, in_stream)
 
@@ -82,12 +90,16 @@ def xid(
     malformed: Malformed = "raise",
     arrow: bool | None = None,
 ) -> Column:
-    """The xid that a message bears: a boundary's its transaction's, a streamed one's that of the (sub)transaction.
+    """Returns the xid in a message.
 
-    Null for what has none: Commit, Stream Stop, Origin, and everything between Begin and Commit.
+    A boundary has the xid of its transaction, a streamed message that of its (sub)transaction. The result is null for
+    messages without an xid: Commit, Stream Stop, Origin, and all messages between Begin and Commit.
 
     Args:
         payload, in_stream, malformed, arrow: as for `relation_oid`.
+
+    Raises:
+        ValueError: as for `message_kind`.
     """
     return _call(Xid(_checked(malformed)), LongType(), arrow, payload, in_stream)
 
@@ -102,27 +114,31 @@ def decode_row(
     arrow: bool | None = None,
     time: Time = "string",
 ) -> Callable[..., Column]:
-    """A function that decodes changes of one relation; of a payload column, and `in_stream` as `relation_oid`.
+    """Returns a function that decodes changes of one relation.
 
-    It gives struct(change_type, before, after): `insert`, `update` or `delete`; the old row or key, and the new row,
-    each a struct of the relation's columns, null where the message has none. It is null for what is no change of the
-    relation. Columns whose TOASTed value was not sent, or that have no Arrow form, are null; `details` says which.
+    Its arguments are a payload column, and `in_stream` as in `relation_oid`.
 
-    A change by itself does not tell its version, only how many columns that has. One with as many as `relation` is
-    taken for one of that version. One with another number is decoded by the version of the catalog that has so many,
-    and its columns are matched by name: a column that it lacks is null. It is null as a whole if no version of the
-    catalog has so many columns or several have, or if the one that has them has a column whose values do not all fit.
+    The function gives struct(change_type, before, after). `change_type` is `insert`, `update` or `delete`. `before` is
+    the old row or key, `after` the new row; each is a struct of the relation's columns, null if the message lacks it.
+    The result is null for a payload that is no change of the relation. Columns whose TOASTed value was not sent, or
+    that have no Arrow form, are null; `details` says which.
+
+    A change alone does not tell its version, only the version's number of columns. A change with as many columns as
+    `relation` counts as one of that version. A change with another number is decoded by the catalog's version with that
+    number, and its columns are matched by name: a missing column is null. The whole result is null if no version of the
+    catalog has that number of columns, if several have it, or if that version has a column whose values do not all fit.
 
     Args:
-        relation: the version that the changes were sent under, such as `catalog.named("public.orders")[-1]`.
-        options: how to decode; `Options()` if not given. `on_error` is as `malformed` says.
-        catalog: other versions of the relation, and what a live server said of types.
-        details: append key_only, unchanged and unrepresentable to the struct, as the columns of changes.
+        relation: the version under which the changes were sent, such as `catalog.named("public.orders")[-1]`.
+        options: how to decode; default `Options()`. `malformed` replaces `on_error`.
+        catalog: other versions of the relation, and what a live server said about types.
+        details: adds key_only, unchanged and unrepresentable to the struct, as in the columns of changes.
         malformed, arrow: as for `message_kind`.
         time: as for `changes`.
 
     Raises:
-        TypeError: if `relation` is none.
+        TypeError: if `relation` is no Relation.
+        ValueError: for another `malformed` or `time`.
     """
     if not isinstance(relation, Relation):
         raise TypeError(
@@ -139,7 +155,7 @@ def decode_row(
     )
     schema = decoded_schema(relation, Catalog((), types), chosen)
     own = pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
-    # Without field metadata: Spark wants the very types that it declared.
+    # Without field metadata: Spark expects exactly the declared types.
     images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own, time)])
     image = pa.struct(list(images))
     fields = [
@@ -161,7 +177,7 @@ def decode_row(
 def _other_versions(
     relation: Relation, own: pa.Schema, catalog: Catalog | None, options: Options
 ) -> list[Relation]:
-    """Versions of the relation that its changes can be told to be of, and that fit into its columns."""
+    """Returns the versions of the relation that the number of columns identifies and that fit into its columns."""
     if catalog is None:
         return []
     counts = Counter(len(each.columns) for each in catalog.relations if each.oid == relation.oid)
@@ -196,7 +212,7 @@ def _call(
     arguments = [payload] if in_stream is None else [payload, in_stream]
     column: Column = make(task, kind, len(arguments))(*arguments)
     if isinstance(kind, StructType) and not as_arrow:
-        # A row of a pandas DataFrame cannot be null as a whole.
+        # A row of a pandas DataFrame cannot be null as a whole, so the null is made here.
         return F.when(column[kind.names[0]].isNotNull(), column)
     return column
 
@@ -218,7 +234,7 @@ def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
 def _to_pandas(array: pa.Array, kind: DataType) -> Any:
     if not isinstance(kind, StructType):
         return pd.Series(Carried(array))
-    # Of the flattened fields, so that a null struct's are null whatever lies below.
+    # `flatten` makes all fields of a null struct null, whatever values lie below.
     fields = zip(kind.names, array.flatten(), strict=True)
     return pd.DataFrame({name: Carried(field) for name, field in fields})
 

@@ -1,4 +1,4 @@
-"""Columns in the types that Spark takes. Imports no PySpark."""
+"""Converts columns to the types that Spark accepts. Imports no PySpark."""
 
 from __future__ import annotations
 

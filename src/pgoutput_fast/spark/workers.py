@@ -15,32 +15,33 @@ _log = logging.getLogger(__name__)
 
 
 def _place(executable: str) -> tuple[str, str]:
-    # python, python3 and python3.11 of one environment are one Python; the same binary's link in another is not.
+    # python, python3 and python3.11 of one environment are the same Python. A link to the same binary in another
+    # environment is not.
     return os.path.dirname(os.path.abspath(executable)), os.path.realpath(executable)
 
 
 def check_workers(frame: DataFrame) -> None:
     """Makes sure that a local Spark runs its workers with this Python.
 
-    A local Spark whose PYSPARK_PYTHON was never set would take whatever `python3` is first on PATH; it is told to take
-    this one. On a cluster the executors' Python is the cluster's business.
+    If PYSPARK_PYTHON is not set, a local Spark would use the first `python3` on PATH. This function then sets this
+    Python. On a cluster, the cluster decides which Python its executors use.
 
     Raises:
-        RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
+        RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
     """
     _use_this_python(frame.sparkSession)
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("pgoutput")` known to a session, and sees that its Python workers are this Python.
+    """Makes `format("pgoutput")` known to a session, and checks that its Python workers run this Python.
 
-    Spark finds the format by itself only if the Python that it looks with has this package: that of `PYSPARK_PYTHON`
-    when the session starts, else the first `python3` on PATH. From a program whose environment is not activated this
-    is another one, and Spark says DATA_SOURCE_NOT_FOUND. Call this once, behind `getOrCreate()`. It does no harm where
-    the format is known already.
+    Spark finds the format by itself only if the Python that it searches has this package. It searches the Python of
+    `PYSPARK_PYTHON` at the session's start, else the first `python3` on PATH. If your environment is not activated,
+    this is another Python, and Spark raises DATA_SOURCE_NOT_FOUND. Call this function once, after `getOrCreate()`. If
+    the format is known already, the call does no harm.
 
     Raises:
-        RuntimeError: if PYSPARK_PYTHON names another Python than this one, in which the package would be missing.
+        RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
     """
     from pyspark_pgoutput import DefaultSource
 
