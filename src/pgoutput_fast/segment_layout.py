@@ -56,7 +56,8 @@ def _layout(
     kinds = batch.column("kind").to_numpy()
     relations = batch.column("relation").fill_null(-1).to_numpy()
     versions = batch.column("version").fill_null(0).to_numpy()
-    # Control rows that concern no relation have no statistics to be asked for one: apart, they are skipped.
+    # Control rows that concern no relation have a group of their own. It has no relation statistics, so a reader
+    # of one relation skips it.
     room = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
     order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, room))
     room, relations = room[order], relations[order]
