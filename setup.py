@@ -32,15 +32,15 @@ setup(
     ext_modules=cythonize(
         [
             Extension(
-                f"pgoutput_fast._core.{source.stem}",
+                ".".join(source.relative_to("src").with_suffix("").parts),
                 [str(source)],
                 language="c++",
                 include_dirs=[str(CORE)],
                 extra_compile_args=FLAGS,
                 extra_link_args=LINK_FLAGS,
-                depends=[str(header) for header in sorted(CORE.glob("*.hpp"))],
+                depends=[str(header) for header in sorted(CORE.rglob("*.hpp"))],
             )
-            for source in sorted(CORE.glob("*.pyx"))
+            for source in sorted(CORE.rglob("*.pyx"))
         ],
         include_path=["src"],
         compiler_directives=DIRECTIVES,

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pgoutput_fast as pgo
 from benchmarks import corpora, shapes
-from pgoutput_fast._core import column
+from pgoutput_fast._core.columns import column
 
 __all__ = ["FLAT", "compare", "main", "uneven"]
 

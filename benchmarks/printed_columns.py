@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.columns import Cells, ColumnKind, Rng
-from pgoutput_fast.encode_values import to_binary, to_text
+from pgoutput_fast.encode.values import to_binary, to_text
 
 __all__ = ["PRINTED_TYPES"]
 

@@ -23,10 +23,10 @@ from benchmarks import committed, corpora, threads, yardsticks
 from benchmarks.columns import TYPES, ColumnKind
 from benchmarks.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
-from pgoutput_fast import catalog
 from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.catalog import relations as catalog
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"

@@ -24,8 +24,8 @@ from benchmarks.growth import Point, chart
 from benchmarks.report import machine, rewrite
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, newest_segment
 
 __all__ = ["CURVES", "main", "measure", "table"]

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from benchmarks import corpora
-from pgoutput_fast._core.decode import NativeDecoder
+from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.encode_messages import (
+from pgoutput_fast.encode.messages import (
     Binary,
     encode_begin,
     encode_begin_prepare,

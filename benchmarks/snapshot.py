@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast.capture import Snapshot
-from pgoutput_fast.capture.snapshot_read import SnapshotReader
 from pgoutput_fast.demo.servers import Server, find_installations
+from pgoutput_fast.snapshot.read import SnapshotReader
 
 TABLE = """
 CREATE TABLE orders (

@@ -3,9 +3,9 @@
 
     python ci/generate_tables.py [--check]
 
-`src/pgoutput_fast/reasons.py` gives `_core/reasons.hpp` and `_core/reasons.pxd`, `src/pgoutput_fast/kinds.py` gives
-`_core/kinds.pxd`. What is generated stands between two marks and is committed, so that a build needs no generator.
-With --check nothing is written; the exit status is 1 if a file is stale.
+`protocol/reasons.py` gives `_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd`; `protocol/kinds.py` gives
+`_core/protocol/kinds.pxd`. What is generated stands between two marks and is committed, so that a
+build needs no generator. With --check nothing is written; the exit status is 1 if a file is stale.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def stale_files() -> dict[Path, str]:
     """The files that are not as the tables say, and what they should be."""
     reasons, kinds = _load("reasons"), _load("kinds")
     wanted = {
-        CORE / "reasons.hpp": _reasons_hpp(reasons),
-        CORE / "reasons.pxd": _reasons_pxd(reasons),
-        CORE / "kinds.pxd": _kinds_pxd(kinds),
+        CORE / "protocol/reasons.hpp": _reasons_hpp(reasons),
+        CORE / "protocol/reasons.pxd": _reasons_pxd(reasons),
+        CORE / "protocol/kinds.pxd": _kinds_pxd(kinds),
     }
     texts = {path: _between_marks(path.read_text(), lines, path) for path, lines in wanted.items()}
     return {path: text for path, text in texts.items() if text != path.read_text()}
@@ -54,7 +54,7 @@ def stale_files() -> dict[Path, str]:
 
 def _load(name: str) -> ModuleType:
     """A module of the package by its path: the package itself needs what is compiled."""
-    spec = importlib.util.spec_from_file_location(f"_table_of_{name}", PACKAGE / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"_table_of_{name}", PACKAGE / "protocol" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,7 +5,7 @@
 
 It starts a throw-away server of the newest version that is supported (`python ci/fetch_servers.py` fetches the
 programs), asks for the types of pg_catalog that a column can have, and writes them between the marker comments of
-``src/pgoutput_fast/builtin_types.py``. The oids that C++ code names go to ``src/pgoutput_fast/_core/type_oids.hpp``.
+``src/pgoutput_fast/catalog/builtin_types.py``. The oids that C++ code names go to ``_core/types/oids.hpp``.
 With --check nothing is written. psycopg2 is needed.
 
 Exit status: 0; 1 if a file is not as it should be (--check), or if that server is not here.
@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "pgoutput_fast"
-PYTHON_TABLE = PACKAGE / "builtin_types.py"
-NATIVE_TABLE = PACKAGE / "_core" / "type_oids.hpp"
+PYTHON_TABLE = PACKAGE / "catalog" / "builtin_types.py"
+NATIVE_TABLE = PACKAGE / "_core" / "types" / "oids.hpp"
 
 VERSION = 18
 COMMAND = "python ci/generate_types.py"

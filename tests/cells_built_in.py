@@ -6,7 +6,7 @@ import struct
 from decimal import Decimal
 
 from cell import Cells, array
-from pgoutput_fast.encode_values import to_binary, to_text
+from pgoutput_fast.encode.values import to_binary, to_text
 
 NOT_UTF8 = b"\xff"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from cells import ALL, EMPTY_ARRAY, Cells, array, numeric
-from pgoutput_fast.user_types import TypeField, UserType, UserTypes
+from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from reference_nested import Described
 
 DECIMAL_10_2 = (10 << 16 | 2) + 4

@@ -16,8 +16,8 @@ import pgoutput_fast as pgo
 from cells import Cells
 from cells_nested import TYPES
 from oracle import plain_values
-from pgoutput_fast._core.copy_rows import CopyRows
-from pgoutput_fast.catalog import version_of
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast.catalog.relations import version_of
 from pgoutput_fast.encode import Writer
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"

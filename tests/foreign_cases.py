@@ -19,9 +19,10 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from guarded import array_of, batch_of, guarded
-from pgoutput_fast import encode, spill
+from pgoutput_fast import encode
+from pgoutput_fast.committed import spill
+from pgoutput_fast.decoding.framing import unframe
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.framing import unframe
 
 T = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
 WAL = [encode.encode_begin(100, 0, 7), encode.encode_relation(T)]

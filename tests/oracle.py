@@ -12,7 +12,7 @@ import pyarrow as pa
 import pg
 import pgoutput_fast as pgo
 import reference
-from pgoutput_fast.decoded import Decoded
+from pgoutput_fast.decoding.result import Decoded
 from reference_nested import Described, Types
 
 Row: TypeAlias = dict[str, Any]

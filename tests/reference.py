@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reference_nested import Types, convert, resolve
-from reference_records import Column, Frame, Held, Relation, Said, Transaction
+from reference_records import Column, Frame, Relation, ReorderBuffer, Said, Transaction
 from reference_types import Cell, MalformedError, Reader, Value, read_images
 
 Row = dict[str, Any]
@@ -523,7 +523,7 @@ class Decoder:
             "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,
             "transactional": transactional, "prefix": prefix, "content": content,
         }  # fmt: skip
-        self.deliver(txn, Held(frame, None, lambda: self.out.messages.append(row)))
+        self.deliver(txn, ReorderBuffer(frame, None, lambda: self.out.messages.append(row)))
 
     def type(self, frame: Frame, reader: Reader) -> None:
         subxid, oid = self.prefix(reader), reader.u32()
@@ -641,7 +641,7 @@ class Decoder:
                 nothing = {column.name: None for column in relation.columns}
                 self.out.rows.append(row_of(frame, txn, subxid, relation, "truncate", False, nothing, [], []))
 
-        self.deliver(txn, Held(frame, subxid, emit))
+        self.deliver(txn, ReorderBuffer(frame, subxid, emit))
 
     def change(self, frame: Frame, reader: Reader) -> None:
         txn = self.transaction()
@@ -655,17 +655,17 @@ class Decoder:
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)
 
-        self.deliver(txn, Held(frame, subxid, emit, relation.quoted))
+        self.deliver(txn, ReorderBuffer(frame, subxid, emit, relation.quoted))
 
     # --- output ---------------------------------------------------------------------------------------------
 
-    def deliver(self, txn: Transaction | None, held: Held) -> None:
+    def deliver(self, txn: Transaction | None, held: ReorderBuffer) -> None:
         if txn and self.committed:
             txn.held.append(held)
         else:
             self.emit(held)
 
-    def emit(self, held: Held) -> None:
+    def emit(self, held: ReorderBuffer) -> None:
         """Puts out a change. It is parsed only now: in committed mode a rolled-back change may have any bytes."""
         try:
             held.emit()

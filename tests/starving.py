@@ -33,10 +33,10 @@ import pgoutput_fast as pgo
 from cells_nested import EVERY, TYPES
 from copying import COMMIT_LSN, copied, inserted, relation_of
 from pgoutput_fast import Decoded, Decoder, Options, StreamState, encode
-from pgoutput_fast._core.controls import control_messages
-from pgoutput_fast._core.copy_rows import CopyRows
-from pgoutput_fast._core.decode import use_windows
-from pgoutput_fast._core.pull import CopiedRows
+from pgoutput_fast._core.copy.slot_rows import CopiedRows
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast._core.rows.decode import use_windows
+from pgoutput_fast._core.tagging.control_messages import control_messages
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -13,11 +13,11 @@ import pytest
 
 import pgoutput_fast as pgo
 import reference_nested
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.catalog import Column
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.catalog.relations import Column
+from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
 from pgoutput_fast.encode import UNCHANGED, Binary, ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.types import column_type_of
-from pgoutput_fast.user_types import TypeField, UserType, UserTypes
+from pgoutput_fast.schema.column_types import column_type_of
 
 LONGEST, PER_BYTE = 147_460, 32
 PAIR, PAIRS, SPANS = 20_000, 20_001, 20_002

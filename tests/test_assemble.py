@@ -15,10 +15,10 @@ import pytest
 import pgoutput_fast as pgo
 from cells import ALL
 from pgoutput_fast import Column, Options, encode
-from pgoutput_fast._core.column import convert
-from pgoutput_fast._core.decode import use_windows
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast._core.rows.decode import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.schema.column_types import column_type_of
 
 TEXTS = column_type_of(Column("c", 1009), Options())
 
@@ -64,8 +64,8 @@ def test_children_outlive_their_parent() -> None:
 FORKS = """
 import os, threading, time, warnings
 from pgoutput_fast import Column, Options
-from pgoutput_fast._core.column import convert, hold_memory
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast._core.columns.column import convert, hold_memory
+from pgoutput_fast.schema.column_types import column_type_of
 warnings.simplefilter("ignore")
 texts = column_type_of(Column("c", 25), Options())
 convert(texts, [b"x" * 100_000], False)

@@ -15,10 +15,16 @@ import pytest
 
 import pg
 from pgoutput_fast import Column, Options
-from pgoutput_fast import builtin_types as table
-from pgoutput_fast.builtin_types import BUILT_IN_TYPES, FIRST_USER_OID, NAME_OF_OID, OID_OF_NAME, is_built_in
+from pgoutput_fast.catalog import builtin_types as table
+from pgoutput_fast.catalog.builtin_types import (
+    BUILT_IN_TYPES,
+    FIRST_USER_OID,
+    NAME_OF_OID,
+    OID_OF_NAME,
+    is_built_in,
+)
 from pgoutput_fast.demo.servers import Server
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.schema.column_types import column_type_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -171,7 +177,7 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 print(sorted(name for name in sys.modules if name.startswith(("pgoutput", "pyarrow"))))
 """
-    path = SOURCE / "pgoutput_fast" / "builtin_types.py"
+    path = SOURCE / "pgoutput_fast" / "catalog" / "builtin_types.py"
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

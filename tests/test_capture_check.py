@@ -11,7 +11,7 @@ import pytest
 import pg
 from capturing import drop_when_free
 from pgoutput_fast.capture import Report, check, create_slot, drop_slot, plugin_options
-from pgoutput_fast.capture.session import connect
+from pgoutput_fast.postgres.session import connect
 
 
 @pytest.fixture

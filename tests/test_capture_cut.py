@@ -22,8 +22,8 @@ import pytest
 import pg
 from capturing import Running, Writers, expect_exactly_once, now, prepare, wait_until
 from pgoutput_fast.capture import Capture, Limits, create_slot, find_slot
-from pgoutput_fast.capture.session import connect
 from pgoutput_fast.demo.servers import Server
+from pgoutput_fast.postgres.session import connect
 
 SLOT = "cut"
 _PROCESS = """

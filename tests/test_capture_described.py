@@ -9,8 +9,8 @@ import pytest
 import pg
 from capturing import drop_when_free
 from pgoutput_fast.capture import Capture, create_slot
-from pgoutput_fast.capture.described import describe_missing
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.describe import describe_missing
 from pgoutput_fast.segments import segment_catalog
 
 SETUP = [

@@ -16,7 +16,7 @@ import pytest
 
 from pgoutput_fast.capture import Capture, Snapshot, check, create_slot, drop_slot, list_slots
 from pgoutput_fast.capture.process import Settings
-from pgoutput_fast.capture.session import DsnError, connect, current_lsn
+from pgoutput_fast.postgres.session import DsnError, connect, current_lsn
 
 # Each as somebody may write it whose password is or has "sesame".
 MALFORMED = {

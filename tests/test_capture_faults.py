@@ -26,7 +26,7 @@ import pg
 import pgoutput_fast as pgo
 from capturing import Running, Writers, committed, expect_exactly_once, now, prepare, wait_until
 from pgoutput_fast.capture import Capture, CaptureError, Limits, drop_slot, find_slot
-from pgoutput_fast.capture import run as run_module
+from pgoutput_fast.capture import service as run_module
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 

@@ -11,7 +11,7 @@ import pytest
 
 import pg
 from pgoutput_fast.capture import Capture, CaptureError, Snapshot, check, create_slot, drop_slot
-from pgoutput_fast.capture.session import current_lsn, read_server, session, with_identifier
+from pgoutput_fast.postgres.session import current_lsn, read_server, session, with_identifier
 from pgoutput_fast.segments import list_segments
 
 

@@ -14,7 +14,7 @@ from capturing import Running, committed, expect_exactly_once, now, slot, wait_u
 from pgoutput_fast.capture import Capture, find_slot
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, list_segments, read_segment
 
 __all__ = ["slot"]  # a fixture

@@ -16,9 +16,9 @@ import pytest
 import pg
 from capturing import Running, drop_when_free, expect_exactly_once, now, slot, wait_until
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
-from pgoutput_fast.capture.plugin import plugin_options
-from pgoutput_fast.capture.walsender import Walsender
 from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.postgres.plugin import plugin_options
+from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.segments import Segment, list_segments, read_segment
 
 __all__ = ["slot"]  # a fixture

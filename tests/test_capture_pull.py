@@ -29,8 +29,8 @@ from capturing import (
     streaming_dsn,
     wait_until,
 )
-from pgoutput_fast._core.describe import Malformed
-from pgoutput_fast._core.pull import CopiedRows
+from pgoutput_fast._core.copy.slot_rows import CopiedRows
+from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast.capture import (
     Capture,
     CaptureError,
@@ -41,7 +41,7 @@ from pgoutput_fast.capture import (
     find_slot,
     plugin_options,
 )
-from pgoutput_fast.capture.pull import Pull
+from pgoutput_fast.capture.sql_source import SqlSource
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 
@@ -212,7 +212,7 @@ def _through_sql(database: pg.Database, slot: str, directory: Path, **limits: fl
 
 def _held(database: pg.Database, slot: str) -> int:
     """How many messages the slot holds."""
-    with Pull(database.dsn, slot, plugin_options(database.version * 10000, ["captured"])) as pull:
+    with SqlSource(database.dsn, slot, plugin_options(database.version * 10000, ["captured"])) as pull:
         return sum(len(each.payloads) for each in pull.peek(now(database), None))
 
 
@@ -311,9 +311,9 @@ def test_an_acknowledgement_that_the_slot_never_got(database: pg.Database, slot:
     """As after a kill between the segment and the advance: what the segments have is left behind first."""
     database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 50) g")
     lsn = now(database)
-    advance = Pull.advance
+    advance = SqlSource.advance
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pull, "advance", lambda self, at: None if at else advance(self, at))
+        patch.setattr(SqlSource, "advance", lambda self, at: None if at else advance(self, at))
         _through_sql(database, slot, tmp_path).run(until_lsn=lsn)
     assert _held(database, slot) >= 52
     _through_sql(database, slot, tmp_path).run(until_lsn=lsn)
@@ -388,7 +388,7 @@ def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Pat
     """Into two directories, so that no lock of files keeps them apart."""
     options = plugin_options(database.version * 10000, ["captured"])
     with (
-        Pull(database.dsn, slot, options),
+        SqlSource(database.dsn, slot, options),
         pytest.raises(psycopg2.errors.ObjectInUse, match="another session pulls"),
     ):
         _through_sql(database, slot, tmp_path).run(retry_seconds=0.5)

@@ -14,8 +14,8 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import sink
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.encode import Writer
-from pgoutput_fast.segment_stores import Store
 from pgoutput_fast.segments import Source
+from pgoutput_fast.storage.stores import Store
 
 
 def test_what_is_there_is_durable_before_it_is_gone_on_from(

@@ -12,8 +12,8 @@ import pg
 import pgoutput_fast as pgo
 from capturing import drop_when_free
 from pgoutput_fast.capture import PINS, create_slot, drop_slot, find_slot, list_slots, plugin_options
-from pgoutput_fast.capture.session import connect, read_server, session
-from pgoutput_fast.capture.snapshot_export import export_snapshot
+from pgoutput_fast.postgres.session import connect, read_server, session
+from pgoutput_fast.snapshot.export import export_snapshot
 
 
 @pytest.fixture

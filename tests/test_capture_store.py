@@ -33,10 +33,8 @@ from capturing import (
     streaming_dsn,
     wait_until,
 )
-from pgoutput_fast import segment_stores
 from pgoutput_fast.capture import Capture, CaptureError, Consumers, Limits, find_slot, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segment_stores import open_store
 from pgoutput_fast.segments import (
     Source,
     list_segments,
@@ -45,6 +43,8 @@ from pgoutput_fast.segments import (
     read_segment,
     write_segment,
 )
+from pgoutput_fast.storage import stores as segment_stores
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["slot"]
 

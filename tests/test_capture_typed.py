@@ -23,15 +23,16 @@ import pg
 import pgoutput_fast as pgo
 from capturing import Writers, committed, now, slot, streaming_dsn
 from oracle import plain_records
-from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snapshot, retain, typed
+from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snapshot, retain
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.typed import TypedFiles
-from pgoutput_fast.capture.typed_progress import Progress, write_progress
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.plain_values import plain_schema, to_types
-from pgoutput_fast.segment_stores import open_store
+from pgoutput_fast.mirror.parquet import files as typed
+from pgoutput_fast.mirror.parquet.files import TypedFiles
+from pgoutput_fast.mirror.parquet.progress import Progress, write_progress
+from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
+from pgoutput_fast.storage.stores import open_store
 from streams import ENRICHED, RandomChoices, Stream, make_stream
 
 __all__ = ["slot"]

@@ -17,7 +17,7 @@ import pg
 import pgoutput_fast as pgo
 from cells_nested import record, sized
 from pgoutput_fast import Catalog, Column, Decoder, Options, TypeField, UserType, UserTypes
-from pgoutput_fast._core.column import convert
+from pgoutput_fast._core.columns.column import convert
 from pgoutput_fast.encode import (
     Binary,
     ColumnSpec,
@@ -27,7 +27,7 @@ from pgoutput_fast.encode import (
     encode_insert,
     encode_relation,
 )
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.schema.column_types import column_type_of
 
 PAIR = UserType(30001, "public", "pair", "composite", fields=(TypeField("a", 23), TypeField("b", 25)))
 PAIRS = UserType(30002, "public", "_pair", "array", of=30001)

@@ -146,7 +146,7 @@ def test_what_a_bad_boundary_cuts_off_is_rejected_not_lost() -> None:
     assert out.rejects.column("seq").to_pylist() == [2, 3, 4, 5, 6, 7]
     assert out.rejects.column("raw").to_pylist()[:3] == first[2:]
     assert rows(out) == [(4, 10, 100)]
-    assert decoder.state.held is None
+    assert decoder.state.reorder_buffer is None
 
 
 BAD_ABORT = encode.encode_stream_abort(9, 10)[:-1]
@@ -167,7 +167,7 @@ def quarantined(*payloads: bytes, sessions: Sequence[int] = ()) -> tuple[list[in
                 decoder.start_session()
             outs += list(decoder.stream([list(payloads[begin:end])]))
             decoder = Decoder(options, pickle.loads(pickle.dumps(decoder.state)))
-        assert decoder.state.held is None
+        assert decoder.state.reorder_buffer is None
         found.append(
             (
                 [k for out in outs for k, _, _ in rows(out)],
@@ -337,7 +337,7 @@ def test_a_plain_transaction_that_a_call_cuts(limit: int) -> None:
             assert found == getattr(whole, name).to_pylist(), name
         prefixes = [each for out in outs for each in out.messages.column("prefix").to_pylist()]
         assert sorted(prefixes) == ["p", "q"]
-        assert decoder.state.held is None
+        assert decoder.state.reorder_buffer is None
 
 
 def test_a_piece_per_batch_where_nothing_is_large() -> None:

@@ -13,8 +13,8 @@ import reference_nested as reference
 from cells import SCALARS, Cells, numeric
 from cells_nested import DESCRIBED, EVERY, TYPES
 from pgoutput_fast import Column, Options
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 FIRST_UNREPRESENTABLE, FIRST_NOTED = 64, 128
 FORMATS = [False, True]

@@ -9,9 +9,9 @@ import pytest
 
 import pgoutput_fast as pgo
 from copying import SIGNATURE, TRAILER, copied_row, relation_of
-from pgoutput_fast._core.copy_rows import CopyRows
-from pgoutput_fast._core.describe import Malformed
-from pgoutput_fast._core.pull import CopiedRows
+from pgoutput_fast._core.copy.slot_rows import CopiedRows
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast.errors import DecodeError, reason_text
 
 # Rows of a slot: a position and a payload. For a table they are two binary values, too.

@@ -25,7 +25,7 @@ from copying import (
     same_columns,
     same_rejects,
 )
-from pgoutput_fast._core.copy_rows import CopyRows
+from pgoutput_fast._core.copy.table_rows import CopyRows
 
 SIMPLE = relation_of(
     pgo.Column("id", 23, key=True), pgo.Column("v", 25), pgo.Column("n", 1700, (10 << 16 | 2) + 4)

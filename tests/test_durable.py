@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.typed_progress import Progress, read_progress, write_progress
-from pgoutput_fast.segment_stores import open_store
+from pgoutput_fast.mirror.parquet.progress import Progress, read_progress, write_progress
+from pgoutput_fast.storage.stores import open_store
 
 ROUNDS = 200
 
 # Two of these write files of the same names, each as soon as the other one is ready for it.
 RACER = """
 import os, sys
-from pgoutput_fast.segment_stores import open_store
+from pgoutput_fast.storage.stores import open_store
 
 mine, directory, rounds, links = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 if links == "without links":
@@ -201,7 +201,7 @@ def test_what_a_failed_fsync_left_is_made_sure_of(tmp_path: Path, monkeypatch: p
             store = open_store(root / "deep" / "lake")
             if (noted := sink.acknowledged.lsn) is not None:
                 trusted.append(noted)
-            sink.acknowledged.let_go(7, now=True)
+            sink.acknowledged.confirm(7, now=True)
             if (progress := read_progress(store)) is not None:
                 trusted.append(progress.last_seq)
             else:

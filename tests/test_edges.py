@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import Column, Options
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.encode_values import to_binary, to_text
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.encode.values import to_binary, to_text
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 BEYOND_RANGE, DOES_NOT_FIT = 66, 70
 EPOCH_2000_MICROS = 10_957 * 86_400_000_000

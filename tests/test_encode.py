@@ -32,7 +32,7 @@ from pgoutput_fast.encode import (
     encode_type,
     encode_update,
 )
-from pgoutput_fast.encode_values import to_microseconds
+from pgoutput_fast.encode.values import to_microseconds
 
 # Fields of the expected messages.
 LSN_1 = bytes.fromhex("0000 0001 0000 0002")  # 1/2

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pg
-import pgoutput_fast.encode_nested
+import pgoutput_fast.encode.nested
 from pgoutput_fast import Column, Options, TypeField, UserType, UserTypes
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.encode_nested import (
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.encode.nested import (
     EMPTY_RANGE_BINARY,
     EMPTY_RANGE_TEXT,
     list_to_binary,
@@ -27,14 +27,14 @@ from pgoutput_fast.encode_nested import (
     record_to_binary,
     record_to_text,
 )
-from pgoutput_fast.encode_values import array_to_text, to_binary, to_text
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.encode.values import array_to_text, to_binary, to_text
+from pgoutput_fast.schema.column_types import column_type_of
 
 ODD = ["", " ", "a b", '"', "\\", "a,b", "(x)", "[x]", "{x}", "NULL", "é\n", '""', '\\"']
 
 
 def test_examples_in_the_documentation() -> None:
-    assert doctest.testmod(pgoutput_fast.encode_nested).failed == 0
+    assert doctest.testmod(pgoutput_fast.encode.nested).failed == 0
 
 
 def test_servers_write_the_same(database: pg.Database) -> None:

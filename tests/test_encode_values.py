@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from pgoutput_fast.encode_values import array_to_binary, array_to_text, to_binary, to_text
+from pgoutput_fast.encode.values import array_to_binary, array_to_text, to_binary, to_text
 
 # --- values ---
 

@@ -11,7 +11,7 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from oracle import changes_of, kinds, oid_of, same_as_reference, same_as_reference_in_both_views
-from pgoutput_fast.decoded import Decoded
+from pgoutput_fast.decoding.result import Decoded
 
 _numbers = itertools.count()
 

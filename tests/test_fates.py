@@ -7,11 +7,17 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast import encode, tag
-from pgoutput_fast._core.decode import NativeDecoder
-from pgoutput_fast.fates import Fates, by_transaction, committed_rows, values_of, without_rolled_back
-from pgoutput_fast.held import Due
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.committed.outcomes import (
+    Outcomes,
+    by_transaction,
+    committed_rows,
+    values_of,
+    without_rolled_back,
+)
+from pgoutput_fast.committed.reorder_buffer import Due
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 
 def tagged(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
@@ -40,8 +46,8 @@ def test_rows_of_a_subtransaction_go_up_to_its_abort() -> None:
     assert without_rolled_back(rows, []) is rows
 
 
-def due(*ends: tuple[int, int, bool]) -> Fates:
-    return Fates.of_due([Due(txn, at_seq, 100 + txn, 5, lost) for txn, at_seq, lost in ends])
+def due(*ends: tuple[int, int, bool]) -> Outcomes:
+    return Outcomes.of_due([Due(txn, at_seq, 100 + txn, 5, lost) for txn, at_seq, lost in ends])
 
 
 def test_rows_come_in_the_order_of_the_commits() -> None:
@@ -72,7 +78,7 @@ def test_the_same_of_a_call_and_of_its_table() -> None:
         encode.encode_begin(100, 7, 8), encode.encode_commit(100, 108, 7), encode.encode_stream_abort(9, 9),
     ]  # fmt: skip
     records: Any = NativeDecoder(Options()).tag([pa.array(payloads)], None, None)[1]
-    one, other = Fates.of_records(records), Fates.of_outcomes(records.outcomes)
+    one, other = Outcomes.of_records(records), Outcomes.of_outcomes(records.outcomes)
     assert one.aborts == other.aborts == {0: [(10, 2)]}
     for name in ("txns", "at_seq", "commit_lsn", "commit_timestamp", "committed", "lost"):
         assert getattr(one, name).tolist() == getattr(other, name).tolist(), name

@@ -25,12 +25,12 @@ from pgoutput_fast.capture import (
     list_slots,
     temporary_slot,
 )
-from pgoutput_fast.capture.described import describe_missing
 from pgoutput_fast.capture.metrics import Meter
-from pgoutput_fast.capture.session import connect, current_lsn
-from pgoutput_fast.capture.snapshot_holder import hold_snapshot
 from pgoutput_fast.demo import rebuild, shop
+from pgoutput_fast.postgres.describe import describe_missing
+from pgoutput_fast.postgres.session import connect, current_lsn
 from pgoutput_fast.segments import list_segments, read_segment
+from pgoutput_fast.snapshot.holder import hold_snapshot
 from test_sql import FILES, statements
 
 VERSIONS = (10, 14, 18)

@@ -9,22 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast import errors, kinds
+from pgoutput_fast import errors
+from pgoutput_fast.protocol import kinds
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pgoutput_fast"
 CORE = SOURCE / "_core"
 PYTHON = sorted(SOURCE.rglob("*.py"))
-COMPILED = sorted(path for pattern in ("*.pyx", "*.pxd", "*.hpp") for path in CORE.glob(pattern))
+COMPILED = sorted(path for pattern in ("*.pyx", "*.pxd", "*.hpp") for path in CORE.rglob(pattern))
 
-TABLE = ("kinds.py", "_core/kinds.pxd")
+TABLE = ("protocol/kinds.py", "_core/protocol/kinds.pxd")
 TAGS = "".join(chr(kind) for kind in kinds.MESSAGE_KINDS)
 
 # Where a letter that is a tag, too, means something else: file -> (what the line has, why).
 OTHER_MEANINGS = {
-    "_core/scan.pyx": ("c'A' <= p[i] <= c'F'", "hex digits"),
-    "capture/snapshot_tables.py": ('if kind == "r"', "pg_class.relkind of a table"),
-    "encode_printed.py": ('{"A": 8, "B": 4, "C": 2, "D": 1}', "weights in a tsquery"),
+    "_core/tagging/scan.pyx": ("c'A' <= p[i] <= c'F'", "hex digits"),
+    "postgres/tables.py": ('if kind == "r"', "pg_class.relkind of a table"),
+    "encode/printed.py": ('{"A": 8, "B": 4, "C": 2, "D": 1}', "weights in a tsquery"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A limit stands in one place: in `_core/limits.hpp` if the stages keep it, in `limits.py` if Python modules do."""
+"""A limit stands in one place: in `_core/protocol/limits.hpp` for the stages, in `protocol/limits.py` for Python modules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast import limits
+from pgoutput_fast.protocol import limits
 
 PACKAGE = Path(__file__).parents[1] / "src" / "pgoutput_fast"
 SUFFIXES = (".hpp", ".pxd", ".py", ".pyi", ".pyx")
@@ -37,15 +37,17 @@ def test_a_number_stands_in_one_place() -> None:
         for name, text in sources().items()
         for number in {int(re.sub("['_]", "", each), 0) for each in NUMBER.findall(text)} & NUMBERS.keys()
     }
-    assert found == {(limit, "_core/limits.hpp") for limit in NUMBERS.values()}
+    assert found == {(limit, "_core/protocol/limits.hpp") for limit in NUMBERS.values()}
 
 
 def test_a_limit_is_defined_in_one_place() -> None:
     texts = sources()
-    of_stages = re.findall(r"constexpr int64_t (\w+) =", texts["_core/limits.hpp"])
-    assert len(of_stages) == texts["_core/limits.hpp"].count("constexpr") > 5
-    assert re.findall(r"const int64_t (\w+)", texts["_core/limits.pxd"]) == of_stages
-    names = dict.fromkeys(of_stages, "_core/limits.hpp") | dict.fromkeys(limits.__all__, "limits.py")
+    of_stages = re.findall(r"constexpr int64_t (\w+) =", texts["_core/protocol/limits.hpp"])
+    assert len(of_stages) == texts["_core/protocol/limits.hpp"].count("constexpr") > 5
+    assert re.findall(r"const int64_t (\w+)", texts["_core/protocol/limits.pxd"]) == of_stages
+    names = dict.fromkeys(of_stages, "_core/protocol/limits.hpp") | dict.fromkeys(
+        limits.__all__, "protocol/limits.py"
+    )
     for name, place in names.items():
         defined = re.compile(rf"\b_?{name}\b(?:, \w+)* =[^=]", re.MULTILINE)
         assert [file for file, text in texts.items() if defined.search(text)] == [place], name
@@ -53,4 +55,4 @@ def test_a_limit_is_defined_in_one_place() -> None:
 
 def test_a_sentence_stands_in_one_place() -> None:
     files = [name for name, text in sources().items() if "offsets are damaged: they" in text]
-    assert files == ["_core/scan.pyx"]
+    assert files == ["_core/tagging/scan.pyx"]

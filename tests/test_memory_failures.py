@@ -84,15 +84,15 @@ def test_python_s_own_allocations_fail(scenario: str) -> None:
 def test_no_function_that_cannot_raise_takes_memory() -> None:
     """Cython prints and drops what is raised where nothing can be: the call then goes on with half of its work done."""
     found = set()
-    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").glob("*.cpp"))
+    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").rglob("*.cpp"))
     if not sources:
         pytest.skip("installed without what Cython made")
     for source in sources:
         found |= set(re.findall(r'__Pyx_WriteUnraisable\("([^"]+)"', source.read_text(encoding="utf-8")))
     # Of a capsule, and of a lock, which are not what they say: nobody can be told.
     assert found <= {
-        "pgoutput_fast._core.assemble._release_capsule",
-        "pgoutput_fast._core.decode._Holder.__dealloc__",
+        "pgoutput_fast._core.columns.assemble._release_capsule",
+        "pgoutput_fast._core.rows.decode._Holder.__dealloc__",
     }
 
 
@@ -103,7 +103,7 @@ def test_what_takes_memory_in_cpp_is_tried() -> None:
     """
     takes = re.compile(r"\b(?:assign|resize|reserve|push_back|emplace_back|insert)\(")
     found = []
-    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").glob("*.cpp"))
+    sources = sorted((Path(pgoutput_fast.__file__).parent / "_core").rglob("*.cpp"))
     if not sources:
         pytest.skip("installed without what Cython made")
     for source in sources:

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_fast.names import parse_qualified_name, quote_identifier, quote_qualified_name, split_names
+from pgoutput_fast.catalog.identifiers import (
+    parse_qualified_name,
+    quote_identifier,
+    quote_qualified_name,
+    split_names,
+)
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=12)
 

@@ -12,7 +12,7 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from oracle import comparable, enriched, plain_records, same_as_reference
-from pgoutput_fast.decoded import Decoded
+from pgoutput_fast.decoding.result import Decoded
 from test_oracle_values import CASES, SEED, Case
 
 

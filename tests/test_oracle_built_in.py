@@ -13,10 +13,10 @@ import pg
 import pgoutput_fast as pgo
 from built_in_cases import CASES, NOT_READ_AGAIN, PRINTED, SEED, Case
 from oracle import comparable, plain_records, same_as_reference
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.encode_values import array_to_text, to_binary, to_text
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.decoding.result import Decoded
+from pgoutput_fast.encode.values import array_to_text, to_binary, to_text
+from pgoutput_fast.schema.column_types import column_type_of
 
 
 @dataclass(frozen=True)

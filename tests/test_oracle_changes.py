@@ -12,8 +12,8 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from oracle import Replica, changes_of, kinds, oid_of, plain_records, runs, same_as_reference, server_rows
-from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.names import parse_qualified_name, quote_identifier
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier
+from pgoutput_fast.decoding.result import Decoded
 from workload import Workload
 
 SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20260402")

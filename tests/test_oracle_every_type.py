@@ -10,8 +10,8 @@ import pg
 import pgoutput_fast as pgo
 from built_in_cases import CASES
 from oracle import same_as_reference
-from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.types import column_type_of
+from pgoutput_fast.decoding.result import Decoded
+from pgoutput_fast.schema.column_types import column_type_of
 from test_nested import RANGES
 from test_oracle_values import CASES as OTHER_CASES
 

@@ -31,7 +31,7 @@ from oracle import (
     same_as_reference,
     server_rows,
 )
-from pgoutput_fast.decoded import Decoded
+from pgoutput_fast.decoding.result import Decoded
 from streaming import Streaming, streaming
 from workload import Workload
 

@@ -19,7 +19,7 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from oracle import comparable, plain_records, plain_type, same_as_reference
-from pgoutput_fast.decoded import Decoded
+from pgoutput_fast.decoding.result import Decoded
 
 SEED = int(os.environ.get("PGOUTPUT_FAST_SEED", "20260401"))
 RANDOM_VALUES = 60

@@ -14,11 +14,11 @@ import reference_bytes as reference
 import reference_printed as slow
 from cells_built_in import AND, DEEP, NOT, OR, phrase, query, word
 from pgoutput_fast import Column, Options
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.builtin_types import is_built_in
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.catalog.builtin_types import is_built_in
 from pgoutput_fast.encode import Binary, ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.encode_values import to_binary, to_text
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast.encode.values import to_binary, to_text
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 FIRST_UNREPRESENTABLE = 64
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast.errors import reason_text
-from pgoutput_fast.reasons import FIRST_NOTED, FIRST_UNREPRESENTABLE, OK, Reason
-from pgoutput_fast.types import ColumnType
+from pgoutput_fast.protocol.reasons import FIRST_NOTED, FIRST_UNREPRESENTABLE, OK, Reason
+from pgoutput_fast.schema.column_types import ColumnType
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "pgoutput_fast"
 CORE = SOURCE / "_core"
 PYTHON = sorted(path for path in SOURCE.rglob("*.py") if path.name != "reasons.py")
-CYTHON = sorted(path for pattern in ("*.pyx", "*.pxd") for path in CORE.glob(pattern))
-HEADERS = sorted(path for path in CORE.glob("*.hpp") if path.name != "reasons.hpp")
+CYTHON = sorted(path for pattern in ("*.pyx", "*.pxd") for path in CORE.rglob(pattern))
+HEADERS = sorted(path for path in CORE.rglob("*.hpp") if path.name != "reasons.hpp")
 
 _PLACES = {"type", "arrow", "hint", "sent", "described"}
 _COLUMNS = (
@@ -57,8 +57,8 @@ def test_a_change_in_the_table_is_a_stale_file(
     monkeypatch.setattr(generator, "_codes", lambda reasons: [*codes(reasons), ("NEW_CODE", 250)])
     stale = generator.stale_files()
     assert [path.name for path in stale] == ["reasons.hpp", "reasons.pxd"]
-    assert "    NEW_CODE = 250,\n" in stale[CORE / "reasons.hpp"]
-    assert '        NEW_CODE "pgo::NEW_CODE"\n' in stale[CORE / "reasons.pxd"]
+    assert "    NEW_CODE = 250,\n" in stale[CORE / "protocol/reasons.hpp"]
+    assert '        NEW_CODE "pgo::NEW_CODE"\n' in stale[CORE / "protocol/reasons.pxd"]
 
 
 # ---- names and numbers ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.schema import (
+from pgoutput_fast.schema.tables import (
     MESSAGES_SCHEMA,
     OUTCOMES_SCHEMA,
     REJECTS_SCHEMA,

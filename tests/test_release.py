@@ -9,10 +9,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.fates import NO_FATES, Fates
-from pgoutput_fast.held import Due, Held
-from pgoutput_fast.release import Piece, Releaser
-from pgoutput_fast.spill import Spiller
+from pgoutput_fast.committed.outcomes import NO_FATES, Outcomes
+from pgoutput_fast.committed.release import Piece, Releaser
+from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
+from pgoutput_fast.committed.spill import Spiller
 from test_fates import seqs, tagged
 
 Row = tuple[str, int, int | None, int | None]
@@ -29,7 +29,7 @@ def spiller() -> Iterator[Spiller]:
     one.close(True)
 
 
-def fates(*ends: End, aborts: tuple[Abort, ...] = ()) -> Fates:
+def fates(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
     """What became of transactions: of lost ones, or of others."""
     outcomes = [
         {"txn": txn, "subxid": None, "outcome": what, "at_seq": at_seq, "commit_lsn": 1000 + at_seq}
@@ -42,12 +42,14 @@ def fates(*ends: End, aborts: tuple[Abort, ...] = ()) -> Fates:
     ]
     fields = [("txn", pa.int64()), ("subxid", pa.int64()), ("outcome", pa.string()), ("at_seq", pa.int64())]
     fields += [("commit_lsn", pa.int64()), ("commit_timestamp", pa.timestamp("us"))]
-    known = Fates.of_outcomes(pa.RecordBatch.from_pylist(outcomes, pa.schema(fields)))
-    lost = Fates.of_due([Due(txn, at_seq, 0, 0, lost=True) for at_seq, txn, what in ends if what == "lost"])
+    known = Outcomes.of_outcomes(pa.RecordBatch.from_pylist(outcomes, pa.schema(fields)))
+    lost = Outcomes.of_due(
+        [Due(txn, at_seq, 0, 0, lost=True) for at_seq, txn, what in ends if what == "lost"]
+    )
     return lost if len(lost.txns) else known
 
 
-def given(releaser: Releaser, held: Held, piece: Piece | None) -> list[int]:
+def given(releaser: Releaser, held: ReorderBuffer, piece: Piece | None) -> list[int]:
     """Ordinals of what a call releases: at once, and what is due behind it."""
     found = [] if piece is None else seqs(piece.committed())
     while held.due:
@@ -56,7 +58,7 @@ def given(releaser: Releaser, held: Held, piece: Piece | None) -> list[int]:
 
 
 def test_rows_wait_for_the_end_of_their_transaction(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     assert one.take(tagged(("I", 1, 0, 9), ("I", 2, 4, 9), ("I", 3, 0, 9)), NO_FATES) is None
     assert sorted(held.waiting) == [0, 4]
@@ -69,7 +71,7 @@ def test_rows_wait_for_the_end_of_their_transaction(spiller: Spiller) -> None:
 
 
 def test_rows_of_no_transaction_come_at_once_and_in_their_place(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     arrived = tagged(("I", 1, 0, 9), ("M", 2, None, None), ("I", 3, 1, 9), ("M", 5, None, None))
     piece = one.take(arrived, fates((4, 0, "committed")))
@@ -77,7 +79,7 @@ def test_rows_of_no_transaction_come_at_once_and_in_their_place(spiller: Spiller
 
 
 def test_rows_of_a_transaction_that_was_rolled_back_go(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_FATES)
     piece = one.take(tagged(("I", 3, 0, 9)), fates((4, 0, "aborted")))
@@ -86,7 +88,7 @@ def test_rows_of_a_transaction_that_was_rolled_back_go(spiller: Spiller) -> None
 
 
 def test_what_a_subtransaction_rolled_back_goes_wherever_it_waited(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 0, 10), ("I", 3, 0, 11)), NO_FATES)
     one.take(tagged(("I", 4, 0, 10)), fates(aborts=((0, 10, 5),)))
@@ -97,7 +99,7 @@ def test_what_a_subtransaction_rolled_back_goes_wherever_it_waited(spiller: Spil
 
 
 def test_rows_of_lost_transactions_are_apart(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_FATES)
     piece = one.take(tagged(("I", 3, 0, 9)), fates((4, 0, "lost")))
@@ -109,7 +111,7 @@ def test_rows_of_lost_transactions_are_apart(spiller: Spiller) -> None:
 
 
 def test_what_is_too_much_for_a_piece_is_given_bit_by_bit(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 1, MANY)
     for seq in range(1, 5):
         one.take(tagged(("I", seq, 0, 9)), NO_FATES)
@@ -129,7 +131,7 @@ def test_what_is_too_much_for_a_piece_is_given_bit_by_bit(spiller: Spiller) -> N
 
 
 def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 2, MANY)
     first = tagged(
         ("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 0, 9), ("I", 5, 2, 9), ("I", 6, 3, 9)
@@ -150,7 +152,7 @@ def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spil
 
 
 def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spiller: Spiller) -> None:
-    one = Releaser(Held(), spiller, MANY, 1, MANY)
+    one = Releaser(ReorderBuffer(), spiller, MANY, 1, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 1, 9))
     one.keep_open(first, NO_FATES, [0, 1])
     ended = fates((5, 1, "committed"), (6, 0, "committed"))
@@ -159,7 +161,7 @@ def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spil
 
 
 def test_too_many_rows_in_memory_go_to_files(spiller: Spiller) -> None:
-    held = Held()
+    held = ReorderBuffer()
     one = Releaser(held, spiller, 1, 100, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 0, 9))
     one.keep_open(first, NO_FATES, [0])
@@ -207,7 +209,7 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
     cuts = sorted({0, 100, *(chance.randrange(80) for _ in range(chance.randrange(6)))})
     sizes = chance.choice([1, 3, 100]), chance.choice([1, MANY])
     limit = chance.choice([1, MANY])
-    held, others = Held(), Held()
+    held, others = ReorderBuffer(), ReorderBuffer()
     one, other = Releaser(held, spiller, limit, *sizes), Releaser(others, spiller, limit, *sizes)
     taken: list[int] = []
     stretches: list[int] = []

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from pgoutput_fast import DecodeError, Decoder, Options, encode, held, transactions
+from pgoutput_fast import DecodeError, Decoder, Options, encode
+from pgoutput_fast.committed import reorder_buffer as reorder_buffer
+from pgoutput_fast.committed import view as transactions
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from resuming import WAYS, Given, OtherProcess, go_on_in_a_new_process, options_of, saved
 from streams import ENRICHED, RandomChoices, Stream, by_reference, make_stream
@@ -120,7 +122,7 @@ def test_cut_between_the_pieces_of_a_large_transaction(
 ) -> None:
     """The state says how far it has come, and the other process gives the rest before anything else."""
     monkeypatch.setattr(transactions, "_PIECE_ROWS", 3)
-    monkeypatch.setattr(held, "_SMALL_ROWS", 1)
+    monkeypatch.setattr(reorder_buffer, "_SMALL_ROWS", 1)
     options = options_of(where, tmp_path)
     blocks = [
         [start(9, k == 0), relation(T, 9), *[insert(10 * k + n, xid=9 + n % 2) for n in range(5)], STOP]
@@ -149,7 +151,7 @@ def test_cut_between_the_pieces_of_a_large_transaction(
 
 def test_a_release_that_was_left_goes_on_with_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_PIECE_ROWS", 2)
-    monkeypatch.setattr(held, "_SMALL_ROWS", 1)
+    monkeypatch.setattr(reorder_buffer, "_SMALL_ROWS", 1)
     decoder = Decoder(Options(transactions="committed"))
     for k in range(5):
         decoder.decode([start(9, k == 0), relation(T, 9), insert(k, xid=9), STOP])
@@ -159,12 +161,12 @@ def test_a_release_that_was_left_goes_on_with_the_next_call(monkeypatch: pytest.
     pieces.close()
     out = decoder.decode(plain(400, relation(T), insert(99)))
     assert first + out.table("public.t").column("id").to_pylist() == [0, 1, 2, 3, 4, 99]
-    assert decoder.state.held is None
+    assert decoder.state.reorder_buffer is None
 
 
 def test_a_bad_change_stops_a_release_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_PIECE_ROWS", 1)
-    monkeypatch.setattr(held, "_SMALL_ROWS", 1)
+    monkeypatch.setattr(reorder_buffer, "_SMALL_ROWS", 1)
     decoder = Decoder(Options(transactions="committed"))
     bad = encode.encode_insert(16384, ["x"], xid=9)
     for k, row in enumerate([insert(0, xid=9), insert(1, xid=9), bad]):

@@ -7,7 +7,7 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
-from pgoutput_fast._core.scan import scan
+from pgoutput_fast._core.tagging.scan import scan
 
 BEGIN = encode.encode_begin(100, 0, 7)
 INSERT = encode.encode_insert(16384, ["1"])

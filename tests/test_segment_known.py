@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast import segment_known, segments
+from pgoutput_fast import segments
 from pgoutput_fast.capture import retain
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.walsender import Received
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segment_paths import find_files
+from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import (
     Source,
     list_segments,
@@ -34,6 +33,8 @@ from pgoutput_fast.segments import (
     segment_catalog,
     write_segment,
 )
+from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.storage.paths import find_files
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 ROOM = segment_known.ROOM
@@ -361,7 +362,7 @@ def test_how_much_a_footer_may_have_is_ours_to_say(tmp_path: Path, monkeypatch: 
 _KILLED = """
 import sys
 import pgoutput_fast as pgo
-from pgoutput_fast import segment_known
+from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink
 from test_segment_known import SOURCE, _Server, _received, _table

@@ -9,12 +9,12 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segment_paths import find_files
 from pgoutput_fast.segments import (
     Source,
     list_segments,
     write_segment,
 )
+from pgoutput_fast.storage.paths import find_files
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast.segment_stores import Store, open_store
+from pgoutput_fast.storage.stores import Store, open_store
 
 
 @pytest.fixture(params=["path", "uri"])

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast import segments
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import (
     Source,
@@ -23,6 +22,7 @@ from pgoutput_fast.segments import (
     segment_outcomes,
     write_segment,
 )
+from pgoutput_fast.segments import segment as segments
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 TABLES = [
@@ -110,7 +110,7 @@ def test_layout(tmp_path: Path) -> None:
     assert payload.compression == "ZSTD"
     assert not payload.has_dictionary_page
     assert payload.statistics is None
-    assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.state"])
+    assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.decoding.state"])
 
 
 def test_small_relations_share_row_groups_and_large_ones_are_cut(tmp_path: Path) -> None:

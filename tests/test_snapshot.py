@@ -16,8 +16,8 @@ import pg
 import pgoutput_fast as pgo
 from capturing import drop_when_free
 from pgoutput_fast.capture import LoadProgress, Snapshot, SnapshotError, find_slot, progress_bar
-from pgoutput_fast.capture.session import session
-from pgoutput_fast.capture.snapshot_read import in_snapshot
+from pgoutput_fast.postgres.session import session
+from pgoutput_fast.snapshot.read import in_snapshot
 from snapshots import plain_rows, same_as_changes, tables_of
 
 

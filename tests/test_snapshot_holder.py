@@ -15,11 +15,11 @@ import pytest
 import pg
 from capturing import drop_when_free
 from pgoutput_fast.capture import SnapshotError, find_slot
-from pgoutput_fast.capture.snapshot_holder import HeldSnapshot, _registered, hold_snapshot, is_alive
+from pgoutput_fast.snapshot.holder import OpenSnapshot, _registered, hold_snapshot, is_alive
 
 ASK = """
 import os, sys
-from pgoutput_fast.capture.snapshot_holder import hold_snapshot
+from pgoutput_fast.snapshot.holder import hold_snapshot
 hold_snapshot(sys.argv[1], sys.argv[2], 60, os.getpid() if sys.argv[3] == "itself" else None)
 """
 
@@ -93,7 +93,7 @@ def test_the_time_is_over_while_the_slot_waits(base: pg.Database, slot: str) -> 
 
 def test_nobody_takes_the_answer(base: pg.Database, slot: str) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-m", "pgoutput_fast.capture.snapshot_holder"],
+        [sys.executable, "-m", "pgoutput_fast.snapshot.holder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -125,7 +125,7 @@ def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database,
             file.write(json.dumps(known))
         with pytest.raises(SnapshotError, match="exists"):
             hold_snapshot(base.dsn, slot, 60, os.getpid())
-        HeldSnapshot(**known).release()
+        OpenSnapshot(**known).release()
         time.sleep(0.2)
         assert other.poll() is None
     finally:

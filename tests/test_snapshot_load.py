@@ -18,7 +18,7 @@ import pgoutput_fast as pgo
 from capturing import drop_when_free
 from pgoutput_fast.capture import Capture, LoadProgress, Snapshot, SnapshotError, create_slot
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
-from pgoutput_fast.table_directories import table_directory
+from pgoutput_fast.storage.table_directories import table_directory
 from snapshots import tables_of
 
 

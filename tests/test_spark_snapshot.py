@@ -193,7 +193,7 @@ def test_a_snapshot_whose_time_is_over(spark: Any, newest: pg.Database) -> None:
 
 
 def test_the_holder_ends_with_what_it_is_for(newest: pg.Database) -> None:
-    from pgoutput_fast.capture.snapshot_holder import hold_snapshot, is_alive
+    from pgoutput_fast.snapshot.holder import hold_snapshot, is_alive
 
     child = os.fork()
     if child == 0:
@@ -215,7 +215,7 @@ def test_the_holder_ends_with_what_it_is_for(newest: pg.Database) -> None:
 def test_the_virtual_machine_is_found(tmp_path: Path) -> None:
     """Whatever is between: here a shell that is called so, a shell, and Python."""
     (tmp_path / "java").symlink_to("/bin/sh")
-    code = "import os; from pgoutput_fast.capture.snapshot_holder import java_above; print(java_above())"
+    code = "import os; from pgoutput_fast.snapshot.holder import java_above; print(java_above())"
     inner = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}; true"
     outer = f"echo $$; /bin/sh -c {shlex.quote(inner)}; true"
     said = subprocess.run([tmp_path / "java", "-c", outer], capture_output=True, text=True, check=True).stdout

@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 import pgoutput_fast as pgo
-from pgoutput_fast import segment_known
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, segment_catalog, write_segment
+from pgoutput_fast.segments import known as segment_known
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
 WIDER = RelationSpec(

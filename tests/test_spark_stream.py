@@ -23,11 +23,12 @@ from pyspark.errors import StreamingQueryException
 import pg
 import pgoutput_fast as pgo
 from capturing import drop_when_free
-from pgoutput_fast import encode, segment_known
+from pgoutput_fast import encode
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.spark.source_plan import plan_source
 from pgoutput_fast.spark.stream import StreamReader
 from pgoutput_fast.spark.stream_plan import plan_stream

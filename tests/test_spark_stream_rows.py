@@ -16,8 +16,8 @@ import pgoutput_fast as pgo
 import reference
 from cells_nested import DESCRIBED
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
 from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
 from pgoutput_fast.spark.source_read import ManyRows, chosen_rows
 from pgoutput_fast.spark.stream_rows import RangeRows

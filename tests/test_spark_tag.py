@@ -24,8 +24,8 @@ from pyspark.sql.functions import expr
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.spark.tag_tasks import ChangedInputError, Start, Starts, TagStretches
-from pgoutput_fast.summary import Summary
 from streams import RandomChoices, make_stream
 from test_resume import everything
 

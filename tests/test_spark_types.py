@@ -21,13 +21,13 @@ import test_oracle_values
 from oracle import plain_records
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.builtin_types import BUILT_IN_TYPES
-from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.encode_values import to_text
-from pgoutput_fast.options import Options
+from pgoutput_fast.catalog.builtin_types import BUILT_IN_TYPES
+from pgoutput_fast.decoding.result import Decoded
+from pgoutput_fast.encode.values import to_text
+from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.types import spark_schema
-from pgoutput_fast.types import column_type_of
 from test_nested import MULTIRANGES, POINTS, RANGES
 from test_oracle_every_type import COLUMN_TYPES, LEFT_OUT, pg_type_sql
 

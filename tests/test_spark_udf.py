@@ -15,10 +15,10 @@ from pyspark.sql.functions import col, lit
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast._core.headers import headers
+from pgoutput_fast._core.protocol.headers import headers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.kinds import KIND_NAMES
-from pgoutput_fast.spark.carried import Carried
+from pgoutput_fast.protocol.kinds import KIND_NAMES
+from pgoutput_fast.spark.arrow_extension import ArrowBacked
 
 ORDERS = RelationSpec(
     16401,
@@ -179,7 +179,7 @@ def test_arrow_functions_are_refused_where_spark_has_none() -> None:
 
 def test_what_pandas_carries_is_what_it_was_given() -> None:
     array = pa.array([[None], None, [2_932_897]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
-    series = pd.Series(Carried(array))
+    series = pd.Series(ArrowBacked(array))
     assert pa.array(series).equals(array)
     assert pa.array(series.apply(repr)[1:]).equals(array[1:])
     assert series.isna().tolist() == [False, True, False]

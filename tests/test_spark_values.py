@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import pg
-from pgoutput_fast.encode_values import to_text
+from pgoutput_fast.encode.values import to_text
 
 pytest.importorskip("pyspark")
 from pgoutput_fast.spark.types import spark_arrow_schema

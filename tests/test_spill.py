@@ -97,10 +97,10 @@ def test_the_largest_transactions_go_first(tmp_path: Path) -> None:
     decoder = Decoder(Options(transactions="committed", memory_limit=20_000, spill_directory=tmp_path))
     decoder.decode([*block(1, xid=10), *block(*range(400)), *block(2, xid=11)])
     assert len(files(tmp_path)) == 1
-    held = decoder.state.held
-    assert held is not None
-    assert 0 < held.memory <= 10_000
-    del held
+    reorder_buffer = decoder.state.reorder_buffer
+    assert reorder_buffer is not None
+    assert 0 < reorder_buffer.memory <= 10_000
+    del reorder_buffer
     decoder.decode(abort())
     assert files(tmp_path) == []
     assert ids(decoder.decode([*commit(10), *commit(11)])) == [1, 2]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import encode
-from pgoutput_fast._core.stretches import plain_stretches
+from pgoutput_fast._core.tagging.complete_transactions import plain_stretches
 
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
 Y2000 = 946_684_800_000_000  # time 0 on the wire, in microseconds since 1970

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pgoutput_fast import DecodeError, Decoder, Options, StreamState, encode, tag
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.summarizer import Summarizer, compose, summarize
-from pgoutput_fast.summary import Summary
-from pgoutput_fast.xids import XidSet
+from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
+from pgoutput_fast.parallel_tag.summary import Summary
+from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 from strategies import damaged_streams, streams
 from streams import RandomChoices, Stream, damage, make_stream
 from test_fixtures import FILES, read

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote
 
-from pgoutput_fast.table_directories import table_directory
+from pgoutput_fast.storage.table_directories import table_directory
 
 
 def test_a_name_that_fits_can_be_read() -> None:

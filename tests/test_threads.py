@@ -17,8 +17,8 @@ from benchmarks.corpora import corpus
 
 import pgoutput_fast as pgo
 from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode
-from pgoutput_fast._core import decode as native
-from pgoutput_fast._core.decode import use_windows
+from pgoutput_fast._core.rows import decode as native
+from pgoutput_fast._core.rows.decode import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from raw_messages import INT4, begin, commit
 from streams import RandomChoices, Stream, damage, make_stream

@@ -13,13 +13,15 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from capturing import now
-from pgoutput_fast import encode, held, transactions
+from pgoutput_fast import encode
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, recorder
 from pgoutput_fast.capture.errors import UnstorableError
 from pgoutput_fast.capture.recorder import Recorder
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.walsender import Received
+from pgoutput_fast.committed import reorder_buffer as reorder_buffer
+from pgoutput_fast.committed import view as transactions
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, list_segments, read_segment
 
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
@@ -107,7 +109,7 @@ def test_rejects_have_it_once() -> None:
 
 def test_pieces_of_the_committed_view_do_not_part_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither in files nor on their way out: two records of it would be two Truncates."""
-    monkeypatch.setattr(held, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(reorder_buffer, "_BATCH_ROWS", 4)
     monkeypatch.setattr(transactions, "_PIECE_ROWS", 4)
     stream = [encode.encode_stream_start(9, True), *(relation(k, 9) for k in range(10))]
     stream += [encode.encode_insert(FIRST, ["1"], xid=9)] * 3

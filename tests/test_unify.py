@@ -12,7 +12,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.unify import fits, widen
+from pgoutput_fast.schema.evolution import fits, widen
 
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
 META = [

@@ -10,10 +10,10 @@ import pytest
 import pg
 import pgoutput_fast as pgo
 from oracle import comparable, enriched, plain_records, same_as_reference
-from pgoutput_fast._core.column import convert
-from pgoutput_fast.decoded import Decoded
-from pgoutput_fast.types import column_type_of
-from pgoutput_fast.user_types import UserType, UserTypes
+from pgoutput_fast._core.columns.column import convert
+from pgoutput_fast.catalog.user_types import UserType, UserTypes
+from pgoutput_fast.decoding.result import Decoded
+from pgoutput_fast.schema.column_types import column_type_of
 from test_oracle_values import CASES
 
 # Fields of one composite: every scalar case that is quick to write.

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import Column, Options, _core
-from pgoutput_fast._core.column import convert, refused_quickly, use_vectors
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast._core.columns.column import convert, refused_quickly, use_vectors
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 Rng = random.Random
 Make = Callable[[Rng], bytes]
@@ -186,7 +186,7 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
 )
 @pytest.mark.unsanitized
 def test_the_environment_says_how_far_to_go(variable: str, value: str, highest: str) -> None:
-    look = "from pgoutput_fast._core.column import use_vectors; print(use_vectors())"
+    look = "from pgoutput_fast._core.columns.column import use_vectors; print(use_vectors())"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PGOUTPUT_FAST_")}
     run = subprocess.run(
         [sys.executable, "-c", look],
@@ -209,7 +209,9 @@ def test_one_extension_has_the_vector_loops_and_their_level() -> None:
 
     What has a level asks the environment for it by this name.
     """
-    extensions = {path.name.split(".")[0]: path.read_bytes() for path in Path(_core.__path__[0]).glob("*.so")}
+    extensions = {
+        path.name.split(".")[0]: path.read_bytes() for path in Path(_core.__path__[0]).rglob("*.so")
+    }
     assert {"column", "rows", "copy_rows", "bench"} < extensions.keys()
     assert [name for name, code in extensions.items() if b"PGOUTPUT_FAST_VECTORS" in code] == ["column"]
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "converters.hpp"
+#include "types/registry.hpp"
 
 namespace {
 

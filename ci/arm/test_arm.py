@@ -19,7 +19,7 @@ from emulator import run
 from cells import ALL
 from cells_nested import EVERY, TYPES
 from pgoutput_fast import Column, Options
-from pgoutput_fast.types import ColumnType, column_type_of
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 from test_vectors import KINDS
 
 HERE = Path(__file__).parent

@@ -2,20 +2,20 @@
 
 `decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
 split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames.
-`pgoutput_fast.spark` is the face for PySpark, `pgoutput_fast.encode` the inverse. Importing this package imports
+`pgoutput_fast.spark` is the face for PySpark, `pgoutput_fast.encode.writer` the inverse. Importing this package imports
 neither PySpark nor psycopg2.
 """
 
-from pgoutput_fast.catalog import Catalog, Column, Relation
-from pgoutput_fast.decoded import Decoded, RelationBatch
-from pgoutput_fast.decoder import Decoder, decode, decode_tagged, tag
+from pgoutput_fast.catalog.relations import Catalog, Column, Relation
+from pgoutput_fast.catalog.user_types import TypeField, UserType, UserTypes
+from pgoutput_fast.decoding.decoder import Decoder, decode, decode_tagged, tag
+from pgoutput_fast.decoding.framing import Unframed, unframe
+from pgoutput_fast.decoding.result import Decoded, RelationBatch
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError, SpillError
-from pgoutput_fast.framing import Unframed, unframe
-from pgoutput_fast.lsn import format_lsn, parse_lsn
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import TAGGED_SCHEMA
-from pgoutput_fast.state import StreamState
-from pgoutput_fast.user_types import TypeField, UserType, UserTypes
+from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = [
     "TAGGED_SCHEMA",

@@ -2,9 +2,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.catalog import Relation
-from pgoutput_fast.options import Options
-from pgoutput_fast.types import ColumnType
+from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.schema.column_types import ColumnType
+from pgoutput_fast.schema.options import Options
 
 def time_headers(array: pa.Array) -> tuple[float, float, int]: ...
 def time_stages(array: pa.Array, options: Options) -> tuple[dict[str, float], list[tuple[Relation, Any]]]: ...

@@ -5,19 +5,19 @@ All times are CPU seconds of the calling thread. Nothing of the package imports 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.column cimport convert_column, make_column
-from pgoutput_fast._core.converters cimport Column, Convert, Issues, Mark, Source
-from pgoutput_fast._core.limits cimport BLOCK_BYTES, BLOCK_ROWS, MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
-from pgoutput_fast._core.reasons cimport OK
-from pgoutput_fast._core.rows cimport ROWS_DONE, RelationRows, Scratch
-from pgoutput_fast._core.scan cimport Payloads, Window, scan_window
-from pgoutput_fast._core.slice cimport Block, slice_block
-from pgoutput_fast._core.tag cimport Tagger
-from pgoutput_fast._core.wire cimport CELL_NULL, Cell
+from pgoutput_fast._core.columns.column cimport convert_column, make_column
+from pgoutput_fast._core.columns.native cimport Column, Convert, Issues, Mark, Source
+from pgoutput_fast._core.protocol.limits cimport BLOCK_BYTES, BLOCK_ROWS, MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
+from pgoutput_fast._core.protocol.reasons cimport OK
+from pgoutput_fast._core.rows.rows cimport ROWS_DONE, RelationRows, Scratch
+from pgoutput_fast._core.tagging.scan cimport Payloads, Window, scan_window
+from pgoutput_fast._core.rows.slice cimport Block, slice_block
+from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.protocol.wire cimport CELL_NULL, Cell
 
-from pgoutput_fast._core.rows import make_rows
+from pgoutput_fast._core.rows.rows import make_rows
 from pgoutput_fast.errors import reason_text
-from pgoutput_fast.user_types import NO_TYPES
+from pgoutput_fast.catalog.user_types import NO_TYPES
 
 
 cdef extern from "<time.h>" nogil:

@@ -3,18 +3,18 @@
 Needs psycopg2: `pgoutput_fast[capture]`.
 """
 
-from pgoutput_fast.capture.check import Report, check
-from pgoutput_fast.capture.findings import Finding
 from pgoutput_fast.capture.metrics import Metrics
-from pgoutput_fast.capture.plugin import plugin_options
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Consumers, Retention, retain
-from pgoutput_fast.capture.run import Capture, CaptureBusyError, CaptureError
-from pgoutput_fast.capture.session import PINS, Server
-from pgoutput_fast.capture.slots import Slot, create_slot, drop_slot, find_slot, list_slots, temporary_slot
-from pgoutput_fast.capture.snapshot import Loaded, Snapshot
-from pgoutput_fast.capture.snapshot_export import SnapshotError
-from pgoutput_fast.capture.snapshot_progress import LoadProgress, progress_bar
+from pgoutput_fast.capture.service import Capture, CaptureBusyError, CaptureError
+from pgoutput_fast.postgres.check import Report, check
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.plugin import plugin_options
+from pgoutput_fast.postgres.session import PINS, Server
+from pgoutput_fast.postgres.slots import Slot, create_slot, drop_slot, find_slot, list_slots, temporary_slot
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.progress import LoadProgress, progress_bar
+from pgoutput_fast.snapshot.snapshot import Loaded, Snapshot
 
 __all__ = [
     "PINS",

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgoutput_fast.capture.process import Settings
-from pgoutput_fast.capture.run import CaptureBusyError
-from pgoutput_fast.capture.session import DsnError, position_of
+from pgoutput_fast.capture.service import CaptureBusyError
+from pgoutput_fast.postgres.session import DsnError, position_of
 
 _DAY_SECONDS = 86_400.0
 # How long a capture may take to end; and how often a waiting capture looks whether the other one has ended.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import psycopg2
+from pgoutput_fast.postgres.errors import CaptureError, SilentError
 
 __all__ = [
     "BehindError",
@@ -12,10 +12,6 @@ __all__ = [
     "SilentError",
     "UnstorableError",
 ]
-
-
-class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
 
 
 class CaptureBusyError(CaptureError):
@@ -32,7 +28,3 @@ class UnstorableError(CaptureError):
 
 class MovedOnError(CaptureError):
     """Another capture wrote a segment in the meantime. This capture may start again after that segment."""
-
-
-class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
-    """The server's system acknowledges packets, but the server answers nothing. The connection counts as lost."""

@@ -20,9 +20,9 @@ from typing import Any
 import psycopg2
 
 from pgoutput_fast.capture.recorder import Progress
-from pgoutput_fast.capture.session import session
-from pgoutput_fast.capture.slots import read_slots
-from pgoutput_fast.lsn import format_lsn
+from pgoutput_fast.postgres.session import session
+from pgoutput_fast.postgres.slots import read_slots
+from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Meter", "Metrics", "reporting"]
 

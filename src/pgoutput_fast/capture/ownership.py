@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
-from pgoutput_fast.segment_stores import Store
+from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Owner", "owned"]
 

@@ -16,11 +16,11 @@ import psycopg2
 
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
-from pgoutput_fast.capture.run import Capture, CaptureError
+from pgoutput_fast.capture.service import Capture, CaptureError
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.slots import find_slot
-from pgoutput_fast.lsn import Lsn, parse_lsn
-from pgoutput_fast.segment_paths import shown
+from pgoutput_fast.postgres.slots import find_slot
+from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
+from pgoutput_fast.storage.paths import shown
 
 __all__ = ["CaptureProcess", "Settings"]
 

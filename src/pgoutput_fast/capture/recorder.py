@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pgoutput_fast as pgo
 from pgoutput_fast.capture.errors import CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
-from pgoutput_fast.capture.walsender import Received
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.inputs import as_binary_arrays
+from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.kinds import BOUNDARIES, MSG_MESSAGE, OPENINGS, SENT_IN_FULL, SESSION_MARK
-from pgoutput_fast.payloads import as_binary_arrays
-from pgoutput_fast.segments import MOST_BYTES, Source
-from pgoutput_fast.state import StreamState, native_decoder, state_of
+from pgoutput_fast.postgres.walsender import Received
+from pgoutput_fast.protocol.kinds import BOUNDARIES, MSG_MESSAGE, OPENINGS, SENT_IN_FULL, SESSION_MARK
+from pgoutput_fast.segments.segment import MOST_BYTES, Source
 
 __all__ = ["Limits", "Progress", "Recorder"]
 

@@ -12,11 +12,11 @@ from os import PathLike
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from pgoutput_fast.capture.typed_progress import read_progress, typed_files
-from pgoutput_fast.segment_known import sweep_unused
-from pgoutput_fast.segment_names import Named, named_segments
-from pgoutput_fast.segment_stores import Store, open_store
-from pgoutput_fast.segments import open_segment
+from pgoutput_fast.mirror.parquet.progress import read_progress, typed_files
+from pgoutput_fast.segments.known import sweep_unused
+from pgoutput_fast.segments.names import Named, named_segments
+from pgoutput_fast.segments.segment import open_segment
+from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["Consumers", "Retention", "retain", "retain_typed"]
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pgoutput_fast.capture.acknowledged import Acknowledged
+from pgoutput_fast.capture.confirmed import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
-from pgoutput_fast.capture.typed import TypedFiles
-from pgoutput_fast.capture.typed_progress import PROGRESS, TYPED, read_progress
+from pgoutput_fast.committed.spill import is_spill_name
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import SpillError
-from pgoutput_fast.options import Options
-from pgoutput_fast.segment_known import ROOM, KnownLog, sweep_orphans
-from pgoutput_fast.segment_names import named_segments, ordinals_of
-from pgoutput_fast.segment_paths import shown
-from pgoutput_fast.segment_stores import open_store
-from pgoutput_fast.segments import Segment, Source, newest_segment, write_segment
-from pgoutput_fast.spill import is_spill_name
-from pgoutput_fast.state import StreamState
+from pgoutput_fast.mirror.parquet.files import TypedFiles
+from pgoutput_fast.mirror.parquet.progress import PROGRESS, TYPED, read_progress
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.known import ROOM, KnownLog, sweep_orphans
+from pgoutput_fast.segments.names import named_segments, ordinals_of
+from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
+from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["Sink"]
 
@@ -67,7 +67,7 @@ class Sink:
         self._known = KnownLog(self._store)
         self._outgrown = False
         self._owner: Owner | None = None
-        self._acknowledged: Acknowledged | None = None
+        self._acknowledged: ConfirmedPosition | None = None
         self._last_seq: int | None = None
         self._before: int | None = None
         self._name = ""
@@ -108,7 +108,7 @@ class Sink:
             yield
 
     @property
-    def acknowledged(self) -> Acknowledged:
+    def acknowledged(self) -> ConfirmedPosition:
         """The confirmed position after the segments.
 
         Raises:
@@ -116,7 +116,7 @@ class Sink:
         """
         if self._acknowledged is None:
             try:
-                self._acknowledged = Acknowledged(self._store)
+                self._acknowledged = ConfirmedPosition(self._store)
             except ValueError as problem:
                 raise CaptureError(f"{problem}. Bring it back, or capture into another directory") from None
         return self._acknowledged

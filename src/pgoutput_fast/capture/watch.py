@@ -22,10 +22,10 @@ from typing import Any
 import psycopg2.errors
 
 from pgoutput_fast.capture.errors import CaptureError, SilentError
-from pgoutput_fast.capture.link import CopyLink
-from pgoutput_fast.capture.session import connect
-from pgoutput_fast.lsn import format_lsn
-from pgoutput_fast.names import quote_identifier
+from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Watch"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.builtin_types import OID_OF_NAME
+from pgoutput_fast.catalog.builtin_types import OID_OF_NAME
 
 __all__ = ["differences", "rebuild", "server_rows"]
 

@@ -7,10 +7,10 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast._core.describe import Malformed, parse_type, relation_of
-from pgoutput_fast.catalog import Catalog, Relation
+from pgoutput_fast._core.protocol.relations import Malformed, parse_type, relation_of
+from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.errors import DecodeError, reason_text
-from pgoutput_fast.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
+from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
 from pgoutput_fast.spark.tagged import expect_tagged
 
 __all__ = ["read_catalog", "relations"]

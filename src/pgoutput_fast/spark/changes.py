@@ -6,12 +6,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from pgoutput_fast.catalog import Catalog, Relation
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.resolve import Resolved
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
 from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
-from pgoutput_fast.spark.settle import Settled
 from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import SENT, DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
@@ -68,28 +68,28 @@ def changes(
     check_time(time)
     expect_tagged(wal)
     check_workers(wal)
-    settled = plan(wal, table, decoding, catalog, schema_mode, schema)
-    rows = wal.where(rows_of(settled)).select(*TAGGED_SCHEMA.names)
+    resolved = plan(wal, table, decoding, catalog, schema_mode, schema)
+    rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
     task = DecodeChanges(
-        settled.catalog.to_json(),
+        resolved.catalog.to_json(),
         decoding,
-        settled.schema,
-        spark_arrow_schema(settled.schema, time),
-        settled.table,
-        settled.fingerprint,
+        resolved.schema,
+        spark_arrow_schema(resolved.schema, time),
+        resolved.table,
+        resolved.fingerprint,
     )
-    return rows.selectExpr(*SENT).mapInArrow(task, _described(settled, time))
+    return rows.selectExpr(*SENT).mapInArrow(task, _described(resolved, time))
 
 
-def _described(settled: Settled, time: Time) -> StructType:
+def _described(resolved: Resolved, time: Time) -> StructType:
     """Returns Spark's schema, with the PostgreSQL names as field metadata."""
     fields: list[StructField] = []
-    for field, given in zip(spark_schema(settled.schema, time), settled.schema, strict=True):
+    for field, given in zip(spark_schema(resolved.schema, time), resolved.schema, strict=True):
         metadata = _texts(given.metadata)
         if not fields:
-            metadata |= _texts(settled.schema.metadata) | {"pg.catalog": settled.fingerprint}
+            metadata |= _texts(resolved.schema.metadata) | {"pg.catalog": resolved.fingerprint}
         fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
     return StructType(fields)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.kinds import COMMITS, MSG_MESSAGE, OUTCOMES, ROLLBACKS
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.protocol.kinds import COMMITS, MSG_MESSAGE, OUTCOMES, ROLLBACKS
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.plan import task_options
 from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import DecodeRecords

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.catalog import Catalog, Relation
-from pgoutput_fast.kinds import CHANGES
-from pgoutput_fast.options import Options
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.resolve import Resolved, SchemaMode, mode_of, resolve, resolves_alone
 from pgoutput_fast.spark.catalog import read_catalog
-from pgoutput_fast.spark.settle import SchemaMode, Settled, mode_of, settle, settles_alone
 
 __all__ = ["SchemaMode", "Transactions", "known_catalog", "plan", "rows_of", "task_options"]
 
@@ -35,7 +35,7 @@ def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
     """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe."""
-    if catalog is not None and settles_alone(catalog, schema_mode):
+    if catalog is not None and resolves_alone(catalog, schema_mode):
         return catalog
     found = read_catalog(wal, on_error=options.on_error)
     return found if catalog is None else catalog.merged(found)
@@ -48,7 +48,7 @@ def plan(
     catalog: Catalog | None,
     schema_mode: SchemaMode | None,
     schema: pa.Schema | Relation | None,
-) -> Settled:
+) -> Resolved:
     """Determines what the rows of `table` are decoded into.
 
     Raises:
@@ -58,10 +58,10 @@ def plan(
     if schema is None:
         schema = options.pinned(table)
     mode = mode_of(schema_mode, schema is not None)
-    return settle(known_catalog(wal, catalog, mode, options), table, options, schema)
+    return resolve(known_catalog(wal, catalog, mode, options), table, options, schema)
 
 
-def rows_of(settled: Settled) -> Column:
+def rows_of(resolved: Resolved) -> Column:
     """Which tagged rows are its changes: a filter that Parquet can take, by oid, on which row groups are cut."""
-    rows = F.col("relation").isin(*settled.oids) & F.col("kind").isin(*CHANGES)
-    return rows & ~F.col("version").isin(*settled.others) if settled.others else rows
+    rows = F.col("relation").isin(*resolved.oids) & F.col("kind").isin(*CHANGES)
+    return rows & ~F.col("version").isin(*resolved.others) if resolved.others else rows

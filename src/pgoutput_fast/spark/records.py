@@ -7,10 +7,10 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.kinds import DESCRIPTIONS, HELD_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.protocol.kinds import DESCRIPTIONS, HELD_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.outcomes import released
 from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, rows_of, task_options
 from pgoutput_fast.spark.tagged import expect_tagged
@@ -81,8 +81,8 @@ def rejects(
         chosen = ~F.col("kind").isin(*DESCRIPTIONS, SESSION_MARK)
         known = known_catalog(wal, catalog, schema_mode or "latest", decoding)
     else:
-        settled = plan(wal, table, decoding, catalog, schema_mode, None)
-        chosen, known = rows_of(settled), settled.catalog
+        resolved = plan(wal, table, decoding, catalog, schema_mode, None)
+        chosen, known = rows_of(resolved), resolved.catalog
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         held = F.col("kind").isin(*HELD_UNTIL_COMMIT)

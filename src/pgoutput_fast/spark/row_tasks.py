@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast._core.headers import headers
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.decoded import fit
-from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast._core.protocol.headers import headers
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.decoding.result import fit
 from pgoutput_fast.errors import DecodeError, reason_text
-from pgoutput_fast.kinds import KIND_NAMES, ROW_CHANGES
-from pgoutput_fast.options import Options
-from pgoutput_fast.reasons import OK
-from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
+from pgoutput_fast.protocol.kinds import KIND_NAMES, ROW_CHANGES
+from pgoutput_fast.protocol.reasons import OK
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["DETAILS", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]

@@ -23,20 +23,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from pgoutput_fast._core.copy_rows import CopyRows
-from pgoutput_fast.capture.session import read_server, session
-from pgoutput_fast.capture.snapshot_export import SnapshotError
-from pgoutput_fast.capture.snapshot_holder import HeldSnapshot, hold_snapshot, java_above
-from pgoutput_fast.capture.snapshot_load import run_readers, streamed
-from pgoutput_fast.capture.snapshot_ranges import ReadRange, ranges_of
-from pgoutput_fast.capture.snapshot_read import SnapshotReader, TableLostError, in_snapshot
-from pgoutput_fast.capture.snapshot_tables import SnapshotTable, describe_tables
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
-from pgoutput_fast.lsn import parse_lsn
-from pgoutput_fast.names import parse_qualified_name
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import metadata_fields
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.session import read_server, session
+from pgoutput_fast.postgres.tables import SnapshotTable, describe_tables
+from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
+from pgoutput_fast.protocol.lsn import parse_lsn
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import metadata_fields
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.holder import OpenSnapshot, hold_snapshot, java_above
+from pgoutput_fast.snapshot.load import run_readers, streamed
+from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
+from pgoutput_fast.snapshot.read import SnapshotReader, TableLostError, in_snapshot
 from pgoutput_fast.spark.source_plan import arrow_schema, listed
 from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.values import to_spark
@@ -89,7 +89,7 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
     given = {key.lower(): value for key, value in options.items()}
     _check(given)
     asked = _asked(given)
-    held: HeldSnapshot | None = None
+    held: OpenSnapshot | None = None
     if "snapshot" in given:
         name, lsn = given["snapshot"], _lsn(given["consistent_lsn"])
         hint = "who gave it must hold it (capture.Snapshot) until the query has ended"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.segments import list_segments, segment_outcomes
+from pgoutput_fast.segments.segment import list_segments, segment_outcomes
 from pgoutput_fast.spark.source_plan import SourcePlan
 from pgoutput_fast.spark.source_read import RowsReader, SegmentRows, fates_of, ranges
 

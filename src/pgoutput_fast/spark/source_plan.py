@@ -17,12 +17,19 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import metadata_fields
-from pgoutput_fast.segments import segment_catalog
-from pgoutput_fast.spark.settle import SchemaMode, Settled, decoded_schema, mode_of, settle, settles_alone
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.resolve import (
+    Resolved,
+    SchemaMode,
+    decoded_schema,
+    mode_of,
+    resolve,
+    resolves_alone,
+)
+from pgoutput_fast.schema.tables import metadata_fields
+from pgoutput_fast.segments.segment import segment_catalog
 from pgoutput_fast.spark.tasks import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
@@ -155,7 +162,7 @@ def _catalog(found: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
         catalog = Catalog.from_json(text)
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"option catalog must be what Catalog.to_json() gives: {problem}") from None
-    return catalog if settles_alone(catalog, mode) else catalog.merged(found)
+    return catalog if resolves_alone(catalog, mode) else catalog.merged(found)
 
 
 class _Planner:
@@ -184,17 +191,17 @@ class _Planner:
             self._expect(own, {column.name for each in self._versions[0] for column in each.columns})
         elif columns is not None:
             self._expect(own, set(self._names))
-        settled = []
+        resolved = []
         for at, name in enumerate(self._names):
             wanted = own if not self.several else None if columns is None or name in own else []
-            settled.append(self._settled(at, None if columns is None else wanted))
+            resolved.append(self._resolved(at, None if columns is None else wanted))
         schema = (
-            self._together(settled) if self.several else spark_arrow_schema(settled[0].schema, self._time)
+            self._together(resolved) if self.several else spark_arrow_schema(resolved[0].schema, self._time)
         )
         # Without field metadata: Spark does not compare them.
         bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, columns or schema.names)])
         fields = spark_schema(bare, self._time)
-        return self._planned(settled), StructType([StructField(f.name, f.dataType) for f in fields])
+        return self._planned(resolved), StructType([StructField(f.name, f.dataType) for f in fields])
 
     def _expect(self, names: Sequence[str], there: set[str]) -> None:
         missing = [name for name in names if name not in there]
@@ -233,7 +240,7 @@ class _Planner:
             images = {self._names[0]: StructType(own)}
         return self._planned([self._pinned(at, images[name]) for at, name in enumerate(self._names)])
 
-    def _pinned(self, at: int, image: StructType) -> Settled:
+    def _pinned(self, at: int, image: StructType) -> Resolved:
         wanted = None
         if self.options.extra_columns == "drop":
             # A pinned column that no version has becomes null.
@@ -251,25 +258,25 @@ class _Planner:
                 ):
                     kind = schema.field(field.name).type
             fields.append(pa.field(field.name, kind, nullable=field.nullable))
-        return self._settled(at, wanted, pa.schema(fields))
+        return self._resolved(at, wanted, pa.schema(fields))
 
-    def _settled(self, at: int, columns: Sequence[str] | None, schema: pa.Schema | None = None) -> Settled:
+    def _resolved(self, at: int, columns: Sequence[str] | None, schema: pa.Schema | None = None) -> Resolved:
         if columns is not None:
             chosen = dict(self.options.columns or {})
             chosen.update((each.qualified_name, columns) for each in self._versions[at])
             self.options = replace(self.options, columns=chosen)
-        return settle(self._known, self._asked[at], self.options, schema)
+        return resolve(self._known, self._asked[at], self.options, schema)
 
-    def _together(self, settled: Sequence[Settled]) -> pa.Schema:
+    def _together(self, resolved: Sequence[Resolved]) -> pa.Schema:
         """Returns the schema of several tables: metadata, the relation's name, and a struct per table."""
         fields = [*spark_arrow_schema(pa.schema(metadata_fields(self.options.metadata_prefix)))]
         fields.append(pa.field(self._relation, pa.string()))
-        for table in settled:
+        for table in resolved:
             image = list(spark_arrow_schema(table.schema, self._time))[len(self._metadata) :]
             fields.append(pa.field(table.table, pa.struct([pa.field(f.name, f.type) for f in image])))
         return pa.schema(fields)
 
-    def _planned(self, settled: Sequence[Settled]) -> tuple[TablePlan, ...]:
+    def _planned(self, resolved: Sequence[Resolved]) -> tuple[TablePlan, ...]:
         return tuple(
             TablePlan(
                 each.table,
@@ -284,7 +291,7 @@ class _Planner:
                     each.fingerprint,
                 ),
             )
-            for each in settled
+            for each in resolved
         )
 
 

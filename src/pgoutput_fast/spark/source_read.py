@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.foreign import checked_table
-from pgoutput_fast.kinds import CHANGES
-from pgoutput_fast.schema import TAGGED_SCHEMA, metadata_fields
-from pgoutput_fast.segment_paths import open_file
-from pgoutput_fast.segments import RowGroup, Segment
+from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.schema.foreign import checked_table
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
+from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
+from pgoutput_fast.storage.paths import open_file
 
 __all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "chosen_rows", "fates_of", "may_have", "ranges"]
 
@@ -140,7 +140,7 @@ def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
     rows = _where(rows, kept)
     if partition.outcomes is None:
         return rows
-    from pgoutput_fast.transactions import CommittedView
+    from pgoutput_fast.committed.view import CommittedView
 
     batches = [CommittedView.released(batch, partition.outcomes) for batch in rows.to_batches()]
     return pa.Table.from_batches(batches, TAGGED_SCHEMA)

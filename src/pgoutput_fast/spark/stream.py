@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.segment_stream import SegmentStream
-from pgoutput_fast.segments import Segment
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.spark.source_plan import TablePlan
 from pgoutput_fast.spark.source_read import ManyRows, RowsReader
 from pgoutput_fast.spark.stream_plan import StreamPlan, new_versions, planned_again
@@ -48,7 +48,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
         super().__init__(plan.source, schema)
-        self._settled = plan
+        self._resolved = plan
         self._segments = SegmentStream(plan.directory)
         self._ranges = RangeRows(self._segments, plan.source)
         self._again: tuple[Any, tuple[TablePlan, ...]] | None = None
@@ -68,7 +68,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._keep_capturing()
         self._segments.listed(fresh=True)
         begin, end = self._segments.begin(), self._segments.end()
-        starting = self._settled.starting
+        starting = self._resolved.starting
         if starting == "earliest":
             self._at = {"seq": begin}
         elif starting == "latest":
@@ -102,10 +102,10 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         """Returns the end of a batch that begins at `start`: at most `end`, and at least one segment."""
         segments = nbytes = None
         if limit is None or type(limit).__name__ not in ("ReadAllAvailable", "ReadMaxFiles", "ReadMaxBytes"):
-            segments, nbytes = self._settled.max_segments, self._settled.max_bytes
+            segments, nbytes = self._resolved.max_segments, self._resolved.max_bytes
         elif type(limit).__name__ == "ReadMaxFiles":
             # Spark accepts only one limit, so this code applies the other one.
-            segments, nbytes = limit.max_files, self._settled.max_bytes
+            segments, nbytes = limit.max_files, self._resolved.max_bytes
         elif type(limit).__name__ == "ReadMaxBytes":
             segments, nbytes = None, limit.max_bytes
         if start >= end or (segments is None and nbytes is None):
@@ -122,10 +122,10 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Returns the batch limit that the options set."""
-        if self._settled.max_segments is not None:
-            return ReadMaxFiles(self._settled.max_segments)
-        if self._settled.max_bytes is not None:
-            return ReadMaxBytes(self._settled.max_bytes)
+        if self._resolved.max_segments is not None:
+            return ReadMaxFiles(self._resolved.max_segments)
+        if self._resolved.max_bytes is not None:
+            return ReadMaxBytes(self._resolved.max_bytes)
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -144,10 +144,10 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._until = self._segments.end()
 
     def _own_capture(self) -> OwnCapture | None:
-        if self._capture is None and "dsn" in self._settled.given:
+        if self._capture is None and "dsn" in self._resolved.given:
             from pgoutput_fast.spark.stream_capture import OwnCapture
 
-            self._capture = OwnCapture(self._settled.given)
+            self._capture = OwnCapture(self._resolved.given)
         return self._capture
 
     def _keep_capturing(self) -> None:
@@ -170,18 +170,18 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _tables(self, segments: Sequence[Segment]) -> tuple[TablePlan, ...] | None:
         """Returns new plans of the tables if relation versions appeared after the query was planned, else None."""
-        wanted = self._settled.given.get("slot")
+        wanted = self._resolved.given.get("slot")
         other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
         if other is not None:
             raise ValueError(
                 f"the segments are those of slot {other}, not of {wanted}: take another directory"
             )
         found = Catalog.of_all(segment.catalog for segment in segments)
-        new = new_versions(self._settled, found)
+        new = new_versions(self._resolved, found)
         if not new:
             return None
         came = f"{', '.join(new)}: a newer version of the relation came than the query was planned with"
-        if self._settled.mode == "latest":
+        if self._resolved.mode == "latest":
             raise ValueError(
                 f"{came} (catalog {self._plan.tables[0].decode.fingerprint}). Restart it to go on with the new "
                 "schema, or pin one with schema(...)"
@@ -189,7 +189,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         known = tuple(relation.version for relation in found.relations)
         if self._again is None or self._again[0] != known:
             try:
-                self._again = known, planned_again(self._settled, found)
+                self._again = known, planned_again(self._resolved, found)
             except ValueError as problem:
                 raise ValueError(
                     f"{came}, and does not fit: {problem}. Restart it with a schema that has room for it"
@@ -204,10 +204,10 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tells retention that Spark will not read the messages before `end` again."""
-        if self._settled.consumer is not None:
+        if self._resolved.consumer is not None:
             from pgoutput_fast.capture.retention import Consumers
 
-            Consumers(self._settled.directory).set(self._settled.consumer, end["seq"] - 1)
+            Consumers(self._resolved.directory).set(self._resolved.consumer, end["seq"] - 1)
 
     def stop(self) -> None:
         """Stops the query's own capture when the query ends."""

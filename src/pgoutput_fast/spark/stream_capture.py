@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from pgoutput_fast.capture.described import describe_missing
 from pgoutput_fast.capture.process import CaptureProcess, Settings
-from pgoutput_fast.capture.session import current_lsn
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.names import split_names
-from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
+from pgoutput_fast.catalog.identifiers import split_names
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.describe import describe_missing
+from pgoutput_fast.postgres.session import current_lsn
+from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 
 __all__ = ["OwnCapture", "known_with_server", "settings_of"]
 

@@ -12,8 +12,8 @@ from functools import reduce
 
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.spark.settle import SchemaMode, mode_of
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.schema.resolve import SchemaMode, mode_of
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, plan_source
 
 __all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]

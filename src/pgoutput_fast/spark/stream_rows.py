@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.schema import OUTCOMES_SCHEMA
-from pgoutput_fast.segment_stream import SegmentsGoneError, SegmentStream
-from pgoutput_fast.segments import Segment, one_batch, outcomes_of
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.segments.segment import Segment, one_batch, outcomes_of
+from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
 from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
 

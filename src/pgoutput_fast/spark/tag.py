@@ -11,9 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType, StructField, StructType
 
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.kinds import CHANGES, MSG_MESSAGE
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.parallel_tag.summary import Summary
+from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.lsns import LSN_TYPES, lsn_column
 from pgoutput_fast.spark.order import (
     Pieces,
@@ -42,8 +44,6 @@ from pgoutput_fast.spark.tag_tasks import (
 )
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.state import StreamState
-from pgoutput_fast.summary import Summary
 
 __all__ = ["tag"]
 

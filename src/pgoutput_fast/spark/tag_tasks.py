@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast._core.decode import NativeDecoder
-from pgoutput_fast.catalog import Catalog
+from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.state import StreamState, native_decoder
 from pgoutput_fast.errors import DecodeError
-from pgoutput_fast.options import Options
+from pgoutput_fast.parallel_tag.summarizer import Summarizer
+from pgoutput_fast.schema.options import Options
 from pgoutput_fast.spark.order_tasks import ascending, runs_of, text_at
-from pgoutput_fast.state import StreamState, native_decoder
-from pgoutput_fast.summarizer import Summarizer
 
 __all__ = [
     "ERRORS_SCHEMA",

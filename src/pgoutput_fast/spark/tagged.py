@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = ["expect_tagged"]
 

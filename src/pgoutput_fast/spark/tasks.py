@@ -10,13 +10,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.catalog import Catalog
-from pgoutput_fast.decoded import Decoded, fit
-from pgoutput_fast.decoder import decode_tagged
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.errors import DecodeError, reason_text
-from pgoutput_fast.options import Options
-from pgoutput_fast.reasons import Reason
-from pgoutput_fast.schema import TAGGED_SCHEMA
+from pgoutput_fast.protocol.reasons import Reason
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["ORIGINS_SCHEMA", "SENT", "DecodeChanges", "DecodeOrigins", "DecodeRecords"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pgoutput_fast.kinds import BOUNDARIES, MSG_ORIGIN
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
+from pgoutput_fast.protocol.kinds import BOUNDARIES, MSG_ORIGIN
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
 from pgoutput_fast.spark.plan import task_options
 from pgoutput_fast.spark.tagged import expect_tagged
 from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords

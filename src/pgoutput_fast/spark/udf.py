@@ -25,14 +25,14 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, StructType
 
-from pgoutput_fast.catalog import Catalog, Relation
-from pgoutput_fast.options import Options
-from pgoutput_fast.schema import metadata_fields
-from pgoutput_fast.spark.carried import Carried
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.schema.evolution import pin_schema
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.resolve import decoded_schema
+from pgoutput_fast.schema.tables import metadata_fields
+from pgoutput_fast.spark.arrow_extension import ArrowBacked
 from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
-from pgoutput_fast.spark.settle import decoded_schema
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
-from pgoutput_fast.unify import pin_schema
 
 __all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
 
@@ -233,10 +233,10 @@ def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
 
 def _to_pandas(array: pa.Array, kind: DataType) -> Any:
     if not isinstance(kind, StructType):
-        return pd.Series(Carried(array))
+        return pd.Series(ArrowBacked(array))
     # `flatten` makes all fields of a null struct null, whatever values lie below.
     fields = zip(kind.names, array.flatten(), strict=True)
-    return pd.DataFrame({name: Carried(field) for name, field in fields})
+    return pd.DataFrame({name: ArrowBacked(field) for name, field in fields})
 
 
 def _pandas_function(task: Any, kind: DataType, count: int) -> Any:

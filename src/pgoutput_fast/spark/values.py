@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_fast.plain_values import iso_8601
-from pgoutput_fast.plain_values import to_types as to_spark
+from pgoutput_fast.schema.plain import iso_8601
+from pgoutput_fast.schema.plain import to_types as to_spark
 
 __all__ = ["iso_8601", "to_spark"]

@@ -1,7 +1,0 @@
-// The end of what avx512_on.hpp began.
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC diagnostic pop
-#pragma GCC pop_options
-#endif

@@ -1,0 +1,1 @@
+"""Values in blocks, and blocks as Arrow arrays."""

@@ -1,0 +1,61 @@
+// From cells to a column: facts about them first, then the converter, then which rows are null.
+#pragma once
+#include <cstdint>
+
+#include "columns/column.hpp"
+#include "simd/dispatch.hpp"
+
+namespace pgo {
+
+inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
+    for (size_t i = 0; i < n; ++i) {
+        const int32_t length = cells[i].length;
+        const uint32_t offset = cells[i].offset, size = static_cast<uint32_t>(length < 0 ? 0 : length);
+        facts->signs |= length;
+        facts->total += size;
+        // As unsigned numbers, missing cells have the greatest lengths.
+        if (static_cast<uint32_t>(length) < facts->shortest) facts->shortest = static_cast<uint32_t>(length);
+        if (size > facts->longest) facts->longest = size;
+        if (length >= 0 && offset < facts->first) facts->first = offset;
+        if (length >= 0 && offset + size > facts->end) facts->end = offset + size;
+    }
+}
+
+// Converts n cells of one format and settles which rows are null. Issues carry rows relative to `cells`.
+inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (n == 0) return;
+    Facts facts;
+    size_t seen = 0;
+    if (const QuickFacts look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
+    gather_facts(cells + seen, n - seen, &facts);
+    column.missing = facts.signs < 0;
+    column.total = facts.total;
+    column.shortest = facts.shortest;
+    column.longest = facts.longest;
+    const size_t size = static_cast<size_t>(source.end - source.base);
+    column.room = size - facts.end;
+    column.roomy = facts.first >= ROOM_BEFORE && column.room >= ROOM_BEHIND && size >= ROOM_BEHIND;
+    const bool missing = column.missing;
+    const size_t before = issues.size();
+    convert(column, source, cells, n, issues);
+    if (!missing && issues.size() == before) {
+        column.append_validity(nullptr, n);
+        return;
+    }
+#ifdef PGO_AVX2
+    if (vector_level == AVX512 && issues.size() == before && column.rows % 8 == 0) {
+        uint8_t* bits = column.reserve_validity(n);
+        column.nulls += n - avx512::presence(cells, n, bits);
+        column.rows += n;
+        return;
+    }
+#endif
+    column.valid.resize(n);
+    uint8_t* valid = column.valid.data();
+    for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;
+    for (size_t k = before; k < issues.size(); ++k)
+        if (!issues[k].inside && issues[k].reason < FIRST_NOTED) valid[issues[k].row] = 0;
+    column.append_validity(valid, n);
+}
+
+}  // namespace pgo

@@ -1,0 +1,110 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport unique_ptr
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.protocol.reasons cimport Reason
+from pgoutput_fast._core.protocol.wire cimport Cell
+
+
+cdef extern from "columns/column.hpp" namespace "pgo" nogil:
+    cdef cppclass Buffer:
+        Buffer() except +
+        uint8_t* data()
+        size_t size()
+        void set_size(size_t n)
+        uint8_t* reserve(size_t extra) except +
+        uint8_t* append_uninitialized(size_t n) except +
+        void append(const void* p, size_t n) except +
+
+    void append_bits(Buffer& buffer, size_t bits, const uint8_t* bytes, size_t n) except +
+
+    ctypedef enum Layout "pgo::Layout":
+        BITS "pgo::Layout::BITS"
+        FIXED "pgo::Layout::FIXED"
+        BYTES "pgo::Layout::BYTES"
+        LIST "pgo::Layout::LIST"
+        STRUCT "pgo::Layout::STRUCT"
+
+    ctypedef enum Numerics "pgo::Numerics":
+        NO_NUMERICS "pgo::Numerics::NONE"
+        NUMERIC_ITSELF "pgo::Numerics::ITSELF"
+        IN_ARRAY "pgo::Numerics::IN_ARRAY"
+        IN_MULTIRANGE "pgo::Numerics::IN_MULTIRANGE"
+        IN_RANGE "pgo::Numerics::IN_RANGE"
+        IN_COMPOSITE "pgo::Numerics::IN_COMPOSITE"
+
+    cdef cppclass Source:
+        const uint8_t* base
+        const uint8_t* end
+
+    cdef cppclass Issue:
+        uint32_t row
+        Reason reason
+        cbool inside
+
+    ctypedef vector[Issue] Issues
+
+    cdef cppclass Mark:
+        Mark() except +
+
+    cdef cppclass Column
+
+    ctypedef void (*Convert)(Column& column, Source source, const Cell* cells, size_t n, Issues& issues)
+
+    cdef cppclass Column:
+        Column() except +
+        Layout layout
+        uint32_t width
+        Convert text
+        Convert binary
+        int precision
+        int scale
+        uint32_t element_oid
+        uint32_t patience
+        Numerics numerics
+        size_t leaves
+        unique_ptr[Column] child
+        size_t rows
+        size_t nulls
+        Buffer validity
+        Buffer offsets
+        Buffer data
+        vector[uint8_t] valid
+        void add_field(Column* field, uint32_t oid) except +
+        Mark mark()
+        void rewind(const Mark& mark)
+        int32_t* reserve_offsets(size_t n) except +
+        void append_validity(const uint8_t* there, size_t n) except +
+        void expect(size_t n) except +
+        void learn_lengths()
+        size_t bytes()
+        size_t largest_data()
+        void give_back_room()
+
+    void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
+    void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
+    bint has_only_nulls(const Column& column)
+    void append_nulls(Column& column, size_t n)
+    bint is_malformed(Reason reason)
+    bint is_unrepresentable(Reason reason)
+
+
+cdef extern from "columns/arrow_array.hpp" namespace "pgo" nogil:
+    cdef struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t n_children
+        ArrowArray** children
+        void (*release)(ArrowArray*)
+
+    cdef cppclass ArrayOwner:
+        vector[ArrowArray] children
+
+    ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, int64_t buffers, size_t children) except +
+    void give_column(Column& column, ArrowArray* out) except +
+    void give_nulls(const Column& column, size_t n, ArrowArray* out) except +
+
+
+cdef extern from "columns/packed_batch.hpp" namespace "pgo" nogil:
+    void pack_array(ArrowArray* array) noexcept

@@ -1,0 +1,105 @@
+// A small batch in one piece of memory. Of many relations each has a batch of its own, of which blocks with their headers
+// and the room behind them would take more than what is in them.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "columns/arrow_array.hpp"
+
+namespace pgo {
+
+// What has more bytes in its buffers is handed over as it is: then what is around them is little, and a copy is not.
+constexpr size_t LARGEST_PARCEL = size_t{1} << 16;
+
+// Where a parcel begins. Behind it lie the arrays below the first, their pointers, and all buffers.
+struct Parcel {
+    void* raw;
+    std::atomic<size_t> holders;  // arrays that are not released yet; a consumer may have moved any out of its parent
+};
+
+class Packer {
+public:
+    // Moves the array and all below it into one piece of memory, if they are small. If there is none they stay as they are.
+    static void pack(ArrowArray* array) noexcept {
+        Packer packer;
+        if (!packer.measure(*array)) return;
+        const size_t head = padded(sizeof(Parcel) + packer.structs_);
+        void* raw = std::malloc(head + packer.bytes_ + ALIGNMENT);
+        if (!raw) return;
+        const auto start = (reinterpret_cast<uintptr_t>(raw) + ALIGNMENT - 1) & ~uintptr_t{ALIGNMENT - 1};
+        auto* at = reinterpret_cast<uint8_t*>(start);
+        packer.parcel_ = new (at) Parcel{raw, {packer.arrays_}};
+        packer.next_struct_ = at + sizeof(Parcel);
+        packer.next_bytes_ = at + head;
+        ArrowArray old = *array;
+        packer.move(old, array);
+        old.release(&old);
+    }
+
+private:
+    static constexpr size_t padded(size_t n) noexcept { return (n + ALIGNMENT - 1) & ~(ALIGNMENT - 1); }
+
+    bool measure(const ArrowArray& array) noexcept {
+        const auto* owner = static_cast<const ArrayOwner*>(array.private_data);
+        ++arrays_;
+        structs_ += static_cast<size_t>(array.n_buffers) * sizeof(void*) +
+                    static_cast<size_t>(array.n_children) * (sizeof(ArrowArray) + sizeof(ArrowArray*));
+        for (int64_t k = 0; k < array.n_buffers; ++k)
+            if (owner->buffers[k] && !BlockPool::is_zeros(owner->buffers[k])) bytes_ += padded(owner->sizes[k]);
+        if (bytes_ > LARGEST_PARCEL) return false;
+        for (const ArrowArray& child : owner->children)
+            if (!measure(child)) return false;
+        return true;
+    }
+
+    template <class T>
+    T* take(int64_t n) noexcept {
+        T* taken = reinterpret_cast<T*>(next_struct_);
+        next_struct_ += static_cast<size_t>(n) * sizeof(T);
+        return taken;
+    }
+
+    void move(const ArrowArray& from, ArrowArray* to) noexcept {
+        const auto* owner = static_cast<const ArrayOwner*>(from.private_data);
+        auto** buffers = take<const void*>(from.n_buffers);
+        for (int64_t k = 0; k < from.n_buffers; ++k) {
+            buffers[k] = owner->buffers[k];
+            if (!owner->buffers[k] || BlockPool::is_zeros(owner->buffers[k])) continue;
+            const size_t size = owner->sizes[k];
+            std::memcpy(next_bytes_, owner->buffers[k], size);
+            std::memset(next_bytes_ + size, 0, padded(size) - size);
+            buffers[k] = next_bytes_;
+            next_bytes_ += padded(size);
+        }
+        auto* children = take<ArrowArray>(from.n_children);
+        auto** pointers = take<ArrowArray*>(from.n_children);
+        for (int64_t k = 0; k < from.n_children; ++k) {
+            pointers[k] = children + k;
+            move(owner->children[static_cast<size_t>(k)], children + k);
+        }
+        *to = ArrowArray{from.length,  from.null_count, 0,       from.n_buffers, from.n_children, buffers,
+                         pointers, nullptr,         release, parcel_};
+    }
+
+    static void release(ArrowArray* array) noexcept {
+        auto* parcel = static_cast<Parcel*>(array->private_data);
+        for (int64_t k = 0; k < array->n_children; ++k)
+            if (array->children[k]->release) array->children[k]->release(array->children[k]);
+        array->release = nullptr;
+        if (parcel->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) std::free(parcel->raw);
+    }
+
+    size_t arrays_ = 0;
+    size_t structs_ = 0;
+    size_t bytes_ = 0;
+    Parcel* parcel_ = nullptr;
+    uint8_t* next_struct_ = nullptr;
+    uint8_t* next_bytes_ = nullptr;
+};
+
+inline void pack_array(ArrowArray* array) noexcept { Packer::pack(array); }
+
+}  // namespace pgo

@@ -1,0 +1,227 @@
+"""A COPY in binary format with the columns lsn and data -> positions and payloads. Chunks may be cut anywhere."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.copy.binary_format cimport (
+    BEHIND_TRAILER,
+    COPY_HEADER_BYTES,
+    COPY_TRAILER,
+    COPY_TRAILER_BYTES,
+    IN_EXTENSION,
+    IN_HEADER,
+    IN_ROWS,
+    CopyHeader,
+    take_copy_header,
+)
+from pgoutput_fast._core.protocol.limits cimport MAX_OFFSET, MAX_PAYLOAD
+from pgoutput_fast._core.protocol.reasons cimport (
+    BAD_COPY_HEADER,
+    BAD_COPY_ROW,
+    BAD_POSITION,
+    COPY_TRAILING_BYTES,
+    COPY_TRUNCATED,
+    OK,
+    PAYLOAD_TOO_LONG,
+)
+from pgoutput_fast._core.protocol.wire cimport load16, load32, load64
+
+import pyarrow as pa
+
+from pgoutput_fast._core.protocol.relations import Malformed
+
+# What an extension is not longer than: what its length can say.
+cdef int64_t LONGEST_EXTENSION = 0x7fffffff
+cdef int64_t ROW = 18              # how many fields, a length, the position, a length
+
+
+
+cdef struct Place:
+    CopyHeader header
+    int64_t at             # what was read in full ends here
+    int64_t needed         # bytes from there on, without which nothing more can be read
+    int64_t first_row      # where the first row begins, if there is one
+    int64_t rows
+    int64_t payload_bytes
+    uint8_t reason
+    int64_t reason_offset
+
+
+cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil:
+    """Goes over all that is there in full."""
+    cdef int64_t left, n
+    place.at = place.needed = place.rows = place.payload_bytes = 0
+    place.first_row = -1
+    place.reason = OK
+    while True:
+        left = size - place.at
+        if place.header.stage < IN_ROWS:
+            n = take_copy_header(&place.header, p + place.at, left, LONGEST_EXTENSION)
+            if n < 0:
+                stop(place, BAD_COPY_HEADER, place.header.bad_at)
+                return
+            place.at += n
+            if place.header.stage == IN_HEADER:
+                place.needed = COPY_HEADER_BYTES
+                return
+            if place.header.stage == IN_EXTENSION and place.at == size:
+                return
+        elif place.header.stage == IN_ROWS:
+            if left < COPY_TRAILER_BYTES:
+                place.needed = COPY_TRAILER_BYTES
+                return
+            if load16(p + place.at) == COPY_TRAILER:
+                place.at += COPY_TRAILER_BYTES
+                place.header.stage = BEHIND_TRAILER
+                continue
+            if load16(p + place.at) != 2:
+                stop(place, BAD_COPY_ROW, place.at)
+                return
+            if left >= 6 and load32(p + place.at + 2) != 8:
+                stop(place, BAD_COPY_ROW, place.at + 2)
+                return
+            if left >= 14 and load64(p + place.at + 6) >> 63:
+                stop(place, BAD_POSITION, place.at + 6)
+                return
+            if left < ROW:
+                place.needed = ROW
+                return
+            n = <int32_t> load32(p + place.at + 14)
+            if n < 0 or n > MAX_PAYLOAD:
+                stop(place, BAD_COPY_ROW if n < 0 else PAYLOAD_TOO_LONG, place.at + 14)
+                return
+            if left < ROW + n:
+                place.needed = ROW + n
+                return
+            if place.first_row < 0:
+                place.first_row = place.at
+            place.at += ROW + n
+            place.rows += 1
+            place.payload_bytes += n
+        else:
+            if left:
+                stop(place, COPY_TRAILING_BYTES, place.at)
+            return
+
+
+cdef void stop(Place* place, uint8_t reason, int64_t offset) noexcept nogil:
+    place.reason = reason
+    place.reason_offset = offset
+
+
+cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data, int32_t* offsets32,
+                    int64_t* offsets64) noexcept nogil:
+    """Copies rows that `read_copy` has gone over."""
+    cdef int64_t i, n, written = 0
+    for i in range(rows):
+        lsn[i] = <int64_t> load64(p + 6)
+        n = load32(p + 14)
+        memcpy(data + written, p + ROW, <size_t> n)
+        written += n
+        if offsets64 != NULL:
+            offsets64[i + 1] = written
+        else:
+            offsets32[i + 1] = <int32_t> written
+        p += ROW + n
+
+
+cdef class CopiedRows:
+    """Takes a COPY's data as it comes. What it keeps is at most one row that is not there in full."""
+
+    cdef vector[uint8_t] _rest
+    cdef Place _place
+    cdef int64_t _needed, _before, _rows
+    cdef bint _failed
+    cdef bint _torn                      # memory ran out in the middle of a chunk
+
+    def __cinit__(self):
+        self._needed = self._before = self._rows = 0
+        self._failed = False
+
+    @property
+    def rows(self):
+        """How many were taken."""
+        return self._rows
+
+    def feed(self, chunk):
+        """Takes a chunk, a pyarrow buffer. Returns (payloads, positions as int64) of the rows that it completes.
+
+        Raises:
+            Malformed: with the offset in the whole stream, and as `frame` the ordinal of the row.
+            ValueError: after that.
+            MemoryError: nothing more is taken then.
+        """
+        if self._failed:
+            raise ValueError("the COPY was malformed before this")
+        if self._torn:
+            raise MemoryError("memory ran out in an earlier chunk of the COPY: begin it anew")
+        self._torn = True
+        cdef uintptr_t address = chunk.address
+        cdef const uint8_t* p = <const uint8_t*> address
+        cdef int64_t size = chunk.size
+        cdef bint waiting = not self._rest.empty()
+        if waiting:
+            self._rest.insert(self._rest.end(), p, p + size)
+            p = self._rest.data()
+            size = <int64_t> self._rest.size()
+            if size < self._needed:
+                out = _nothing()
+                self._torn = False
+                return out
+        with nogil:
+            read_copy(p, size, &self._place)
+        if self._place.reason != OK:
+            self._fail(self._place.reason, self._before + self._place.reason_offset, self._place.rows)
+        cdef int64_t rows = self._place.rows
+        out = _nothing() if rows == 0 else _rows_of(p + self._place.first_row, rows, self._place.payload_bytes)
+        cdef int64_t at = self._place.at
+        if waiting:
+            self._rest.erase(self._rest.begin(), self._rest.begin() + at)
+        else:
+            self._rest.assign(p + at, p + size)
+        self._needed = self._place.needed
+        self._before += at
+        self._rows += rows
+        self._torn = False
+        return out
+
+    def finish(self):
+        """The COPY has ended.
+
+        Raises:
+            Malformed: if that came too early.
+        """
+        if self._failed:
+            return
+        # What waits for more may be wrong already.
+        self._needed = 0
+        self.feed(pa.py_buffer(b""))
+        if self._place.header.stage != BEHIND_TRAILER:
+            self._fail(COPY_TRUNCATED, self._before + <int64_t> self._rest.size(), 0)
+
+    cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:
+        self._failed = True
+        problem = Malformed(reason, offset)
+        problem.frame = self._rows + rows
+        raise problem
+
+
+cdef object _nothing():
+    return pa.array([], pa.binary()), pa.array([], pa.int64())
+
+
+cdef object _rows_of(const uint8_t* p, int64_t rows, int64_t payload_bytes):
+    cdef bint wide = payload_bytes > MAX_OFFSET
+    lsns, data = pa.allocate_buffer(8 * rows), pa.allocate_buffer(payload_bytes)
+    offsets = pa.allocate_buffer((rows + 1) * (8 if wide else 4))
+    cdef uintptr_t lsn_at = lsns.address, data_at = data.address, offsets_at = offsets.address
+    cdef int64_t* offsets64 = <int64_t*> offsets_at if wide else NULL
+    cdef int32_t* offsets32 = <int32_t*> offsets_at if not wide else NULL
+    if wide:
+        offsets64[0] = 0
+    else:
+        offsets32[0] = 0
+    with nogil:
+        copy_rows(p, rows, <int64_t*> lsn_at, <uint8_t*> data_at, offsets32, offsets64)
+    payloads = pa.Array.from_buffers(pa.large_binary() if wide else pa.binary(), rows, [None, offsets, data])
+    return payloads, pa.Array.from_buffers(pa.int64(), rows, [None, lsns])

@@ -1,0 +1,359 @@
+"""The stages for a snapshot: `COPY ... TO STDOUT (FORMAT binary)` -> record batches as of a relation's inserts.
+
+Slicing alone is another one than that of messages: rows lie behind each other, in pieces that are cut anywhere.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memmove, memset
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.columns.native cimport Buffer, Column
+from pgoutput_fast._core.copy.binary_format cimport (
+    BEHIND_TRAILER,
+    COPY_FLAGS_AT,
+    COPY_TRAILER_BYTES,
+    IN_ROWS,
+    CopyHeader,
+    take_copy_header,
+)
+from pgoutput_fast._core.protocol.limits cimport BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
+from pgoutput_fast._core.protocol.reasons cimport BAD_COPY_HEADER, COPY_TRAILING_BYTES, COPY_TRUNCATED, OK, Reason
+from pgoutput_fast._core.tagging.records cimport take_records
+from pgoutput_fast._core.rows.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
+from pgoutput_fast._core.tagging.scan cimport Window
+from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, INSERT, TEXT_CELLS, Block
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, Run
+from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.protocol.wire cimport Cell
+
+from pgoutput_fast._core.rows.rows import make_rows
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.schema.column_types import column_type_of
+
+
+cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
+    const int64_t NOT_STEADY
+    int64_t steady_length(const Column& column) noexcept
+
+    ctypedef enum CopyStop "pgo::CopyStop":
+        COPY_FULL "pgo::COPY_FULL"
+        COPY_MORE "pgo::COPY_MORE"
+        COPY_END "pgo::COPY_END"
+        COPY_BAD "pgo::COPY_BAD"
+
+    cdef cppclass CopyPlace:
+        const uint8_t* at
+        Reason reason
+        int32_t column
+        int32_t sent
+        int64_t row
+
+    cdef cppclass CopyCells:
+        Cell* cells
+        int64_t stride
+        uint32_t* start
+        uint32_t* length
+        uint32_t* row_message
+        int64_t met
+        int64_t rows
+        int64_t bytes
+
+    CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
+                          int64_t most_bytes, const uint8_t* taken, const int64_t* steady, CopyCells* out,
+                          CopyPlace* place) noexcept
+
+
+# So much is gathered before it is decoded: several blocks, and still in the cache.
+cdef int64_t WINDOW_BYTES = 1 << 18
+cdef int64_t LONGEST_WINDOW = 1 << 28
+# What readers may look at before a value.
+cdef int64_t ROOM = 64
+
+cdef int64_t LONGEST_EXTENSION = 1 << 20
+
+
+@cython.final
+cdef class CopyRows:
+    """Rows of one relation from a COPY in binary format, which `write` gets in pieces.
+
+    Args:
+        relation: the Relation that the columns of the COPY are those of.
+        options, types: as for decoding; `options.columns` are those that are converted.
+        commit_lsn: what `_commit_lsn` is in all rows, an int.
+        text_columns: names of columns whose cells are text, as COPY sends what was cast.
+        on_batch: what gets each record batch as soon as it is full; without it they wait for `take_batches`.
+
+    Raises:
+        ValueError: if a column bears the name of a metadata column.
+    """
+    cdef RelationRows rows
+    cdef Tagger tagger
+    cdef Window window
+    cdef Scratch scratch
+    cdef object options
+    cdef object types
+    cdef Buffer kept                    # what was written and is no whole row yet, with room before it
+    cdef vector[int64_t] steady         # per column: the length that its cells have
+    cdef vector[int64_t] no_seqs
+    cdef CopyHeader header
+    cdef vector[uint8_t] cell_formats   # per column
+    cdef int64_t window_bytes, least_window  # so much is gathered, and is when no long row is under way
+    cdef readonly int64_t decoded_bytes  # of the stream, that are decoded
+    cdef readonly int64_t row_count     # rows that are decoded, rejected ones included
+    cdef object on_batch
+    cdef object told                    # RecordTables whose rejects are being made
+    cdef bint failed
+
+    def __init__(self, relation, options, types, int64_t commit_lsn, text_columns=(), *, on_batch=None,
+                 int64_t window_bytes=0):
+        cdef Run run
+        text = frozenset(text_columns)
+        self.options = options
+        self.types = types
+        self.rows = make_rows(relation, options, types)
+        self.rows.slot = 0
+        self.tagger = Tagger(options.on_error == "quarantine")
+        self.tagger.slot_of(relation)
+        self.window = Window()
+        self.window.reserve(BLOCK_ROWS)
+        self.scratch = Scratch()
+        self.on_batch = on_batch
+        self.window_bytes = self.least_window = window_bytes if window_bytes > 0 else WINDOW_BYTES
+        for column in relation.columns:
+            self.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
+        # A row stands for a message: all of them are of one stretch, and before every change.
+        self.no_seqs.resize(BLOCK_ROWS, -1)
+        self.tagger.seqs = self.no_seqs.data()
+        self.tagger.lsns = NULL
+        run.txn = run.xid = run.subxid = run.commit_timestamp = NONE64
+        run.commit_lsn = commit_lsn
+        run.in_stream = False
+        self.tagger.runs.push_back(run)
+        self.tagger.run_of.resize(BLOCK_ROWS, 0)
+        self.tagger.taken.resize(BLOCK_ROWS, 1)
+        self.scratch.row_message.resize(BLOCK_ROWS)
+        self.scratch.row_change.resize(BLOCK_ROWS, INSERT)
+        self.steady.resize(self.rows.count + 1, NOT_STEADY)
+        self._make_room()
+        self.decoded_bytes = self.row_count = 0
+        self.failed = False
+
+    @property
+    def relation(self):
+        return self.rows.relation
+
+    @property
+    def schema(self):
+        """That of the batches: the one of the relation's changes."""
+        return self.rows.schema
+
+    cdef int _make_room(self) except -1:
+        memset(self.kept.append_uninitialized(ROOM), 0, ROOM)
+        return 0
+
+    def write(self, piece):
+        """Takes the next bytes of the stream, cut anywhere; how many.
+
+        Raises:
+            DecodeError: for a stream that is no COPY of this relation, and under `on_error="raise"` for a value that
+                is none; nothing more is taken then.
+            MemoryError: nothing more is taken then, either.
+        """
+        cdef Py_buffer view
+        cdef const uint8_t* p
+        cdef int64_t size
+        PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
+        try:
+            size = view.len
+            p = <const uint8_t*> view.buf
+            if self.failed:
+                raise ValueError("the COPY could not be decoded: nothing more of it is taken")
+            if <int64_t> self.kept.size() == ROOM and size >= self.window_bytes:
+                # Decoded where it lies; only what is no whole row is kept.
+                self._take(p, size)
+            else:
+                self.kept.append(p, <size_t> size)
+                if <int64_t> self.kept.size() - ROOM >= self.window_bytes:
+                    self._take_kept()
+        finally:
+            PyBuffer_Release(&view)
+        return size
+
+    def finish(self):
+        """The stream has ended: decodes what is left of it.
+
+        Raises:
+            DecodeError: if it ended before its trailer.
+        """
+        if self.failed:
+            raise ValueError("the COPY could not be decoded: nothing more of it is taken")
+        self._take_kept()
+        if self.header.stage != BEHIND_TRAILER:
+            self._raise(COPY_TRUNCATED, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
+
+    def take_batches(self):
+        """Record batches that are ready, and the one that is being filled; they are the caller's now."""
+        return self.rows.take_batches()
+
+    def take_rejects(self):
+        """Values without an Arrow form and, under quarantine, whole rows: a record batch with REJECTS_SCHEMA.
+
+        `seq` is -1, `byte_offset` counts from the beginning of the stream.
+        """
+        if self.told is None:
+            self.told = take_records(self.scratch.records, self.tagger.versions, self.options, self.types)
+        rejects = self.told.rejects
+        self.told = None  # now, for an error before would lose them
+        return rejects
+
+    # ---- stages ------------------------------------------------------------------------------------------------------
+
+    cdef int _take_kept(self) except -1:
+        """Decodes what is kept, and moves the rest to the front."""
+        cdef int64_t size = <int64_t> self.kept.size() - ROOM
+        cdef int64_t used = self._decode(self.kept.data() + ROOM, size, self.kept.data())
+        memmove(self.kept.data() + ROOM, self.kept.data() + ROOM + used, <size_t> (size - used))
+        self.kept.set_size(<size_t> (ROOM + size - used))
+        # The rest is the beginning of a row: if that is long, it is not looked at again for every piece of it.
+        self.window_bytes = max(self.least_window, min(2 * (size - used), LONGEST_WINDOW))
+        return 0
+
+    cdef int _take(self, const uint8_t* p, int64_t size) except -1:
+        cdef int64_t used = self._decode(p, size, p)
+        self.failed = True
+        self.kept.append(p + used, <size_t> (size - used))
+        self.failed = False
+        return 0
+
+    cdef int64_t _decode(self, const uint8_t* p, int64_t size, const uint8_t* least) except -1:
+        """Decodes what is whole of the bytes at p; before them one may look at those from `least` on. How many it took.
+
+        They go on where the last ones ended.
+        """
+        cdef int64_t used = 0
+        cdef int64_t n = 1
+        cdef int progress
+        # Whatever is raised, by `on_batch` too, leaves it so: what was decoded then is not known any more.
+        self.failed = True
+        while self.header.stage < IN_ROWS and n:
+            n = take_copy_header(&self.header, p + used, size - used, LONGEST_EXTENSION)
+            if n < 0:
+                # Flags and extension are the options of a COPY: they count as one field here.
+                self._raise(BAD_COPY_HEADER, min(self.header.bad_at, COPY_FLAGS_AT), -1, -1, 0)
+            used += n
+            self.decoded_bytes += n
+        while self.header.stage == IN_ROWS:
+            with nogil:
+                progress = self._rows(p, size, least, &used)
+            if progress == ROWS_DONE:
+                break
+            if progress == ROWS_FAILED:
+                self._raise_trouble()
+            self.rows.finish_batch()
+            if self.on_batch is not None:
+                self.on_batch(self.rows.batches.pop())
+        if self.header.stage == BEHIND_TRAILER and used < size:
+            self._raise(COPY_TRAILING_BYTES, self.decoded_bytes, -1, -1, self.row_count)
+        self.failed = False
+        return used
+
+    cdef int _rows(self, const uint8_t* p, int64_t size, const uint8_t* least, int64_t* used) except -1 nogil:
+        """Whole rows from p + used[0] on: ROWS_DONE if no more are there, or what RelationRows.fill says."""
+        cdef Block block
+        cdef CopyCells cells
+        cdef CopyPlace place
+        cdef CopyStop stop
+        cdef const uint8_t* at
+        cdef int64_t room, stride, worst, k
+        cdef int32_t c
+        cdef int progress
+        cdef int32_t columns = self.rows.count
+        while True:
+            room = self.rows.batch_rows - self.rows.rows
+            if room < 1 or (self.rows.rows and self.rows.bytes() >= self.rows.batch_bytes):
+                return ROWS_FULL
+            stride = min(BLOCK_ROWS, room, 2 + BLOCK_CELLS // (self.rows.leaves + 1))
+            if <int64_t> self.scratch.cells.size() < stride * columns + 1:
+                self.scratch.cells.resize(stride * columns + 1)
+            at = p + used[0]
+            # Cells lie within 32 bits of the base: a block ends with the row that goes beyond `block_bytes`.
+            self.window.base = at - min(ROOM, at - least)
+            self.window.end = p + size
+            block.origin = self.decoded_bytes - (at - self.window.base)
+            cells.cells = self.scratch.cells.data()
+            cells.stride = stride
+            cells.start = self.window.start
+            cells.length = self.window.length
+            cells.row_message = self.scratch.row_message.data()
+            for k in range(stride):
+                self.tagger.taken[k] = 1
+            while True:
+                stop = slice_copied(at, self.window.end, self.window.base, columns, stride, self.rows.block_bytes,
+                                    self.tagger.taken.data(), self.steady.data(), &cells, &place)
+                if stop == COPY_BAD:
+                    self.scratch.trouble.message = <uint32_t> place.row
+                    self.scratch.trouble.reason = place.reason
+                    self.scratch.trouble.column = place.column
+                    self.scratch.trouble.sent = place.sent
+                    self.scratch.trouble.byte_offset = block.origin + (place.at - self.window.base)
+                    return ROWS_FAILED
+                worst = max(GROWTH * (cells.bytes + cells.rows), cells.rows * LONGEST_NUMERIC)
+                if self.rows.rows and self.rows._largest() + worst > MAX_OFFSET:
+                    return ROWS_FULL
+                if cells.rows == 0:
+                    break
+                block.cells = cells.cells
+                block.stride = stride
+                block.row_message = cells.row_message
+                block.row_change = self.scratch.row_change.data()
+                block.rows = cells.rows
+                block.bytes = cells.bytes
+                block.formats = BINARY_CELLS
+                block.cell_formats = self.cell_formats.data()
+                block.unchanged = False
+                block.reason = OK
+                progress = self.rows.convert_block(self.tagger, self.window, &block, self.scratch)
+                if progress == ROWS_DONE:
+                    break
+                if progress == ROWS_FAILED:
+                    return ROWS_FAILED
+                # Rows of the block were malformed and are rejected now: the block once more without them.
+            for c in range(columns):
+                self.steady[c] = steady_length(self.rows.columns[c][0]) if self.rows.wanted[c] else NOT_STEADY
+            if self.rows.rows == cells.rows and self.rows.batch_rows - self.rows.rows > BLOCK_ROWS and cells.rows:
+                # A batch's first block shows how long values are.
+                self.rows.expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))
+            used[0] += place.at - at
+            self.decoded_bytes += place.at - at
+            self.row_count += cells.met
+            if stop == COPY_MORE:
+                return ROWS_DONE
+            if stop == COPY_END:
+                used[0] += COPY_TRAILER_BYTES
+                self.decoded_bytes += COPY_TRAILER_BYTES
+                self.header.stage = BEHIND_TRAILER
+                return ROWS_DONE
+
+    # ---- errors ------------------------------------------------------------------------------------------------------
+
+    cdef int _raise_trouble(self) except -1:
+        return self._raise(self.scratch.trouble.reason, self.scratch.trouble.byte_offset, self.scratch.trouble.column,
+                           self.scratch.trouble.sent, self.row_count + self.scratch.trouble.message)
+
+    cdef int _raise(self, int reason, int64_t byte_offset, int32_t column, int32_t sent, int64_t row) except -1:
+        relation = self.rows.relation
+        named = relation.columns[column] if column >= 0 else None
+        self.failed = True
+        raise DecodeError(
+            reason_text(
+                reason,
+                column_type_of(named, self.options, self.types) if named is not None else None,
+                sent,
+                self.rows.count,
+            ),
+            byte_offset=byte_offset,
+            relation=relation.qualified_name,
+            column=named.name if named is not None else None,
+            row=row,
+        )

@@ -1,0 +1,106 @@
+// Tuples of a COPY in binary format -> a table of cells. A row's end is known only when its last cell was reached, so rows
+// are sliced one behind the other, for as long as they are there as a whole.
+#pragma once
+#include <cstdint>
+
+#include "columns/column.hpp"
+#include "copy/binary_format.hpp"
+#include "protocol/limits.hpp"
+#include "protocol/reasons.hpp"
+#include "protocol/wire.hpp"
+
+namespace pgo {
+
+// No cell has this length.
+constexpr int64_t NOT_STEADY = INT64_MIN;
+
+// The length that all cells of the block before had, by what its converter saw.
+inline int64_t steady_length(const Column& column) noexcept {
+    return column.shortest == column.longest ? static_cast<int64_t>(column.longest) : NOT_STEADY;
+}
+
+enum CopyStop : uint8_t {
+    COPY_FULL,  // as many rows or bytes as were asked for
+    COPY_MORE,  // what is left is no whole row
+    COPY_END,   // at the trailer
+    COPY_BAD,   // see the place
+};
+
+// Where slicing stopped, and if something is wrong there, what.
+struct CopyPlace {
+    const uint8_t* at = nullptr;
+    Reason reason = OK;
+    int32_t column = -1, sent = -1;
+    int64_t row = 0;  // among those sliced
+};
+
+// What slicing fills: cells of column c in cells[c * stride ..], and where each row lies.
+struct CopyCells {
+    Cell* cells = nullptr;
+    int64_t stride = 0;
+    uint32_t* start = nullptr;   // of each row that was met, from base
+    uint32_t* length = nullptr;
+    uint32_t* row_message = nullptr;  // of each row that was taken: which of those that were met it is
+    int64_t met = 0, rows = 0, bytes = 0;
+};
+
+// Slices rows from `p` on until `most_rows` were met, `most_bytes` are behind, or no whole row is left. Those that are not
+// `taken` get no cells. `steady` has, per column, the length that all its cells are likely to have, or NOT_STEADY: a row
+// need not be read value by value then.
+inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
+                             int64_t most_bytes, const uint8_t* taken, const int64_t* steady, CopyCells* out,
+                             CopyPlace* place) noexcept {
+    const uint8_t* const first = p;
+    const int64_t stride = out->stride;
+    const auto bad = [&](const uint8_t* at, Reason reason, int32_t column) {
+        place->at = at;
+        place->reason = reason;
+        place->column = column;
+        place->row = out->met;
+        return COPY_BAD;
+    };
+    out->met = out->rows = out->bytes = 0;
+    place->at = p;
+    for (; out->met < most_rows && p - first < most_bytes; ++out->met) {
+        const uint8_t* q = p;
+        if (end - q < 2) return COPY_MORE;
+        const uint16_t sent = load16(q);
+        if (sent == COPY_TRAILER) return COPY_END;
+        if (sent != columns) {
+            place->sent = sent;
+            return bad(q, BAD_CELL_COUNT, -1);
+        }
+        q += 2;
+        Cell* cell = out->cells + out->rows;
+        for (int32_t c = 0; c < columns; ++c, cell += stride) {
+            if (__builtin_expect(end - q < 4, 0)) return end - p > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
+            const int32_t length = static_cast<int32_t>(load32(q));
+            q += 4;
+            *cell = {static_cast<uint32_t>(q - base), length};
+            // The comparison lets the processor go on with what it expects, before the length has come.
+            int64_t size = steady[c];
+            if (length != size) {
+                if (__builtin_expect(length < -1, 0)) return bad(q - 4, BAD_CELL_LENGTH, c);
+                if (__builtin_expect(length > MAX_PAYLOAD, 0)) return bad(q - 4, ROW_TOO_LONG, c);
+                size = length < 0 ? 0 : length;
+            }
+            if (__builtin_expect(end - q < size, 0)) {
+                // What is there of it lies behind p, what is to come is known: a row that is too long never gets whole.
+                return (q - p) + size > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
+            }
+            q += size;
+        }
+        if (q - p > MAX_PAYLOAD) return bad(p, ROW_TOO_LONG, -1);
+        out->start[out->met] = static_cast<uint32_t>(p - base);
+        out->length[out->met] = static_cast<uint32_t>(q - p);
+        if (taken[out->met]) {
+            out->row_message[out->rows] = static_cast<uint32_t>(out->met);
+            out->rows += 1;
+            out->bytes += q - p;
+        }
+        place->at = p = q;
+    }
+    return COPY_FULL;
+}
+
+}  // namespace pgo

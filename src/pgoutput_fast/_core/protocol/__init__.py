@@ -1,0 +1,1 @@
+"""What the bytes say: fields, boundaries, relations, frames."""

@@ -1,0 +1,111 @@
+"""What boundary and logical messages say: their fields, without regard to where they stand in a stream."""
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+
+from pgoutput_fast._core.protocol.fields cimport (
+    Fields,
+    finish,
+    need,
+    read_byte,
+    read_lsn,
+    read_no_flags,
+    read_text,
+    read_timestamp,
+    read_u32,
+    wrong,
+)
+from pgoutput_fast._core.protocol.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_COMMIT_PREPARED,
+    MSG_PREPARE,
+    MSG_ROLLBACK_PREPARED,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_PREPARE,
+    MSG_STREAM_START,
+)
+from pgoutput_fast._core.protocol.reasons cimport BAD_COUNT, BAD_FLAGS, OK
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, BoundaryRecord, MessageRecord
+
+
+cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid,
+                         int64_t* gid_length) noexcept nogil:
+    """Fills `b` with what the message says and points `gid` to the transaction's name, if it has one.
+
+    `f` stands behind the tag; whatever is wrong is in it afterwards.
+    """
+    cdef uint8_t first
+    b.kind = kind
+    if kind == MSG_BEGIN:
+        b.lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+        b.xid = read_u32(f)
+    elif kind == MSG_COMMIT:
+        read_no_flags(f)
+        b.lsn = read_lsn(f)
+        b.end_lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+    elif kind == MSG_STREAM_START:
+        b.xid = read_u32(f)
+        first = read_byte(f)
+        if first > 1:
+            wrong(f, BAD_FLAGS, f.at - 1)
+        b.first_segment = <int8_t> first
+    elif kind == MSG_STREAM_COMMIT:
+        b.xid = read_u32(f)
+        read_no_flags(f)
+        b.lsn = read_lsn(f)
+        b.end_lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+    elif kind == MSG_STREAM_ABORT:
+        b.xid = read_u32(f)
+        b.subxid = read_u32(f)
+        if f.at < f.size:
+            # Only with streaming=parallel: the length tells, not the protocol's version.
+            b.lsn = read_lsn(f)
+            b.timestamp = read_timestamp(f)
+            if b.lsn == 0:
+                b.lsn = NONE64
+    elif kind == MSG_BEGIN_PREPARE:
+        b.lsn = read_lsn(f)
+        b.end_lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+        b.xid = read_u32(f)
+        read_text(f, gid, gid_length)
+        b.prepare_timestamp = b.timestamp
+    elif kind == MSG_PREPARE or kind == MSG_STREAM_PREPARE or kind == MSG_COMMIT_PREPARED:
+        read_no_flags(f)
+        b.lsn = read_lsn(f)
+        b.end_lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+        b.xid = read_u32(f)
+        read_text(f, gid, gid_length)
+        if kind != MSG_COMMIT_PREPARED:
+            b.prepare_timestamp = b.timestamp
+    elif kind == MSG_ROLLBACK_PREPARED:
+        read_no_flags(f)
+        b.lsn = read_lsn(f)
+        b.end_lsn = read_lsn(f)
+        b.prepare_timestamp = read_timestamp(f)
+        b.timestamp = read_timestamp(f)
+        b.xid = read_u32(f)
+        read_text(f, gid, gid_length)
+    finish(f)
+
+
+cdef void parse_message(Fields* f, MessageRecord* m, const uint8_t** prefix, int64_t* prefix_length,
+                        const uint8_t** content, int64_t* content_length) noexcept nogil:
+    """A logical decoding message; `f` stands behind the tag and the xid, if there is one."""
+    cdef uint8_t flags = read_byte(f)
+    if flags > 1:
+        wrong(f, BAD_FLAGS, f.at - 1)
+    m.transactional = flags == 1
+    m.lsn = read_lsn(f)
+    read_text(f, prefix, prefix_length)
+    content_length[0] = <int32_t> read_u32(f)
+    if f.reason == OK and content_length[0] < 0:
+        wrong(f, BAD_COUNT, f.at - 4)
+    content[0] = f.p + f.at
+    if f.reason == OK and need(f, content_length[0]):
+        finish(f)

@@ -1,0 +1,184 @@
+"""Walsender frames -> the messages in them, and positions. One look at each frame, then one copy of its payload."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
+
+from pgoutput_fast._core.protocol.fields cimport (
+    Fields,
+    finish,
+    read_byte,
+    read_lsn,
+    read_timestamp,
+    start_fields,
+    wrong,
+)
+from pgoutput_fast._core.protocol.limits cimport MAX_OFFSET
+from pgoutput_fast._core.protocol.reasons cimport (
+    BAD_FLAGS,
+    COPY_DATA_HEADER,
+    EMPTY_PAYLOAD,
+    OK,
+    TEXT_PAYLOAD,
+    UNKNOWN_FRAME,
+)
+from pgoutput_fast._core.tagging.scan cimport Payloads, damaged_offsets, is_hex_text
+from pgoutput_fast._core.protocol.wire cimport load32
+
+import pyarrow as pa
+
+from pgoutput_fast._core.protocol.relations import Malformed
+
+cdef int64_t DATA_HEADER = 25
+
+
+cdef struct Frame:
+    bint data            # w: its payload lies behind the header; else k
+    int64_t start_lsn
+    int64_t wal_end
+    int64_t sent_at
+    uint8_t reply
+
+
+cdef uint8_t read_frame(const uint8_t* p, int64_t size, Frame* frame, int64_t* at) noexcept nogil:
+    """Reads one frame's header. Returns why it is none, and where in `at`."""
+    cdef Fields f
+    at[0] = 0
+    if size == 0:
+        return EMPTY_PAYLOAD
+    if p[0] != c'w' and p[0] != c'k':
+        if is_hex_text(p, size):
+            return TEXT_PAYLOAD
+        if p[0] == c'd' and size > 5 and load32(p + 1) == size - 1 and (p[5] == c'w' or p[5] == c'k'):
+            return COPY_DATA_HEADER
+        return UNKNOWN_FRAME
+    frame.data = p[0] == c'w'
+    start_fields(&f, p, size, 1)
+    frame.start_lsn = read_lsn(&f) if frame.data else 0
+    frame.wal_end = read_lsn(&f)
+    frame.sent_at = read_timestamp(&f)
+    if not frame.data:
+        frame.reply = read_byte(&f)
+        if frame.reply > 1:
+            wrong(&f, BAD_FLAGS, f.at - 1)
+        finish(&f)
+    at[0] = f.reason_offset
+    return f.reason
+
+
+cdef class _Counts:
+    cdef int64_t data, keepalives, payload_bytes
+
+
+cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1:
+    """Adds up what is in the frames. Malformed carries the frame's ordinal as its third argument."""
+    cdef int64_t i, size, at = 0, data = 0, keepalives = 0, total = 0
+    cdef uint8_t reason = OK
+    cdef Frame frame
+    cdef bint large = frames.offsets64 != NULL
+    cdef int64_t begin = 0, end = 0
+    cdef bint damaged = False
+    with nogil:
+        for i in range(frames.count):
+            begin = frames.offsets64[i] if large else frames.offsets32[i]
+            end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
+            size = end - begin
+            if size < 0 or begin < 0 or end > frames.data_size:
+                damaged = True
+                break
+            reason = read_frame(frames.data + begin, size, &frame, &at)
+            if reason != OK:
+                break
+            if frame.data:
+                data += 1
+                total += size - DATA_HEADER
+            else:
+                keepalives += 1
+    if damaged:
+        raise damaged_offsets(i)
+    if reason != OK:
+        problem = Malformed(reason, at)
+        problem.frame = before + i
+        raise problem
+    counts.data += data
+    counts.keepalives += keepalives
+    counts.payload_bytes += total
+    return 0
+
+
+cdef int64_t* _int64_room(list buffers, int64_t count) except? NULL:
+    buffer = pa.allocate_buffer(8 * count)
+    buffers.append(buffer)
+    cdef uintptr_t address = buffer.address
+    return <int64_t*> address
+
+
+cdef uint8_t* _bytes_room(list buffers, int64_t count) except? NULL:
+    buffer = pa.allocate_buffer(count)
+    buffers.append(buffer)
+    cdef uintptr_t address = buffer.address
+    return <uint8_t*> address
+
+
+def unframe_arrays(arrays):
+    """Takes binary or large binary arrays of frames.
+
+    Returns (payloads, [lsn, wal_end, sent_at as int64], [after, wal_end, sent_at as int64], reply as uint8). `after` is
+    how many payloads come before a keepalive.
+
+    Raises:
+        Malformed: with the frame's ordinal as its attribute `frame`.
+    """
+    cdef list sources = [Payloads(array) for array in arrays]
+    cdef _Counts counts = _Counts()
+    cdef Payloads frames
+    cdef int64_t before = 0
+    for frames in sources:
+        count_frames(frames, before, counts)
+        before += frames.count
+    cdef bint wide = counts.payload_bytes > MAX_OFFSET
+    cdef list buffers = []
+    cdef int64_t* lsn = _int64_room(buffers, counts.data)
+    cdef int64_t* wal_end = _int64_room(buffers, counts.data)
+    cdef int64_t* sent_at = _int64_room(buffers, counts.data)
+    cdef int64_t* after = _int64_room(buffers, counts.keepalives)
+    cdef int64_t* kept_end = _int64_room(buffers, counts.keepalives)
+    cdef int64_t* kept_at = _int64_room(buffers, counts.keepalives)
+    cdef uint8_t* reply = _bytes_room(buffers, counts.keepalives)
+    cdef uint8_t* data = _bytes_room(buffers, counts.payload_bytes)
+    cdef uint8_t* offsets = _bytes_room(buffers, (counts.data + 1) * (8 if wide else 4))
+    cdef int64_t* offsets64 = <int64_t*> offsets
+    cdef int32_t* offsets32 = <int32_t*> offsets
+    cdef int64_t i, begin, end, at = 0, n = 0, k = 0, written = 0
+    cdef Frame frame
+    cdef bint large
+    if wide:
+        offsets64[0] = 0
+    else:
+        offsets32[0] = 0
+    for frames in sources:
+        large = frames.offsets64 != NULL
+        with nogil:
+            for i in range(frames.count):
+                begin = frames.offsets64[i] if large else frames.offsets32[i]
+                end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
+                read_frame(frames.data + begin, end - begin, &frame, &at)
+                if frame.data:
+                    lsn[n] = frame.start_lsn
+                    wal_end[n] = frame.wal_end
+                    sent_at[n] = frame.sent_at
+                    memcpy(data + written, frames.data + begin + DATA_HEADER, <size_t> (end - begin - DATA_HEADER))
+                    written += end - begin - DATA_HEADER
+                    n += 1
+                    if wide:
+                        offsets64[n] = written
+                    else:
+                        offsets32[n] = <int32_t> written
+                else:
+                    after[k] = n
+                    kept_end[k] = frame.wal_end
+                    kept_at[k] = frame.sent_at
+                    reply[k] = frame.reply
+                    k += 1
+    kind = pa.large_binary() if wide else pa.binary()
+    payloads = pa.Array.from_buffers(kind, n, [None, buffers[8], buffers[7]])
+    columns = [pa.Array.from_buffers(pa.int64(), n if at < 3 else k, [None, buffers[at]]) for at in range(6)]
+    return payloads, columns[:3], columns[3:], pa.Array.from_buffers(pa.uint8(), k, [None, buffers[6]])

@@ -1,0 +1,1 @@
+"""Messages of one relation version as rows of a batch."""

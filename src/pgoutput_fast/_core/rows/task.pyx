@@ -1,0 +1,228 @@
+"""What one thread does at a time: messages of a window -> rows of their batches, without a look at any others.
+
+Which messages a batch has is settled before, by their headers alone: it does not depend on who decodes them, or when.
+"""
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from pgoutput_fast._core.rows.rows cimport META_COLUMNS, ROWS_DONE, ROWS_FAILED, Scratch
+from pgoutput_fast._core.tagging.scan cimport OLD_TUPLE, Window
+from pgoutput_fast._core.tagging.stream_state cimport NONE64
+
+from _thread import allocate_lock
+
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
+from pgoutput_fast.schema.column_types import column_type_of
+
+# Some 6 MB, and up to 20 kB for each list or composite: of 1,000 narrow relation versions, or of ten as wide as can be.
+cdef int64_t SPARE_COLUMNS = 1 << 14
+
+
+cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
+                               int64_t* rows, int64_t* bytes) noexcept nogil:
+    """How many of the messages go into a batch that has `rows` and `bytes` already; adds theirs to both.
+
+    The first message of a batch always fits.
+    """
+    cdef int64_t k, more, size
+    cdef uint32_t message
+    cdef int64_t all_rows = rows[0] + count
+    cdef int64_t all_bytes = bytes[0]
+    for k in range(count):
+        all_rows += (w.flags[messages[k]] & OLD_TUPLE) != 0
+        all_bytes += w.length[messages[k]]
+    if all_rows <= most_rows and all_bytes <= most_bytes:
+        rows[0] = all_rows
+        bytes[0] = all_bytes
+        return count
+    for k in range(count):
+        message = messages[k]
+        # An update with an old tuple has two rows.
+        more = 2 if w.flags[message] & OLD_TUPLE else 1
+        # A Truncate may name a relation many times.
+        size = w.length[message] if k == 0 or message != messages[k - 1] else 0
+        if rows[0] and (rows[0] + more > most_rows or bytes[0] + size > most_bytes):
+            return k
+        rows[0] += more
+        bytes[0] += size
+    return count
+
+
+cdef class Batches:
+    def __cinit__(self, relation):
+        self.relation = relation
+        self.spare = []
+
+
+cdef class Spares:
+    def __cinit__(self):
+        self.kept = {}
+
+    cdef RelationRows take(self, Batches batches):
+        """One for that relation version that nobody fills, None if none is kept."""
+        if not batches.spare:
+            return None
+        self.columns -= _columns_of(batches)
+        if len(batches.spare) == 1:
+            self.kept.pop(batches, None)  # `keep` may have failed to note them
+        return batches.spare.pop()
+
+    cdef int keep(self, Batches batches, RelationRows rows) except -1:
+        """From now on nobody fills it."""
+        cdef Batches oldest
+        batches.spare.append(rows)
+        self.columns += _columns_of(batches)
+        self.kept.pop(batches, None)
+        self.kept[batches] = None
+        while self.columns > SPARE_COLUMNS and self.kept:
+            oldest = next(iter(self.kept))
+            del self.kept[oldest]
+            self.columns -= len(oldest.spare) * _columns_of(oldest)
+            oldest.spare = []
+        return 0
+
+
+cdef int64_t _columns_of(Batches batches) except -1:
+    return META_COLUMNS + len(batches.relation.columns)
+
+
+cdef object new_lock():
+    try:
+        return allocate_lock()
+    except RuntimeError:
+        raise MemoryError("no memory for a lock") from None
+
+
+cdef int wait_for(object lock) except -1:
+    """Waits until nobody holds the lock.
+
+    It takes no memory. A `with` would: for an exception that passes, and then it crashes or never releases the lock.
+    """
+    lock.acquire()
+    lock.release()
+    return 0
+
+
+cdef list _NO_TASKS = []  # nobody appends to it
+
+
+cdef class Task:
+    pass
+
+
+cdef class Frame:
+    def __cinit__(self):
+        self.window = Window()
+        self.tags = Tags()
+        self.tasks = _NO_TASKS
+        self.waiting = _NO_TASKS
+
+    cdef int start(self, list tasks, options, types) except -1:
+        """From now on there are tasks to be done, by any thread."""
+        cdef Task task
+        cdef Task each
+        self.options = options
+        self.types = types
+        self.tasks = tasks
+        self.left = len(tasks)
+        self.at_work = new_lock()
+        if tasks:
+            self.at_work.acquire()
+        for each in tasks:
+            each.at_work = self.at_work
+        # Those that go on with a batch come last: what began it may be under way still.
+        waiting = [task for task in tasks if task.before is None]
+        waiting.extend([task for task in tasks if task.before is not None])
+        self.begun = 0
+        self.waiting = waiting  # at the very end: whoever still holds the frame may help
+        return 0
+
+    cdef bint do_one(self, Scratch scratch) except -1:
+        """Does a task that nobody has begun; False if there is none. What goes wrong is the task's error."""
+        cdef Task task
+        if self.begun == len(self.waiting):
+            return False
+        task = self.waiting[self.begun]
+        self.begun += 1
+        try:
+            try:
+                self._do(task, scratch)
+                self.records.take_rejects(scratch.records)
+                task.done = True
+            except BaseException as error:
+                scratch.records.drop_rejects()
+                task.error = error
+        finally:
+            self._one_less()
+        return True
+
+    cdef int _one_less(self) except -1:
+        """A task less that is not done."""
+        self.left -= 1
+        if self.left == 0:
+            self.at_work.release()
+        return 0
+
+    cdef int _do(self, Task task, Scratch scratch) except -1:
+        cdef RelationRows rows = task.rows
+        cdef Task before = task.before
+        cdef int64_t at = 0
+        cdef int progress
+        task.before = None
+        if before is not None and not before.done:
+            if before.error is None and before.at_work is not self.at_work:
+                wait_for(before.at_work)  # which is held until it is done
+            if not before.done:
+                raise RuntimeError("what came before was not done") from before.error
+        while True:
+            with nogil:
+                progress = rows.fill(self.tags, self.window, self.order.data() + task.begin, task.count,
+                                     task.expected, &at, scratch)
+            if progress == ROWS_FAILED:
+                raise self._error(rows, scratch)
+            if progress == ROWS_DONE:
+                break
+            rows.finish_batch()
+        if task.closes:
+            rows.finish_batch()
+        rows.rest()
+        task.made = rows.batches
+        rows.batches = []
+        return 0
+
+    cdef int give_up(self, object error) except -1:
+        """Ends all tasks that nobody has begun, so that nobody waits for them. `error` says why. It takes no memory."""
+        cdef Task task
+        while self.begun < len(self.waiting):
+            task = self.waiting[self.begun]
+            self.begun += 1
+            task.error = error
+            self._one_less()
+        return 0
+
+    cdef int forget(self) except -1:
+        """What it made is taken: no task leads to it any more, nor to batches. It takes no memory."""
+        cdef Task task
+        for task in self.tasks:
+            task.before = None
+            task.rows = None
+            task.made = None
+        self.tasks = _NO_TASKS
+        self.waiting = _NO_TASKS
+        self.begun = 0
+        return 0
+
+    def _error(self, RelationRows rows, Scratch scratch):
+        cdef int32_t k = scratch.trouble.column
+        cdef int64_t lsn = self.tags.lsn_of(scratch.trouble.message)
+        column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
+        column_type = column_type_of(column, self.options, self.types) if column is not None else None
+        return DecodeError(
+            reason_text(scratch.trouble.reason, column_type, scratch.trouble.sent, rows.count),
+            seq=self.tags.seq_of(scratch.trouble.message),
+            lsn=lsn if lsn != NONE64 else None,
+            byte_offset=scratch.trouble.byte_offset,
+            relation=rows.relation.qualified_name,
+            column=column.name if column is not None else None,
+            kind=MESSAGE_KINDS.get(self.window.kind[scratch.trouble.message]),
+        )

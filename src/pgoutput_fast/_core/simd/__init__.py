@@ -1,0 +1,1 @@
+"""Vector loops, and which of them this machine may run."""

@@ -1,0 +1,614 @@
+// The dearest loops for processors with AVX2. Each takes cells that look as nearly all do and gives up at the first sign
+// of anything else: what it refuses, right or wrong, is the portable converters' to judge. So they alone say what is
+// accepted, and results do not depend on the processor.
+//
+// Preconditions: ROOM_BEFORE bytes before each cell that is there, and ROOM_BEHIND behind it and behind the source's
+// beginning, may be read (Column::roomy). The loops for fixed-width types get no missing cells and no empty ones.
+//
+// What counts is the number of instructions: two cells share a register where they fit, and what can be wrong is collected
+// (in lanes, or in the sign bit of differences) and looked at once in the end.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "columns/column.hpp"
+#include "columns/gather.hpp"
+#include "types/text_numbers.hpp"
+#include "types/text_times.hpp"
+#include "simd/tables.hpp"
+#include "protocol/wire.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PGO_AVX2 1
+#include <immintrin.h>
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,bmi,bmi2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2")
+#endif
+
+namespace pgo::avx2 {
+
+inline __m128i load(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline __m256i load_wide(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store(uint8_t* p, __m128i v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
+inline void store_wide(uint8_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline __m128i last_lanes(uint32_t n) { return load(MASKS.last + 16 + n); }
+inline __m256i last_lanes_wide(uint32_t n) { return load_wide(MASKS.last + n); }
+inline __m256i first_lanes_wide(uint32_t n) { return load_wide(MASKS.first + 64 - n); }
+inline bool is_zero(__m128i v) { return _mm_testz_si128(v, v); }
+inline bool is_zero(__m256i v) { return _mm256_testz_si256(v, v); }
+
+// ---- facts about cells ------------------------------------------------------------------------------------------
+
+// Looks at the cells in groups of eight and returns how many that were. Lengths add up to less than 2^32: so large is no
+// source.
+inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
+    const __m256i none = _mm256_setzero_si256();
+    __m256i signs = none, longest = none, end = none, total = none;
+    __m256i shortest = _mm256_set1_epi32(-1), first = shortest;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 a = _mm256_loadu_ps(reinterpret_cast<const float*>(cells + i));
+        const __m256 b = _mm256_loadu_ps(reinterpret_cast<const float*>(cells + i + 4));
+        const __m256i offset = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+        const __m256i length = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+        const __m256i size = _mm256_max_epi32(length, none);
+        signs = _mm256_or_si256(signs, length);
+        shortest = _mm256_min_epu32(shortest, length);
+        longest = _mm256_max_epi32(longest, length);
+        total = _mm256_add_epi32(total, size);
+        const __m256i gone = _mm256_srai_epi32(length, 31);
+        first = _mm256_min_epu32(first, _mm256_or_si256(offset, gone));
+        end = _mm256_max_epu32(end, _mm256_andnot_si256(gone, _mm256_add_epi32(offset, size)));
+    }
+    alignas(32) uint32_t lanes[6][8];
+    const __m256i all[6] = {signs, shortest, longest, total, first, end};
+    for (int k = 0; k < 6; ++k) _mm256_store_si256(reinterpret_cast<__m256i*>(lanes[k]), all[k]);
+    for (int k = 0; k < 8; ++k) {
+        out->signs |= static_cast<int32_t>(lanes[0][k]);
+        out->shortest = lanes[1][k] < out->shortest ? lanes[1][k] : out->shortest;
+        out->longest = lanes[2][k] > out->longest ? lanes[2][k] : out->longest;
+        out->total += lanes[3][k];
+        out->first = lanes[4][k] < out->first ? lanes[4][k] : out->first;
+        out->end = lanes[5][k] > out->end ? lanes[5][k] : out->end;
+    }
+    return i;
+}
+
+// ---- numbers ----------------------------------------------------------------------------------------------------
+
+inline __m256i load_two(const uint8_t* low, const uint8_t* high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
+}
+
+// Sixteen digits a half (0 to 9, the highest first) as a number each: its low word and its high word.
+inline __m256i join_digits(__m256i x) {
+    x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
+    x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
+    x = _mm256_packus_epi32(x, x);
+    x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00012710));
+    return _mm256_add_epi64(_mm256_mul_epu32(x, _mm256_set1_epi64x(100000000)), _mm256_srli_epi64(x, 32));
+}
+inline int64_t low_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_castsi256_si128(x)); }
+inline int64_t high_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_extracti128_si256(x, 1)); }
+
+// A number in each half's low word.
+inline __m256i two_numbers(const int64_t* low, const int64_t* high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(low))),
+                                   _mm_loadl_epi64(reinterpret_cast<const __m128i*>(high)), 1);
+}
+// Whether the highest bit of a low word is set.
+inline bool any_negative(__m256i x) { return (_mm256_movemask_pd(_mm256_castsi256_pd(x)) & 5) != 0; }
+
+// Integers of at most 16 digits.
+template <class T>
+bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
+    constexpr int64_t most = static_cast<int64_t>(std::numeric_limits<T>::max());
+    if (column.longest > 16 || n < 2) return false;
+    const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9), greatest = _mm256_set1_epi64x(most);
+    __m256i odd = _mm256_setzero_si256(), bad = odd;
+    for (size_t i = 0; i < n; i += 2) {
+        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
+        const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
+        const uint64_t p_minus = *p == '-', q_minus = *q == '-';
+        __m256i x = _mm256_xor_si256(load_two(p + p_length - 16, q + q_length - 16), zeros);
+        x = _mm256_and_si256(x, load_two(MASKS.last + 16 + p_length - p_minus, MASKS.last + 16 + q_length - q_minus));
+        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        x = join_digits(x);
+        const __m256i least = two_numbers(LEAST.of + p_length + (SIGNED - 1) * p_minus,
+                                          LEAST.of + q_length + (SIGNED - 1) * q_minus);
+        // The least of all, one more than the greatest, is refused.
+        bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_sub_epi64(x, least), _mm256_sub_epi64(greatest, x)));
+        const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
+        const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
+        out[i] = static_cast<T>(a);
+        out[i + 1] = static_cast<T>(b);
+    }
+    return !any_negative(bad) && is_zero(odd);
+}
+
+// Integers of 17 to 19 digits among others.
+inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
+    if (column.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
+    if (column.longest > 20) return false;
+    const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
+    __m256i odd = _mm256_setzero_si256();
+    uint64_t bad = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const uint8_t* p = source.base + cells[i].offset;
+        const uint32_t length = static_cast<uint32_t>(cells[i].length);
+        const uint64_t minus = *p == '-', digits = length - minus;
+        __m256i x = _mm256_xor_si256(load_wide(p + length - 32), zeros);
+        x = _mm256_and_si256(x, last_lanes_wide(static_cast<uint32_t>(digits)));
+        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        x = join_digits(x);
+        // 19 digits cannot overflow 64 bits.
+        const uint64_t value =
+            static_cast<uint64_t>(low_number(x)) * 10000000000000000ull + static_cast<uint64_t>(high_number(x));
+        bad |= 19 - digits;
+        bad |= (value >> 1) - static_cast<uint64_t>(LEAST.of[digits] >> 1);
+        // Too large, or a zero with a sign.
+        bad |= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) - (value - minus);
+        out[i] = static_cast<int64_t>((value ^ (0 - minus)) + minus);
+    }
+    return !(bad >> 63) && is_zero(odd);
+}
+
+// An oid is kept in 64 bits.
+inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
+    if (!integers<int64_t>(source, cells, n, out, column)) return false;
+    int64_t beyond = 0;
+    for (size_t i = 0; i < n; ++i) beyond |= out[i] >> 32;  // a minus, too
+    return beyond == 0;
+}
+
+constexpr int MOST_PRECISION = 15;
+
+// Decimals with as many digits behind the point as the scale says, 15 in all. The point is shuffled away.
+inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
+    const int scale = column.scale, point = scale != 0;
+    if (scale >= MOST_PRECISION || column.longest > 17 || n < 2) return false;
+    const int most = column.precision < MOST_PRECISION ? column.precision : MOST_PRECISION;
+    // By the length without a sign: the least number, or one that there is not where there are too few or too many digits.
+    int64_t least[2 * SIGNED];
+    for (int length = 0; length < SIGNED; ++length) {
+        const int digits = length - point;
+        if (digits <= scale || digits > most) least[length] = least[SIGNED + length] = LEAST.of[0];
+        else if (digits > scale + 1) least[length] = least[SIGNED + length] = LEAST.of[digits];
+        else least[length] = 0, least[SIGNED + length] = 1;
+    }
+    alignas(16) uint8_t lanes[16], points[16];
+    for (int k = 0; k < 16; ++k) {
+        lanes[k] = static_cast<uint8_t>(k > 15 - scale ? k : k - point);
+        points[k] = point && k == 15 - scale ? 0xff : 0;
+    }
+    const __m256i close = load_two(lanes, lanes), pointed = load_two(points, points), dot = _mm256_set1_epi8('.' ^ '0');
+    const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
+    __m256i odd = _mm256_setzero_si256(), bad = odd;
+    int64_t* words = reinterpret_cast<int64_t*>(out);
+    for (size_t i = 0; i < n; i += 2) {
+        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
+        const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
+        const uint64_t p_minus = *p == '-', q_minus = *q == '-';
+        const uint64_t p_size = p_length - p_minus, q_size = q_length - q_minus;
+        __m256i x = _mm256_xor_si256(load_two(p + p_length - 16, q + q_length - 16), zeros);
+        x = _mm256_and_si256(x, load_two(MASKS.last + 16 + (p_size < 16 ? p_size : 16),
+                                         MASKS.last + 16 + (q_size < 16 ? q_size : 16)));
+        odd = _mm256_or_si256(odd, _mm256_and_si256(_mm256_xor_si256(x, dot), pointed));
+        x = _mm256_shuffle_epi8(x, close);
+        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        x = join_digits(x);
+        bad = _mm256_or_si256(bad, _mm256_sub_epi64(x, two_numbers(least + p_size + SIGNED * p_minus,
+                                                                   least + q_size + SIGNED * q_minus)));
+        const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
+        const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
+        words[2 * i] = a;
+        words[2 * i + 1] = a >> 63;
+        words[2 * i + 2] = b;
+        words[2 * i + 3] = b >> 63;
+    }
+    return !any_negative(bad) && is_zero(odd);
+}
+
+// 10^k, and for every other k what no number of thousandths can be multiplied with.
+struct Powers {
+    uint64_t of[21];
+    constexpr Powers() : of() {
+        for (int k = 0; k < 20; ++k) of[k] = POWERS_OF_TEN[k];
+        of[20] = UINT64_MAX;
+    }
+};
+inline constexpr Powers POWERS{};
+
+// The same in binary: shown with the column's scale, of at most four digits of base 10000.
+inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
+    if (column.precision > MOST_PRECISION) return false;
+    const uint64_t limit = POWERS_OF_TEN[column.precision] - 1;
+    uint64_t strange = 0, bad = 0;  // any bit of the one, the highest of the other
+    int64_t* words = reinterpret_cast<int64_t*>(out);
+    for (size_t i = 0; i < n; ++i) {
+        const uint8_t* p = source.base + cells[i].offset;
+        const uint64_t header = load64(p), count = header >> 48, negative = header >> 30 & 1;
+        // What the header's low half may be: a sign and the scale.
+        strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(column.scale);
+        strange |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
+        bad |= 4 - count;
+        // Four digits, those that are not there as leading zeros. In two steps, since a shift by 64 would be none.
+        const uint64_t half = 8 * (4 - count) & 63;
+        const uint64_t digits = load64(p + 8) >> half >> half;
+        strange |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
+        const uint64_t eights = (digits >> 16 & 0x0000ffff0000ffffull) * 10000 + (digits & 0x0000ffff0000ffffull);
+        const uint64_t value = (eights >> 32) * 100000000 + (eights & 0xffffffff);
+        // The last digit's lowest decimal place, in units of 10^-scale; in thousandths of it there is nothing to divide.
+        const int weight = static_cast<int16_t>(header >> 32);
+        const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + column.scale + 3);
+        unsigned long long high;
+        const uint64_t low = _mulx_u64(value, POWERS.of[place < 20 ? place : 20], &high), kept = low / 1000;
+        strange |= high | (kept * 1000 ^ low);
+        bad |= limit - kept;
+        const int64_t signed_kept = static_cast<int64_t>((kept ^ (0 - negative)) + negative);
+        words[2 * i] = signed_kept;
+        words[2 * i + 1] = signed_kept >> 63;
+    }
+    return !strange && !(bad >> 63);
+}
+
+// floor((2^128 - 1) / d) - 2^64 for a power of ten d, shifted so that its highest bit is set: what division by d becomes
+// multiplication with (Moeller and Granlund, "Improved division by invariant integers", algorithm 4).
+struct Reciprocals {
+    uint64_t divisor[20], inverse[20];
+    uint8_t shift[20];
+    constexpr Reciprocals() : divisor(), inverse(), shift() {
+        uint64_t power = 1;
+        for (int i = 0; i < 20; ++i, power *= 10) {
+            uint64_t d = power;
+            uint8_t s = 0;
+            while (!(d >> 63)) {
+                d <<= 1;
+                ++s;
+            }
+            divisor[i] = d;
+            shift[i] = s;
+            inverse[i] = static_cast<uint64_t>(~static_cast<unsigned __int128>(0) / d);
+        }
+    }
+};
+inline constexpr Reciprocals RECIPROCALS{};
+
+// Floats with a point, no exponent and at most 19 digits that count: quotients of two 64-bit integers. See
+// parse_float_backed for why that is exact.
+template <class F>
+bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) noexcept {
+    const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
+    const __m128i points = _mm_set1_epi8('.');
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t length = static_cast<uint32_t>(cells[i].length);
+        const uint8_t* p = source.base + cells[i].offset;
+        const uint8_t* end = p + length;
+        const uint32_t negative = *p == '-';
+        p += negative;
+        const uint32_t all = length - negative;
+        // Where the point is among the first sixteen characters; 32 if nowhere.
+        const uint32_t found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(p), points)));
+        const uint32_t whole = _tzcnt_u32(found);
+        const uint32_t places = all - whole - 1;
+        if (__builtin_expect((whole - 1 > 15) | (places - 1 > 18) | (all > 25), 0)) {
+            if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
+            continue;
+        }
+        // What is behind the point from where it is, what is before it one character further right.
+        __m256i x = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), last_lanes_wide(places));
+        x = _mm256_and_si256(_mm256_xor_si256(x, zeros), last_lanes_wide(all - 1));
+        const bool odd = !is_zero(_mm256_subs_epu8(x, nine));
+        x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
+        x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
+        x = _mm256_packus_epi32(x, x);
+        x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00012710));
+        const uint64_t low = static_cast<uint64_t>(_mm256_extract_epi64(x, 2));
+        const uint64_t high = static_cast<uint64_t>(_mm256_extract_epi64(x, 0));
+        const uint64_t value = ((low & 0xffffffff) * 100000000 + (low >> 32)) + (high >> 32) * 10000000000000000ull;
+        if (__builtin_expect(odd | (value == 0) | ((high & 0xffffffff) != 0) | (high >> 32 > 999) |
+                             ((p[0] == '0') & (whole > 1)), 0)) {
+            if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
+            continue;
+        }
+        const uint64_t divisor = RECIPROCALS.divisor[places];
+        const int down = RECIPROCALS.shift[places], up = __builtin_clzll(value);
+        // value / 10^places, shifted: the dividend's high word is below the divisor's half.
+        const uint64_t u1 = value << up >> 2, u0 = value << up << 62;
+        unsigned long long low_word, high_word;
+        low_word = _mulx_u64(RECIPROCALS.inverse[places], u1, &high_word);
+        uint64_t quotient = high_word + u1 + __builtin_add_overflow(low_word, u0, &low_word) + 1;
+        uint64_t rest = u0 - quotient * divisor;
+        const uint64_t over = rest > low_word;
+        quotient -= over;
+        rest += (0 - over) & divisor;
+        const uint64_t under = rest >= divisor;
+        quotient += under;
+        rest -= (0 - under) & divisor;
+        quotient |= rest != 0;
+        const uint64_t bits = static_cast<uint64_t>(1023 - 62 + down - up) << 52 | static_cast<uint64_t>(negative) << 63;
+        double power;
+        std::memcpy(&power, &bits, sizeof power);
+        out[i] = static_cast<F>(static_cast<int64_t>(quotient)) * static_cast<F>(power);
+    }
+    return true;
+}
+
+// ---- dates and times --------------------------------------------------------------------------------------------
+
+// By month * 64 + day: the day's number in a year that begins in March, from 1 on. There is no day 0.
+struct DayOfYear {
+    uint16_t of[16 * 64];
+    constexpr DayOfYear() : of() {
+        const int days[12] = {31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31, 29};
+        for (int k = 0, number = 1; k < 12; ++k)
+            for (int day = 1; day <= days[k]; ++day) of[((k + 2) % 12 + 1) * 64 + day] = static_cast<uint16_t>(number++);
+    }
+};
+inline constexpr DayOfYear DAY_OF_YEAR{};
+constexpr uint32_t FEBRUARY_29 = 2 * 64 + 29, MARCH = 3 * 64;
+
+// Days since 1970; `bad` gets its highest bit set if there is no such date. The day must be below 64 to tell months apart.
+inline int32_t days_of(uint32_t year, uint32_t month_day, uint32_t* bad) {
+    const uint32_t number = DAY_OF_YEAR.of[month_day & 1023];
+    const uint32_t y = year - (month_day < MARCH), century = y / 100;
+    *bad |= (number - 1) | (year - 1) | (1023 - month_day);
+    if (__builtin_expect(month_day == FEBRUARY_29, 0) && !is_leap(year)) *bad = UINT32_MAX;
+    return static_cast<int32_t>((1461 * y >> 2) - century + (century >> 2) + number) - 719469;
+}
+
+// Pairs of digits as year, month * 64 + day and whatever `third` makes of the next two.
+constexpr int YEAR_FACTORS = 0x00010064, MONTH_FACTORS = 0x00010040, MINUTE_FACTORS = 0x0001003c;
+
+inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
+    if (column.longest > 10 || column.shortest < 10 || n < 2) return false;
+    const __m256i like = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', 0, 0, 0, 0, 0, 0));
+    const __m256i most =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, -1, -1, -1, -1, -1, -1));
+    const __m256i close =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i factors = _mm256_setr_epi32(YEAR_FACTORS, MONTH_FACTORS, 0, 0, YEAR_FACTORS, MONTH_FACTORS, 0, 0);
+    __m256i odd = _mm256_setzero_si256();
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n; i += 2) {
+        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        const __m256i x =
+            _mm256_xor_si256(load_two(source.base + cells[i].offset, source.base + cells[i + 1].offset), like);
+        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, most));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, close), _mm256_set1_epi16(0x010a));
+        const __m256i fields = _mm256_madd_epi16(pairs, factors);
+        const uint64_t a = static_cast<uint64_t>(low_number(fields)), b = static_cast<uint64_t>(high_number(fields));
+        out[i] = days_of(static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), &bad);
+        out[i + 1] = days_of(static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32), &bad);
+    }
+    return static_cast<int32_t>(bad) >= 0 && is_zero(odd);
+}
+
+// "YYYY-MM-DD HH:MM:SS", two to seven characters of a fraction or none, and "+00" where `zoned`. A cell fills a register:
+// up to the minutes in the low half, from there on in the high one. Digits of the fraction that are not there are zeros.
+template <bool zoned>
+bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
+    constexpr uint32_t zone = zoned ? 3 : 0;
+    if (column.longest > 26 + zone || column.shortest < 19 + zone) return false;
+    const __m256i like = _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
+                                          ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0);
+    const __m256i most = _mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
+                                          0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0);
+    const __m256i close = _mm256_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, -1, -1, -1, -1,
+                                           1, 2, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i factors = _mm256_setr_epi32(YEAR_FACTORS, MONTH_FACTORS, MINUTE_FACTORS, 0,
+                                              YEAR_FACTORS, YEAR_FACTORS, 0, 0);
+    __m256i odd = _mm256_setzero_si256();
+    uint32_t bad = 0, strange = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const uint8_t* p = source.base + cells[i].offset;
+        const uint32_t length = static_cast<uint32_t>(cells[i].length);
+        __m256i x = _mm256_xor_si256(load_wide(p), like);
+        x = _mm256_and_si256(x, first_lanes_wide(length - zone));
+        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, most));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, close), _mm256_set1_epi16(0x010a));
+        const __m256i fields = _mm256_madd_epi16(pairs, factors);
+        const uint64_t date = static_cast<uint64_t>(low_number(fields));
+        const uint32_t minutes = static_cast<uint32_t>(_mm256_extract_epi32(fields, 2));
+        const uint64_t rest = static_cast<uint64_t>(high_number(fields));
+        strange |= length == 20 + zone;
+        if (zoned) {
+            uint32_t offset;
+            std::memcpy(&offset, p + length - 4, sizeof offset);
+            strange |= (offset >> 8) ^ 0x30302b;
+        }
+        bad |= 1439 - minutes;
+        const int64_t days = days_of(static_cast<uint32_t>(date), static_cast<uint32_t>(date >> 32), &bad);
+        out[i] = days * MICROS_PER_DAY + static_cast<int64_t>(minutes * 60000000ull + (rest & 0xffffffff) * 10000 + (rest >> 32));
+    }
+    return static_cast<int32_t>(bad) >= 0 && !strange && is_zero(odd);
+}
+
+// ---- bool -------------------------------------------------------------------------------------------------------
+
+inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
+    if (column.longest > 1) return false;
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t c = source.base[cells[i].offset] ^ 'f';
+        bad |= c & ~uint32_t{'t' ^ 'f'};  // in between are other letters, of which the bits below are half set
+        bad |= (c >> 4 ^ c >> 1) & 1;
+        out[i] = c >> 4;
+    }
+    return !bad;
+}
+
+inline bool binary_bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
+    if (column.longest > 1) return false;
+    uint32_t all = 0;
+    for (size_t i = 0; i < n; ++i) all |= out[i] = source.base[cells[i].offset];
+    return all <= 1;
+}
+
+// ---- hexadecimal ------------------------------------------------------------------------------------------------
+
+// All ones in lanes that hold 0-9 or a-f.
+inline __m256i are_hex(__m256i c) {
+    const __m256i digit = _mm256_sub_epi8(c, _mm256_set1_epi8('0')), letter = _mm256_sub_epi8(c, _mm256_set1_epi8('a'));
+    return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_min_epu8(digit, _mm256_set1_epi8(9)), digit),
+                           _mm256_cmpeq_epi8(_mm256_min_epu8(letter, _mm256_set1_epi8(5)), letter));
+}
+// 32 digits as 16 bytes.
+inline __m128i join_hex(__m256i c) {
+    const __m256i letter = _mm256_and_si256(_mm256_srli_epi16(c, 6), _mm256_set1_epi8(1));
+    const __m256i nibble = _mm256_add_epi8(_mm256_and_si256(c, _mm256_set1_epi8(15)),
+                                           _mm256_add_epi8(_mm256_slli_epi16(letter, 3), letter));
+    const __m256i pairs = _mm256_maddubs_epi16(nibble, _mm256_set1_epi16(0x0110));
+    return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+}
+
+// UUIDs as text, kept as text: 36 characters, dashes where they belong. `out` has room for 36 n bytes and SLACK.
+inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
+    const __m256i dashes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1,
+                                            0, 0, 0, 0, 0, 0, 0, 0);
+    const __m256i dash = _mm256_set1_epi8('-');
+    __m256i good = _mm256_set1_epi8(-1);
+    uint32_t bad = 0;
+    int32_t at = offsets[0];
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t present = presence(cells[i].length);
+        const uint8_t* p = source.base + (cells[i].offset & present);
+        const __m256i x = load_wide(p);
+        uint32_t last;
+        std::memcpy(&last, p + 32, sizeof last);
+        const __m256i fits = _mm256_and_si256(_mm256_blendv_epi8(are_hex(x), _mm256_cmpeq_epi8(x, dash), dashes),
+                                              are_hex(_mm256_set1_epi32(static_cast<int>(last))));
+        good = _mm256_and_si256(good, _mm256_or_si256(fits, _mm256_set1_epi32(static_cast<int>(~present))));
+        bad |= (cells[i].length != 36) & present;
+        store_wide(out, x);
+        std::memcpy(out + 32, &last, sizeof last);
+        out += 36 & present;
+        at += static_cast<int32_t>(36 & present);
+        offsets[i + 1] = at;
+    }
+    return !bad && _mm256_testc_si256(good, _mm256_set1_epi8(-1));
+}
+
+// UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
+inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
+    const __m128i letters = load(reinterpret_cast<const uint8_t*>("0123456789abcdef")), low = _mm_set1_epi8(15);
+    const __m128i first = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, -1, 12, 13);
+    const __m128i second = _mm_setr_epi8(0, 1, -1, 2, 3, 4, 5, -1, 6, 7, 8, 9, 10, 11, 12, 13);
+    const __m128i first_dashes = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, '-', 0, 0, 0, 0, '-', 0, 0);
+    const __m128i second_dashes = _mm_setr_epi8(0, 0, '-', 0, 0, 0, 0, '-', 0, 0, 0, 0, 0, 0, 0, 0);
+    uint32_t bad = 0;
+    int32_t at = offsets[0];
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t present = presence(cells[i].length);
+        const __m128i x = load(source.base + (cells[i].offset & present));
+        const __m128i high = _mm_and_si128(_mm_srli_epi16(x, 4), low);
+        const __m128i left = _mm_shuffle_epi8(letters, _mm_unpacklo_epi8(high, _mm_and_si128(x, low)));
+        const __m128i right = _mm_shuffle_epi8(letters, _mm_unpackhi_epi8(high, _mm_and_si128(x, low)));
+        const __m128i middle = _mm_alignr_epi8(right, left, 14);
+        bad |= (cells[i].length != 16) & present;
+        store(out, _mm_or_si128(_mm_shuffle_epi8(left, first), first_dashes));
+        store(out + 16, _mm_or_si128(_mm_shuffle_epi8(middle, second), second_dashes));
+        const int end = _mm_extract_epi32(right, 3);
+        std::memcpy(out + 32, &end, sizeof end);
+        out += 36 & present;
+        at += static_cast<int32_t>(36 & present);
+        offsets[i + 1] = at;
+    }
+    return !bad;
+}
+
+// bytea in its hex form. `out` has room for half of the cells' bytes and SLACK.
+inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
+    const __m256i all = _mm256_set1_epi8(-1);
+    __m256i good = all;
+    uint32_t bad = 0;
+    int32_t at = offsets[0];
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t present = presence(cells[i].length);
+        const uint8_t* p = source.base + (cells[i].offset & present);
+        uint16_t mark;
+        std::memcpy(&mark, p, sizeof mark);
+        const uint32_t length = static_cast<uint32_t>(cells[i].length);
+        bad |= ((length < 2) | (length & 1) | (mark != 0x785c)) & present;
+        uint32_t digits = (length - 2) & present & (0 - static_cast<uint32_t>(length >= 2));
+        const uint32_t size = digits / 2;
+        p += 2;
+        uint8_t* to = out;
+        for (;;) {
+            const __m256i x = load_wide(p), behind = first_lanes_wide(digits < 32 ? digits : 32);
+            good = _mm256_and_si256(good, _mm256_or_si256(are_hex(x), _mm256_xor_si256(behind, all)));
+            store(to, join_hex(x));
+            if (digits <= 32) break;
+            digits -= 32;
+            p += 32;
+            to += 16;
+        }
+        out += size;
+        at += static_cast<int32_t>(size);
+        offsets[i + 1] = at;
+    }
+    return !bad && _mm256_testc_si256(good, all);
+}
+
+// ---- text -------------------------------------------------------------------------------------------------------
+
+// gather_cells, for cells with room behind them. `out` has room for all that is copied and SLACK. Values are copied in
+// pieces of one or two vectors: a loop whose end nobody can guess costs more than a vector too many.
+template <uint32_t skip, int vectors>
+Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
+    constexpr uint32_t piece = 32 * vectors;
+    __m256i seen = _mm256_setzero_si256();
+    Gathered found;
+    int32_t at = offsets[0];
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t present = presence(cells[i].length);
+        const uint32_t size = (static_cast<uint32_t>(cells[i].length) - skip) & present;
+        const uint8_t* p = source.base + (cells[i].offset & present);
+        if (skip) found.others |= (*p ^ uint32_t{1}) & present;
+        p += skip & present;
+        uint8_t* to = out;
+        uint32_t rest = size;
+        for (; rest > piece; rest -= piece, p += piece, to += piece) {
+            for (int k = 0; k < vectors; ++k) {
+                const __m256i x = load_wide(p + 32 * k);
+                store_wide(to + 32 * k, x);
+                seen = _mm256_or_si256(seen, x);
+            }
+        }
+        for (int k = 0; k < vectors; ++k) {
+            const __m256i x = load_wide(p + 32 * k);
+            store_wide(to + 32 * k, x);
+            // Of the last piece, only what belongs to the value counts.
+            seen = _mm256_or_si256(seen, _mm256_and_si256(x, load_wide(MASKS.first + 64 - rest + 32 * k)));
+        }
+        out += size;
+        at += static_cast<int32_t>(size);
+        offsets[i + 1] = at;
+    }
+    found.ascii = !_mm256_movemask_epi8(seen);
+    return found;
+}
+
+template <uint32_t skip>
+Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+    return (column.longest > 32 ? gather_pieces<skip, 2> : gather_pieces<skip, 1>)(source, cells, n, out, offsets);
+}
+
+}  // namespace pgo::avx2
+
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

@@ -1,0 +1,7 @@
+// The end of what simd/avx512/on.hpp began.
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC diagnostic pop
+#pragma GCC pop_options
+#endif

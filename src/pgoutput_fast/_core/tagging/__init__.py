@@ -1,0 +1,1 @@
+"""Gives each message its transaction and relation version."""

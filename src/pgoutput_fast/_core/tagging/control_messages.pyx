@@ -1,0 +1,214 @@
+"""Which messages move a stream's state: what a stretch of the stream says to those behind it, without its changes."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.protocol.boundary cimport parse_boundary
+from pgoutput_fast._core.protocol.fields cimport Fields, finish, read_lsn, read_text, start_fields
+from pgoutput_fast._core.protocol.kinds cimport (
+    MSG_BEGIN,
+    MSG_BEGIN_PREPARE,
+    MSG_COMMIT,
+    MSG_MESSAGE,
+    MSG_ORIGIN,
+    MSG_STREAM_START,
+    MSG_TRUNCATE,
+)
+from pgoutput_fast._core.protocol.reasons cimport OK
+from pgoutput_fast._core.tagging.scan cimport BOUNDARY, CHANGE, Payloads, damaged_offsets, message_class
+from pgoutput_fast._core.tagging.seen_lsns cimport MOST_LSNS, SeenLsns
+from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN, PREPARING, STREAMING, BoundaryRecord
+from pgoutput_fast._core.protocol.wire cimport load64, prefetch
+
+import pyarrow as pa
+
+# So many LSNs of logical messages, the largest, tell which of them a state knows, and what the largest other is.
+LSNS_KEPT = MOST_LSNS + 1
+
+# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+cdef int64_t AHEAD = 16
+
+# Beside the contexts of a state: what is open is not known.
+cdef int UNKNOWN = -1
+
+# Where the search stands: not known or in something that is no plain transaction, between transactions, in a plain one.
+cdef enum Place:
+    ELSEWHERE
+    BETWEEN
+    INSIDE
+
+
+cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
+    return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
+
+
+cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
+    cdef Fields f
+    cdef const uint8_t* name = NULL
+    cdef int64_t length = 0
+    start_fields(&f, p, size, 1)
+    read_lsn(&f)
+    read_text(&f, &name, &length)
+    finish(&f)
+    return f.reason == OK
+
+
+cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexcept nogil:
+    """The LSN of a logical message if it is one that is known by its LSN, else 0."""
+    cdef int64_t at = 5 if in_stream else 1
+    cdef int64_t lsn
+    if size < at + 9 or p[at] != 0:
+        return 0
+    lsn = <int64_t> load64(p + at + 1)
+    return lsn if lsn > 0 else 0
+
+
+cdef int _hear(SeenLsns& seen, int64_t lsn) except -1 nogil:
+    if lsn > 0:
+        seen.add(lsn)
+    return 0
+
+
+cdef list _largest(const SeenLsns& seen):
+    # The floor is one of them: the largest that had no room.
+    cdef vector[int64_t] lsns = seen.lsns()
+    return ([seen.floor()] if seen.floor() > 0 else []) + [lsns[k] for k in range(lsns.size())]
+
+
+cdef class _Selection:
+    """What was found in a batch."""
+    cdef vector[int64_t] kept, begun
+    cdef vector[uint32_t] begun_xids
+    cdef SeenLsns seen, seen_outside, seen_inside
+
+    cdef int64_t select(self, Payloads payloads, int context, bint settled) except -2 nogil:
+        """Returns how many messages were looked at, or -1 for offsets that run back."""
+        cdef int64_t count = payloads.count
+        cdef int64_t i, end, begin = 0, lsn = 0
+        cdef int64_t at = _offset(payloads, 0)
+        cdef uint32_t xid = 0
+        cdef size_t first = 0, k, left
+        cdef uint8_t kind, cls
+        cdef Fields f
+        cdef BoundaryRecord b
+        cdef const uint8_t* gid = NULL
+        cdef int64_t gid_length = 0
+        cdef const uint8_t* p
+        cdef Place place = BETWEEN if settled and context == OUTSIDE else ELSEWHERE
+        for i in range(count):
+            end = _offset(payloads, i + 1)
+            if end < at or at < 0 or end > payloads.data_size:
+                return -1
+            if i + AHEAD < count:
+                prefetch(payloads.data + _offset(payloads, i + AHEAD))
+            p = payloads.data + at
+            kind = p[0] if at < end else 0
+            cls = message_class(kind)
+            if cls & CHANGE or kind == MSG_TRUNCATE:
+                at = end
+                continue
+            if kind == MSG_MESSAGE:
+                if context == UNKNOWN:
+                    _hear(self.seen_outside, _message_lsn(p, end - at, False))
+                    _hear(self.seen_inside, _message_lsn(p, end - at, True))
+                else:
+                    _hear(self.seen, _message_lsn(p, end - at, context == STREAMING))
+                at = end
+                continue
+            self.kept.push_back(i)
+            if cls == 0:
+                return i + 1  # nothing behind it will be read
+            if cls & BOUNDARY:
+                start_fields(&f, p, end - at, 1)
+                if place == BETWEEN and kind == MSG_BEGIN:
+                    parse_boundary(&f, kind, &b, &gid, &gid_length)
+                    place = INSIDE if f.reason == OK else ELSEWHERE
+                    begin = i
+                    lsn = b.lsn
+                    xid = <uint32_t> b.xid
+                    first = self.kept.size() - 1
+                elif place == INSIDE and kind == MSG_COMMIT:
+                    parse_boundary(&f, kind, &b, &gid, &gid_length)
+                    if f.reason == OK and b.lsn == lsn:
+                        # Nothing of it outlives it but what Relations and Types in it said.
+                        self.begun.push_back(begin)
+                        self.begun_xids.push_back(xid)
+                        left = first
+                        for k in range(first + 1, self.kept.size() - 1):
+                            if payloads.data[_offset(payloads, self.kept[k])] != MSG_ORIGIN:
+                                self.kept[left] = self.kept[k]
+                                left += 1
+                        self.kept.resize(left)
+                        place = BETWEEN
+                    else:
+                        place = ELSEWHERE
+                elif kind == MSG_BEGIN or kind == MSG_BEGIN_PREPARE or kind == MSG_STREAM_START or place == INSIDE:
+                    place = ELSEWHERE
+                else:
+                    place = BETWEEN
+                context = (STREAMING if kind == MSG_STREAM_START else PLAIN if kind == MSG_BEGIN else
+                           PREPARING if kind == MSG_BEGIN_PREPARE else OUTSIDE)
+            elif kind == MSG_ORIGIN and not _is_origin(p, end - at):
+                place = ELSEWHERE
+            at = end
+        return count
+
+
+def control_messages(array, int context, bint settled):
+    """What of a batch of payloads moves the state.
+
+    Args:
+        array: payloads, a binary or large binary Arrow array.
+        context: what is open before the first: -1 where that is not known, 0 nothing, 1 a plain transaction, 2 one that
+            is being prepared, 3 a stream block.
+        settled: whether a transaction was closed already: only then may what lies before the first be left out.
+
+    Returns:
+        A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
+        of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
+        transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
+        (uint32 array) the xids. `lsns` are the largest distinct LSNs of non-transactional messages, in ascending order
+        and at most `LSNS_KEPT`; `lsns_before` two such lists of those for which the context is not known, read as
+        outside of a stream block and as inside of one.
+    """
+    cdef Payloads payloads = Payloads(array)
+    cdef _Selection found = _Selection()
+    cdef int64_t looked_at = 0
+    cdef size_t k
+    if payloads.count:
+        with nogil:
+            looked_at = found.select(payloads, context, settled)
+    if looked_at < 0:
+        raise damaged_offsets(-1)
+    return {
+        "messages": [found.kept[k] for k in range(found.kept.size())],
+        "begun": pa.array([found.begun[k] for k in range(found.begun.size())], pa.int64()),
+        "xids": pa.array([found.begun_xids[k] for k in range(found.begun_xids.size())], pa.uint32()),
+        "lsns": _largest(found.seen),
+        "lsns_before": (_largest(found.seen_outside), _largest(found.seen_inside)),
+    }
+
+
+def boundary_of(bytes payload):
+    """(xid, subxid, lsn, end_lsn, gid, first segment) of a boundary message; None if it is malformed.
+
+    What its kind does not have is 0, empty or False.
+    """
+    cdef Fields f
+    cdef BoundaryRecord b
+    cdef const uint8_t* gid = NULL
+    cdef int64_t gid_length = 0
+    cdef const uint8_t* p = payload
+    start_fields(&f, p, len(payload), 1)
+    parse_boundary(&f, p[0], &b, &gid, &gid_length)
+    if f.reason != OK:
+        return None
+    name = (<const char*> gid)[:gid_length] if gid != NULL else b""
+    return (
+        <uint32_t> b.xid, <uint32_t> b.subxid, b.lsn, b.end_lsn, name, b.first_segment == 1
+    )
+
+
+def is_origin(bytes payload):
+    """Whether an Origin message is well-formed."""
+    cdef const uint8_t* p = payload
+    return bool(_is_origin(p, len(payload)))

@@ -1,0 +1,60 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.protocol.kinds cimport TUPLE_KEY, TUPLE_OLD
+
+# What a message is to the stages behind: bits of Window.flags.
+cdef enum:
+    IN_STREAM = 1      # the message carries an xid prefix if its kind does
+    MALFORMED = 2      # too short for its header, or longer than any message can be
+    OLD_TUPLE = 4      # of an update: an old tuple comes before the new one
+
+# Classes of tags: bits of the table that `message_class` reads.
+cdef enum:
+    CHANGE = 1         # I U D: a relation's oid, then tuples
+    PREFIXED = 2       # R Y T M (and changes): an xid prefix inside a stream block
+    BOUNDARY = 4       # opens or closes a stretch of messages
+    UNPREFIXED = 8     # Origin: never has an xid prefix
+
+cdef uint8_t message_class(uint8_t tag) noexcept nogil
+
+
+cdef inline uint8_t old_tuple(uint8_t tag) noexcept nogil:
+    """The flag of an update whose first tuple has this tag."""
+    return OLD_TUPLE if tag == TUPLE_KEY or tag == TUPLE_OLD else 0
+
+
+cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil
+
+
+cdef class Payloads:
+    """The bytes of one Arrow array: raw pointers, and the object that keeps them alive."""
+    cdef object owner
+    cdef const uint8_t* data
+    cdef int64_t data_size
+    cdef const int32_t* offsets32
+    cdef const int64_t* offsets64
+    cdef readonly int64_t count
+
+
+cdef class Window:
+    """Headers of a bounded stretch of messages, a value per message in each column."""
+    cdef const uint8_t* base       # where `start` counts from
+    cdef const uint8_t* end        # nothing at or behind it may be read
+    cdef int64_t first             # ordinal of the first message among the payloads
+    cdef int64_t count
+    cdef uint8_t* kind
+    cdef uint8_t* flags
+    cdef uint32_t* relation        # of a change
+    cdef uint32_t* subxid          # the xid prefix, where there is one
+    cdef uint32_t* start
+    cdef uint32_t* length
+    cdef vector[uint8_t] _kind, _flags
+    cdef vector[uint32_t] _relation, _subxid, _start, _length
+    cdef void reserve(self, int64_t count) except *
+
+
+cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages, int64_t most_bytes, bint* in_stream,
+                         Window window) except -1
+
+cdef object damaged_offsets(int64_t i)

@@ -1,0 +1,317 @@
+"""The stream state as plain values, and back: what StreamState pickles and writes as JSON.
+
+What was said outside of streams, a value per relation and type, is large where there are many tables: `Described` keeps
+it as it is, at no cost, until somebody wants the values.
+"""
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.tagging.seen_lsns cimport MOST_LSNS, SeenLsns
+from pgoutput_fast._core.tagging.stream_state cimport (
+    NONE64,
+    OUTSIDE,
+    PLAIN,
+    PREPARING,
+    SLOT_LOST,
+    STREAMING,
+    Known,
+    ScopedRelation,
+    ScopedType,
+    SharedMap,
+    StreamState,
+    Transaction,
+    TypeName,
+    set_text,
+)
+from pgoutput_fast._core.tagging.tag cimport Tagger
+
+CONTEXTS = ("outside", "plain", "preparing", "streaming")
+
+# Stands for a whole transaction among its subtransactions: no xid is 0.
+_WHOLE = 0
+
+
+cdef str _text(const string& text):
+    # Cython's own way makes a copy, which it does not expect to fail.
+    return text.data()[:text.size()].decode("utf-8")
+
+
+cdef object _nullable(int64_t value):
+    return None if value == NONE64 else value
+
+
+cdef int64_t _or_none64(value) except? -2:
+    return NONE64 if value is None else <int64_t> value
+
+
+# Ordinals are counted on from what a state says.
+cdef int64_t LAST_ORDINAL = <int64_t> 1 << 62
+
+
+cdef int64_t _ordinal(value) except? -2:
+    cdef int64_t ordinal = value
+    if not 0 <= ordinal <= LAST_ORDINAL:
+        raise ValueError("not a stream state: an ordinal is none")
+    return ordinal
+
+
+cdef object _version(list versions, int32_t slot):
+    """Version ids use all of int64, more than JSON numbers promise to keep: they are written as strings."""
+    return None if slot < 0 else str(versions[slot].version)
+
+
+@cython.final
+cdef class Described:
+    """What Relation and Type messages said outside of streams, at a moment: `relations` {oid: [version, seq]} and
+    `types` {oid: [namespace, name, seq]} of all, or of those that are new since an earlier moment."""
+    cdef SharedMap[Known] known
+    cdef SharedMap[TypeName] named
+    cdef list versions                   # of the stream; grows
+    cdef dict slots                      # the same by version id
+    cdef int64_t lost_at                 # what was described before that message is not known any more
+
+    cdef object _relations(self, vector[uint32_t] oids):
+        cdef const Known* known
+        found = {}
+        for oid in oids:
+            known = self.known.find(oid)
+            found[str(oid)] = [
+                _version(self.versions, known.slot if known.seq >= self.lost_at else <int32_t> SLOT_LOST), known.seq
+            ]
+        return found
+
+    cdef object _types(self, vector[uint32_t] oids):
+        return {
+            str(oid): [
+                _text(self.named.find(oid).name_space),
+                _text(self.named.find(oid).name),
+                self.named.find(oid).seq,
+            ]
+            for oid in oids
+        }
+
+    def relations(self):
+        return self._relations(self.known.keys())
+
+    def types(self):
+        return self._types(self.named.keys())
+
+    def changed_since(self, Described before):
+        """(relations, types) that are not as they were then; None if that was another stream, or if all that was
+        described until then is lost."""
+        if before.versions is not self.versions or before.lost_at != self.lost_at:
+            return None
+        return (
+            self._relations(self.known.changed_since(before.known)),
+            self._types(self.named.changed_since(before.named)),
+        )
+
+    def in_order(self, versions):
+        """The relation versions of these ids, those that the stream has, as they were described first."""
+        return [self.versions[slot] for slot in sorted(self.slots[each] for each in versions if each in self.slots)]
+
+
+cdef dict _export_transaction(const StreamState& s, const Transaction& t, list versions):
+    cdef vector[ScopedRelation] relations = t.all_relations()
+    cdef vector[ScopedType] types = t.all_types()
+    cdef vector[uint32_t] unread = t.unread()
+    values = {
+        "txn": _nullable(t.txn),
+        "xid": t.xid,
+        "commit_lsn": _nullable(t.commit_lsn),
+        "commit_timestamp": _nullable(t.commit_timestamp),
+        "gid": _text(t.gid),
+        "prepare_end_lsn": _nullable(t.prepare_end_lsn),
+        "prepare_timestamp": _nullable(t.prepare_timestamp),
+        "doubtful": bool(t.doubtful),
+        "origin": _text(t.origin) if t.has_origin else None,
+        "origin_lsn": _nullable(t.origin_lsn),
+        "relations": [
+            [relations[i].oid, relations[i].subxid, _version(versions, s.slot_of(relations[i].known)),
+             relations[i].known.seq]
+            for i in range(<int> relations.size())
+        ],
+        "types": [
+            [types[i].oid, types[i].subxid, _text(types[i].type.name_space),
+             _text(types[i].type.name), types[i].type.seq]
+            for i in range(<int> types.size())
+        ],
+    }
+    if unread.size():
+        values["relations_missed"] = list(unread)  # by these subtransactions
+    return values
+
+
+cdef dict _export_stream(Tagger tagger, uint32_t xid):
+    cdef const Transaction* t = tagger.state.streamed.find(xid)
+    values = _export_transaction(tagger.state, t[0], tagger.versions)
+    values["doubtful"] = bool(tagger.state.is_doubtful(t[0]))
+    if tagger.state.missed_stretch(t[0]):
+        values["relations_missed"] = sorted({_WHOLE, *values.get("relations_missed", ())})
+    return values
+
+
+cdef dict _export_prepared(Tagger tagger, uint32_t xid):
+    cdef const Transaction* t = tagger.state.prepared().find(xid)
+    values = _export_transaction(tagger.state, t[0], tagger.versions)
+    if tagger.state.perhaps_ended(t[0]):
+        values["perhaps_ended"] = True
+    return values
+
+
+cdef list _export_messages(const SeenLsns& seen):
+    """LSNs in ascending order, each as its distance from the one before it, the first from the floor."""
+    cdef vector[int64_t] lsns = seen.lsns()
+    cdef size_t k
+    return [lsns[k] - (lsns[k - 1] if k else seen.floor()) for k in range(lsns.size())]
+
+
+def export_state(Tagger tagger):
+    """(the state as a dict of JSON values, relation versions by their ids; `Described` for the rest of it)."""
+    cdef StreamState* s = &tagger.state
+    cdef Described described = Described.__new__(Described)
+    described.known = s.relations()
+    described.named = s.types()
+    described.versions = tagger.versions
+    described.slots = tagger.slots
+    described.lost_at = s.relations_lost_at()
+    cdef vector[uint32_t] xids = s.streamed.keys()
+    streamed = [_export_stream(tagger, xid) for xid in xids]
+    xids = s.prepared().keys()
+    prepared = [_export_prepared(tagger, xid) for xid in xids]
+    values = {
+        "next_seq": s.next_seq,
+        "context": CONTEXTS[<int> s.context],
+        "lost": bool(s.lost),
+        "bad_type": bool(s.bad_type),
+        "session_starts": bool(s.session_starts),
+        "message_floor": s.messages.floor(),
+        "message_lsns": _export_messages(s.messages),
+        "current": _export_transaction(s[0], s.current, tagger.versions) if s.context != OUTSIDE else None,
+        "streamed": streamed,
+        "prepared": prepared,
+    }
+    return values, described
+
+
+cdef int32_t _slot(Tagger tagger, version) except? -9:
+    if version is None:
+        return SLOT_LOST
+    cdef int32_t slot = tagger.slot_of_version(int(version))
+    if slot < 0:
+        raise ValueError(f"the state refers to relation version {version}, which its catalog lacks")
+    return slot
+
+
+cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except -1:
+    cdef ScopedRelation relation
+    cdef ScopedType scoped
+    t[0] = Transaction()
+    t.txn = NONE64 if values["txn"] is None else _ordinal(values["txn"])
+    t.xid = values["xid"]
+    t.commit_lsn = _or_none64(values["commit_lsn"])
+    t.commit_timestamp = _or_none64(values["commit_timestamp"])
+    set_text(t.gid, values["gid"].encode())
+    t.prepare_end_lsn = _or_none64(values["prepare_end_lsn"])
+    t.prepare_timestamp = _or_none64(values["prepare_timestamp"])
+    t.doubtful = values["doubtful"]
+    t.has_origin = values["origin"] is not None
+    set_text(t.origin, (values["origin"] or "").encode())
+    t.origin_lsn = _or_none64(values["origin_lsn"])
+    for oid, subxid, version, seq in values["relations"]:
+        relation.oid = oid
+        relation.subxid = subxid
+        relation.known.slot = _slot(tagger, version)
+        relation.known.seq = seq
+        t.learn(relation)
+    for oid, subxid, namespace, name, seq in values["types"]:
+        scoped.oid = oid
+        scoped.subxid = subxid
+        set_text(scoped.type.name_space, namespace.encode())
+        set_text(scoped.type.name, name.encode())
+        scoped.type.seq = seq
+        t.learn(scoped)
+    for subxid in values.get("relations_missed", ()):
+        t.miss_relation(subxid)
+    return 0
+
+
+cdef int64_t _lsn(value) except? -2:
+    cdef int64_t lsn = value
+    if type(value) is not int or lsn < 0:
+        raise ValueError("not a stream state: an LSN is none")
+    return lsn
+
+
+cdef int _import_messages(dict values, SeenLsns* seen) except -1:
+    cdef int64_t lsn
+    if "message_lsn" in values:
+        # Earlier states say the last LSN, and the highest of earlier sessions. A server sends messages in the order of
+        # their LSNs, so what is not above both came before.
+        lsn, distances = max(_lsn(values["message_lsn"]), _lsn(values.get("repeated_lsn", 0))), []
+    else:
+        lsn, distances = _lsn(values["message_floor"]), values["message_lsns"]
+    if type(distances) is not list or len(distances) > MOST_LSNS:
+        raise ValueError(f"not a stream state: its LSNs of logical messages are no list of at most {MOST_LSNS}")
+    seen[0] = SeenLsns(lsn)
+    for distance in distances:
+        if type(distance) is not int or distance < 1:
+            raise ValueError("not a stream state: its LSNs of logical messages do not ascend")
+        lsn = _lsn(<object> lsn + distance)
+        seen.add(lsn)
+    return 0
+
+
+def import_state(Tagger tagger, dict values):
+    """The inverse of `export_state`, in one dict; the versions it names must have slots.
+
+    KeyError, TypeError, AttributeError, OverflowError or ValueError for other dicts.
+    """
+    cdef StreamState s
+    cdef Known known
+    cdef TypeName named
+    cdef Transaction t
+    s.next_seq = _ordinal(values["next_seq"])
+    if values["context"] not in CONTEXTS:
+        raise TypeError("its context is none")
+    s.context = (OUTSIDE, PLAIN, PREPARING, STREAMING)[CONTEXTS.index(values["context"])]
+    s.lost = values["lost"]
+    s.bad_type = values["bad_type"]
+    s.session_starts = values["session_starts"]
+    _import_messages(values, &s.messages)
+    if (values["current"] is None) != (s.context == OUTSIDE):
+        raise ValueError("not a stream state: what is open and what it is do not agree")
+    if values["current"] is not None:
+        _import_transaction(tagger, values["current"], &s.current)
+    for each in values["streamed"]:
+        _import_transaction(tagger, each, &t)
+        if s.streamed.count(t.xid):
+            raise ValueError(f"the state has two streamed transactions with xid {t.xid}")
+        s.streamed.edit(t.xid).swap(t)
+    for each in values["prepared"]:
+        _import_transaction(tagger, each, &t)
+        if s.prepared().count(t.xid):
+            raise ValueError(f"the state has two prepared transactions with xid {t.xid}")
+        s.prepare(t, each.get("perhaps_ended", False))
+    for oid, (version, seq) in values["relations"].items():
+        known.slot = _slot(tagger, version)
+        known.seq = seq
+        s.describe(<uint32_t> int(oid), known)
+    for oid, (namespace, name, seq) in values["types"].items():
+        set_text(named.name_space, namespace.encode())
+        set_text(named.name, name.encode())
+        named.seq = seq
+        s.name_type(<uint32_t> int(oid), named)
+    if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:
+        raise ValueError("the state says that a stream block is open, but not which")
+    tagger.state.swap(s)
+    tagger.forget_lookups()
+    cdef const Transaction* open_one = &tagger.state.current
+    if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
+        tagger.set_run(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
+    elif tagger.state.context == STREAMING:
+        tagger.set_run(tagger.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
+    else:
+        tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

@@ -1,0 +1,432 @@
+// What a stream's position means: the open transactions, what was learnt in them, and the records of what happened.
+// Plain data; the rules that move it are in tagging/transactions.pyx and tagging/tag.pyx.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "columns/buffer.hpp"
+#include "tagging/record_log.hpp"
+#include "tagging/seen_lsns.hpp"
+#include "tagging/shared_map.hpp"
+
+namespace pgo {
+
+// "null" among int64 values; no position, xid or ordinal can be it.
+constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
+
+// Which version a relation oid stands for, and the message that said so. Negative slots: see below.
+struct Known {
+    int32_t slot = 0;
+    int64_t seq = 0;
+    bool operator==(const Known& other) const { return slot == other.slot && seq == other.seq; }
+};
+constexpr int32_t SLOT_UNKNOWN = -1;  // never described
+constexpr int32_t SLOT_LOST = -2;     // its description could not be read
+
+struct ScopedRelation {
+    uint32_t oid = 0;
+    uint32_t subxid = 0;
+    Known known;
+};
+
+struct TypeName {
+    std::string name_space;
+    std::string name;
+    int64_t seq = 0;
+    bool operator==(const TypeName& other) const {
+        return seq == other.seq && name_space == other.name_space && name == other.name;
+    }
+
+    void swap(TypeName& other) noexcept { std::swap(*this, other); }
+};
+
+struct ScopedType {
+    uint32_t oid = 0;
+    uint32_t subxid = 0;
+    TypeName type;
+};
+
+// What Relation or Type messages said inside a streamed transaction: of each oid what each subtransaction said last,
+// in the order in which they said it. Beside it what each subtransaction spoke of, for it may be rolled back.
+template <class S>
+struct Said {
+    struct OfOid {
+        std::map<int64_t, S> in_order;
+        std::unordered_map<uint32_t, int64_t> place_of;  // by subtransaction: its key in `in_order`
+    };
+    std::unordered_map<uint32_t, OfOid> by_oid;
+    std::unordered_map<uint32_t, std::vector<uint32_t>> oids_of;
+    int64_t places = 0;
+
+    const S* last(uint32_t oid) const {
+        auto found = by_oid.find(oid);
+        return found == by_oid.end() ? nullptr : &found->second.in_order.rbegin()->second;
+    }
+    void file(const S& said) {
+        OfOid& known = by_oid[said.oid];
+        if (!drop(known, said.subxid)) oids_of[said.subxid].push_back(said.oid);
+        known.in_order.emplace_hint(known.in_order.end(), ++places, said);
+        known.place_of[said.subxid] = places;
+    }
+    void forget(uint32_t subxid) {
+        auto spoke = oids_of.find(subxid);
+        if (spoke == oids_of.end()) return;
+        for (uint32_t oid : spoke->second) {
+            auto known = by_oid.find(oid);
+            drop(known->second, subxid);
+            if (known->second.in_order.empty()) by_oid.erase(known);
+        }
+        oids_of.erase(spoke);
+    }
+    std::vector<S> lasts() const {
+        std::vector<S> found;
+        for (const auto& entry : by_oid) found.push_back(entry.second.in_order.rbegin()->second);
+        return found;
+    }
+    std::vector<S> all() const {
+        std::vector<S> found;
+        for (const auto& entry : by_oid)
+            for (const auto& said : entry.second.in_order) found.push_back(said.second);
+        return found;
+    }
+
+private:
+    // Whether there was any.
+    static bool drop(OfOid& known, uint32_t subxid) {
+        auto place = known.place_of.find(subxid);
+        if (place == known.place_of.end()) return false;
+        known.in_order.erase(place->second);
+        known.place_of.erase(place);
+        return true;
+    }
+};
+
+struct Scope {
+    Said<ScopedRelation> relations;
+    Said<ScopedType> types;
+    std::set<uint32_t> unread;  // subtransactions of which a Relation could not be read, not even its oid
+};
+
+// A transaction whose end has not come: streamed in blocks, being sent, or prepared.
+struct Transaction {
+    int64_t txn = NONE64;
+    uint32_t xid = 0;
+    int64_t commit_lsn = NONE64;
+    int64_t commit_timestamp = NONE64;
+    std::string gid;
+    int64_t prepare_end_lsn = NONE64;
+    int64_t prepare_timestamp = NONE64;
+    bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
+    int64_t prepared = 0;   // its number among those that were prepared; see StreamState::perhaps_ended
+    bool has_origin = false;
+    std::string origin;
+    int64_t origin_lsn = NONE64;
+
+    void swap(Transaction& other) noexcept { std::swap(*this, other); }
+    // Nothing is known of it yet but its key and xid.
+    void begin(int64_t key, uint32_t its_xid) {
+        txn = key;
+        xid = its_xid;
+        commit_lsn = commit_timestamp = prepare_end_lsn = prepare_timestamp = origin_lsn = NONE64;
+        doubtful = has_origin = false;
+        prepared = 0;
+        gid.clear();
+        origin.clear();
+        scope_.reset();
+    }
+    const Known* relation(uint32_t oid) const {
+        const ScopedRelation* said = scope_ ? scope_->relations.last(oid) : nullptr;
+        return said ? &said->known : nullptr;
+    }
+    const TypeName* type(uint32_t oid) const {
+        const ScopedType* said = scope_ ? scope_->types.last(oid) : nullptr;
+        return said ? &said->type : nullptr;
+    }
+    void learn(const ScopedRelation& said) { own(scope_).relations.file(said); }
+    void learn(const ScopedType& said) { own(scope_).types.file(said); }
+    // DDL that is rolled back was never there.
+    void forget(uint32_t subxid) {
+        if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid) ||
+                         scope_->unread.count(subxid))) return;
+        own(scope_).relations.forget(subxid);
+        own(scope_).types.forget(subxid);
+        own(scope_).unread.erase(subxid);
+    }
+    // A Relation that may have been about any: whatever it does not describe again is lost to it.
+    void miss_relation(uint32_t subxid) { own(scope_).unread.insert(subxid); }
+    bool misses_relations() const { return scope_ && !scope_->unread.empty(); }
+    std::vector<uint32_t> unread() const {
+        return scope_ ? std::vector<uint32_t>(scope_->unread.begin(), scope_->unread.end()) : std::vector<uint32_t>();
+    }
+    // What holds at its end, a value per oid; or all of it, in the order in which it was said.
+    std::vector<ScopedRelation> last_relations() const { return scope_ ? scope_->relations.lasts() : std::vector<ScopedRelation>(); }
+    std::vector<ScopedType> last_types() const { return scope_ ? scope_->types.lasts() : std::vector<ScopedType>(); }
+    std::vector<ScopedRelation> all_relations() const {
+        std::vector<ScopedRelation> all = scope_ ? scope_->relations.all() : std::vector<ScopedRelation>();
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.known.seq < b.known.seq; });
+        return all;
+    }
+    std::vector<ScopedType> all_types() const {
+        std::vector<ScopedType> all = scope_ ? scope_->types.all() : std::vector<ScopedType>();
+        std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type.seq < b.type.seq; });
+        return all;
+    }
+
+private:
+    std::shared_ptr<Scope> scope_;
+};
+
+enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
+
+struct StreamState {
+    int64_t next_seq = 0;
+    Context context = OUTSIDE;
+    bool lost = false;             // after a bad boundary, until the next one
+    bool bad_type = false;         // the next Relation rests on a Type that could not be read
+    bool session_starts = false;   // a new session begins with the next message
+    SeenLsns messages;             // of non-transactional logical messages, some of which a server sends again
+    Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
+    SharedMap<Transaction> streamed;  // by xid
+
+    // Prepared transactions by xid: whatever begins, or is whole, under an xid voids what was prepared under it.
+    const SharedMap<Transaction>& prepared() const { return prepared_; }
+    void prepare(const Transaction& transaction, bool doubted = false) {
+        end_prepared(transaction.xid);
+        Transaction& kept = prepared_[transaction.xid];
+        kept = transaction;
+        kept.prepared = doubted ? 0 : ++prepares_;
+        named_[hash_of(transaction.gid)].emplace(kept.prepared, transaction.xid);
+    }
+    void end_prepared(uint32_t xid) {
+        const Transaction* transaction = prepared_.find(xid);
+        if (!transaction) return;
+        const uint32_t hash = hash_of(transaction->gid);
+        Numbered& numbered = named_[hash];
+        numbered.erase({transaction->prepared, xid});
+        if (numbered.empty()) named_.erase(hash);
+        prepared_.erase(xid);
+    }
+    // Of no stream that is open before this message is it known any more what became of it, or of its subtransactions;
+    // and any that is prepared may have ended: a message that could not be read may have said so.
+    void doubt(int64_t seq) {
+        streams_doubted_at_ = seq;
+        doubted_ = prepares_;
+    }
+    bool is_doubtful(const Transaction& stream) const { return stream.doubtful || stream.txn < streams_doubted_at_; }
+    bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
+    // Of those that perhaps ended the ones of that name.
+    std::vector<uint32_t> doubted_namesakes(const std::string& gid) const {
+        std::vector<uint32_t> found;
+        if (const Numbered* numbered = named_.find(hash_of(gid)))
+            for (auto each = numbered->begin(); each != numbered->end() && each->first <= doubted_; ++each)
+                if (prepared_.find(each->second)->gid == gid) found.push_back(each->second);
+        return found;
+    }
+
+    const SharedMap<Known>& relations() const { return relations_; }
+    const SharedMap<TypeName>& types() const { return types_; }
+    void describe(uint32_t oid, Known known) { relations_[oid] = known; }
+    void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
+    // Nothing that a Relation said before this message, anywhere, is trusted until it is said again.
+    void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
+    int64_t relations_lost_at() const { return relations_lost_at_; }
+    int32_t slot_of(const Known& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
+    // The same where messages are lost: they may have been Relations of any stream that is open.
+    void lose_stretch(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
+    bool missed_stretch(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
+    bool misses_relations(const Transaction& stream) const { return missed_stretch(stream) || stream.misses_relations(); }
+
+    const Known* relation(uint32_t oid) const { return relations_.find(oid); }
+    const TypeName* type(uint32_t oid) const { return types_.find(oid); }
+    // Streams and the plain transaction that are open, in the order in which they began.
+    std::vector<Transaction> unfinished() const {
+        std::vector<Transaction> found;
+        for (uint32_t xid : streamed.keys()) {
+            found.push_back(*streamed.find(xid));
+            found.back().doubtful = is_doubtful(found.back());
+        }
+        if (context == PLAIN || context == PREPARING) found.push_back(current);
+        std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.txn < b.txn; });
+        return found;
+    }
+    void swap(StreamState& other) noexcept {
+        static_assert(std::is_nothrow_move_constructible<StreamState>::value, "to undo a call takes no memory");
+        std::swap(*this, other);
+    }
+    // What a stream learnt holds for all now, unless something said later, outside of it, is known already.
+    void promote(const Transaction& transaction) {
+        for (const ScopedRelation& said : transaction.last_relations()) {
+            const Known* plain = relation(said.oid);
+            if (!plain || plain->seq < said.known.seq) describe(said.oid, said.known);
+        }
+        for (const ScopedType& said : transaction.last_types()) {
+            const TypeName* plain = type(said.oid);
+            if (!plain || plain->seq < said.type.seq) name_type(said.oid, said.type);
+        }
+    }
+
+private:
+    static uint32_t hash_of(const std::string& gid) { return static_cast<uint32_t>(std::hash<std::string>()(gid)); }
+
+    SharedMap<Transaction> prepared_;
+    using Numbered = std::set<std::pair<int64_t, uint32_t>>;
+    SharedMap<Numbered> named_;               // their numbers and xids by a hash of their names
+    int64_t prepares_ = 0;                    // how many there were
+    int64_t doubted_ = 0;                     // those up to this number perhaps ended
+    // What was known, or open, before these messages: so that a bad message costs the same however much that is.
+    int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
+    SharedMap<Known> relations_;
+    SharedMap<TypeName> types_;
+};
+
+// What is the same for a stretch of messages.
+struct Run {
+    int64_t txn = NONE64;
+    int64_t xid = NONE64;
+    int64_t subxid = NONE64;
+    int64_t commit_lsn = NONE64;
+    int64_t commit_timestamp = NONE64;
+    bool in_stream = false;
+};
+
+// ---- records: one row each of the tables beside the changes. Strings lie in Records::text. ----
+
+struct Slice {
+    int64_t offset = 0;
+    int64_t length = -1;  // -1: null
+};
+
+struct BoundaryRecord {
+    int64_t seq = 0, txn = NONE64, xid = NONE64, subxid = NONE64;
+    int64_t lsn = NONE64, end_lsn = NONE64, timestamp = NONE64, prepare_timestamp = NONE64;
+    int64_t origin_lsn = NONE64;
+    Slice gid, origin;
+    uint8_t kind = 0;
+    int8_t first_segment = -1;
+};
+
+// Every transaction has two of them, which have few of its values: what is usual is written as it lies, of others what is there.
+template <>
+struct RecordForm<BoundaryRecord> {
+    static constexpr int USUAL = 6, VALUES = 13;
+    static constexpr size_t MOST = 5 + (VALUES + 1) * sizeof(int64_t);
+    static uint8_t* write(uint8_t* to, const BoundaryRecord& b) noexcept {
+        const bool usual = b.subxid == NONE64 && b.prepare_timestamp == NONE64 && b.origin_lsn == NONE64 &&
+                           b.gid.length < 0 && b.origin.length < 0;
+        to[0] = b.kind;
+        to[1] = static_cast<uint8_t>(b.first_segment);
+        to[2] = usual;
+        const int64_t values[VALUES] = {b.seq, b.txn, b.xid, b.lsn, b.end_lsn, b.timestamp, b.subxid, b.prepare_timestamp,
+                                        b.origin_lsn, b.gid.offset, b.gid.length, b.origin.offset, b.origin.length};
+        if (!usual) return write_some(to + 3, values, VALUES, NONE64);
+        std::memcpy(to + 3, values, USUAL * sizeof(int64_t));
+        return to + 3 + USUAL * sizeof(int64_t);
+    }
+    static const uint8_t* read(const uint8_t* from, BoundaryRecord& b) noexcept {
+        int64_t values[VALUES] = {0, 0, 0, 0, 0, 0, NONE64, NONE64, NONE64, 0, -1, 0, -1};
+        const uint8_t* end = from + 3 + USUAL * sizeof(int64_t);
+        if (from[2]) std::memcpy(values, from + 3, USUAL * sizeof(int64_t));
+        else end = read_some(from + 3, values, VALUES, NONE64);
+        b = BoundaryRecord{values[0], values[1], values[2], values[6], values[3], values[4], values[5], values[7], values[8],
+                           {values[9], values[10]}, {values[11], values[12]}, from[0], static_cast<int8_t>(from[1])};
+        return end;
+    }
+};
+
+struct OutcomeRecord {
+    int64_t txn = 0, subxid = NONE64, at_seq = 0, commit_lsn = NONE64, commit_timestamp = NONE64;
+    bool committed = false;
+};
+
+template <>
+struct RecordForm<OutcomeRecord> {
+    static constexpr int USUAL = 4, VALUES = 5;
+    static constexpr size_t MOST = 4 + (VALUES + 1) * sizeof(int64_t);
+    static uint8_t* write(uint8_t* to, const OutcomeRecord& o) noexcept {
+        const int64_t values[VALUES] = {o.txn, o.at_seq, o.commit_lsn, o.commit_timestamp, o.subxid};
+        to[0] = o.committed;
+        if (!o.committed || o.subxid != NONE64) {
+            to[0] = static_cast<uint8_t>(to[0] | 2);
+            return write_some(to + 1, values, VALUES, NONE64);
+        }
+        std::memcpy(to + 1, values, USUAL * sizeof(int64_t));
+        return to + 1 + USUAL * sizeof(int64_t);
+    }
+    static const uint8_t* read(const uint8_t* from, OutcomeRecord& o) noexcept {
+        int64_t values[VALUES] = {0, 0, 0, 0, NONE64};
+        const uint8_t* end = from + 1 + USUAL * sizeof(int64_t);
+        if (from[0] & 2) end = read_some(from + 1, values, VALUES, NONE64);
+        else std::memcpy(values, from + 1, USUAL * sizeof(int64_t));
+        o = OutcomeRecord{values[0], values[4], values[1], values[2], values[3], (from[0] & 1) != 0};
+        return end;
+    }
+};
+
+struct TruncateRecord {
+    int64_t seq = 0, txn = NONE64;
+    int64_t first = 0, count = 0;  // in Records::oids
+    bool cascade = false, restart_identity = false;
+};
+
+struct MessageRecord {
+    int64_t seq = 0, lsn = NONE64, txn = NONE64, xid = NONE64;
+    Slice prefix, content;
+    bool transactional = false;
+};
+
+struct RejectRecord {
+    int64_t seq = 0, lsn = NONE64, byte_offset = NONE64, type_oid = NONE64;
+    int32_t slot = SLOT_UNKNOWN;  // of the relation version, where it is known
+    int32_t column = -1;
+    uint8_t change_type = 0xff;
+    uint8_t format = 0;  // 't', 'b' or 0 for a whole message
+    uint8_t reason = 0;
+    int32_t described = -1, sent = -1;  // cell counts, where they differ
+    Slice raw;
+};
+
+struct Records {
+    RecordLog<BoundaryRecord> boundaries;
+    RecordLog<OutcomeRecord> outcomes;
+    RecordLog<TruncateRecord> truncates;
+    RecordLog<MessageRecord> messages;
+    std::vector<RejectRecord, Kept<RejectRecord>> rejects;
+    std::vector<int64_t, Kept<int64_t>> oids;
+    std::vector<int64_t> forgotten;  // txn of transactions of which is not known what became of them
+    Buffer text;
+
+    void swap(Records& other) noexcept { std::swap(*this, other); }
+    const uint8_t* kept(const Slice& slice) const noexcept { return text.data() + slice.offset; }
+    Slice keep(const uint8_t* p, size_t n) {
+        Slice s{static_cast<int64_t>(text.size()), static_cast<int64_t>(n)};
+        text.append(p, n);
+        return s;
+    }
+    void drop_rejects() noexcept {
+        rejects.clear();
+        text.set_size(0);
+    }
+    // Appends the source's rejects, which has none then.
+    void take_rejects(Records& source) {
+        if (source.rejects.empty()) return;
+        const int64_t moved = static_cast<int64_t>(text.size());
+        for (RejectRecord reject : source.rejects) {
+            reject.raw.offset += moved;
+            rejects.push_back(reject);
+        }
+        text.append(source.text.data(), source.text.size());
+        source.drop_rejects();
+    }
+};
+
+}  // namespace pgo

@@ -1,0 +1,31 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.tagging.scan cimport Window
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, Records, Run
+
+
+cdef class Tags:
+    """What is known of a window's messages beside their headers."""
+    cdef const int64_t* seqs             # per message, or NULL: they count on from base_seq
+    cdef const int64_t* lsns             # per message, or NULL
+    cdef int64_t base_seq
+    cdef vector[uint8_t] taken           # per message: 0 where it went to the rejects or came before
+    cdef vector[Run] runs                # what holds for stretches of messages
+    cdef vector[uint32_t] run_of         # per message: its run
+    # The items: messages with rows, and of which relation version.
+    cdef vector[uint32_t] item_message
+    cdef vector[int32_t] item_slot
+    cdef int64_t items
+    cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
+    cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
+
+    cdef inline int64_t seq_of(self, int64_t i) noexcept nogil:
+        return self.seqs[i] if self.seqs != NULL else self.base_seq + i
+
+    cdef inline int64_t lsn_of(self, int64_t i) noexcept nogil:
+        return self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
+
+    cdef int swap_tags(self, Tags other) except -1
+    cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                         int32_t column, int32_t described, int32_t sent) except -1 nogil

@@ -1,0 +1,50 @@
+"""What the tagger leaves of a window: all that decoding its messages takes, in any order and on any thread."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.algorithm cimport swap
+
+from pgoutput_fast._core.protocol.kinds cimport MSG_TRUNCATE
+from pgoutput_fast._core.tagging.scan cimport IN_STREAM, Window
+from pgoutput_fast._core.tagging.stream_state cimport Records, RejectRecord
+from pgoutput_fast._core.protocol.wire cimport load32, write_truncate_of
+
+
+cdef class Tags:
+    cdef int swap_tags(self, Tags other) except -1:
+        """Each has what the other had: so a window's tags leave the tagger, and their memory comes back to it."""
+        swap(self.seqs, other.seqs)
+        swap(self.lsns, other.lsns)
+        swap(self.base_seq, other.base_seq)
+        self.taken.swap(other.taken)
+        self.runs.swap(other.runs)
+        self.run_of.swap(other.run_of)
+        self.item_message.swap(other.item_message)
+        self.item_slot.swap(other.item_slot)
+        swap(self.items, other.items)
+        self.loaded_lsns.swap(other.loaded_lsns)
+        self._loaded, other._loaded = other._loaded, self._loaded
+
+    cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
+                         int32_t column, int32_t described, int32_t sent) except -1 nogil:
+        """A whole message goes to the rejects.
+
+        A Truncate does so for each relation that is to blame: whole for the first, for others as one of that relation
+        alone, or it would take as many times its length.
+        """
+        cdef RejectRecord r
+        cdef const uint8_t* p = w.base + w.start[i]
+        cdef uint8_t alone[14]
+        cdef int64_t length = w.length[i]
+        r.seq = self.seq_of(i)
+        r.lsn = self.lsn_of(i)
+        r.byte_offset = offset
+        r.slot = slot
+        r.column = column
+        r.reason = reason
+        r.described = described
+        r.sent = sent
+        if (w.kind[i] == MSG_TRUNCATE and offset >= (10 if w.flags[i] & IN_STREAM else 6) and offset + 4 <= length
+                and records.rejects.size() and records.rejects.back().seq == r.seq):
+            length = write_truncate_of(p, (w.flags[i] & IN_STREAM) != 0, load32(p + offset), alone)
+            p = alone
+        r.raw = records.keep(p, <size_t> length)
+        records.rejects.push_back(r)

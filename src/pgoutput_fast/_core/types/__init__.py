@@ -1,0 +1,1 @@
+"""Text and binary forms of each type as Arrow values."""

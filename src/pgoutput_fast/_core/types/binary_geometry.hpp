@@ -1,0 +1,88 @@
+// Geometric types: float8 numbers between brackets. The caller has checked a fixed width's length.
+#pragma once
+#include <cstdint>
+
+#include "types/binary_values.hpp"
+#include "columns/buffer.hpp"
+#include "protocol/reasons.hpp"
+#include "types/shortest_float.hpp"
+
+namespace pgo {
+
+constexpr uint32_t POINT_BYTES = 16;
+constexpr size_t LONGEST_POINT = 2 * LONGEST_FLOAT8 + 3;
+
+inline uint8_t* print_float8_at(const uint8_t* p, uint8_t* out) noexcept {
+    double value = 0;
+    read_float8(p, &value);
+    return print_float8(value, out);
+}
+
+inline uint8_t* print_point(const uint8_t* p, uint8_t* out) noexcept {
+    *out++ = '(';
+    out = print_float8_at(p, out);
+    *out++ = ',';
+    out = print_float8_at(p + 8, out);
+    *out++ = ')';
+    return out;
+}
+
+inline uint8_t* print_box(const uint8_t* p, uint8_t* out) noexcept {
+    out = print_point(p, out);
+    *out++ = ',';
+    return print_point(p + POINT_BYTES, out);
+}
+
+inline uint8_t* print_lseg(const uint8_t* p, uint8_t* out) noexcept {
+    *out++ = '[';
+    out = print_box(p, out);
+    *out++ = ']';
+    return out;
+}
+
+inline uint8_t* print_line(const uint8_t* p, uint8_t* out) noexcept {
+    *out++ = '{';
+    for (int i = 0; i < 3; ++i) {
+        if (i) *out++ = ',';
+        out = print_float8_at(p + 8 * i, out);
+    }
+    *out++ = '}';
+    return out;
+}
+
+inline uint8_t* print_circle(const uint8_t* p, uint8_t* out) noexcept {
+    *out++ = '<';
+    out = print_point(p, out);
+    *out++ = ',';
+    out = print_float8_at(p + POINT_BYTES, out);
+    *out++ = '>';
+    return out;
+}
+
+inline Reason print_points(const uint8_t* p, uint32_t n, uint8_t open, uint8_t close, Buffer& out) {
+    if (n < 4) return BAD_LENGTH;
+    const uint32_t count = load32(p);
+    // There are no paths and polygons without a point.
+    if (count == 0 || n - 4 != static_cast<uint64_t>(count) * POINT_BYTES) return BAD_LENGTH;
+    p += 4;
+    uint8_t* start = out.reserve(count * (LONGEST_POINT + 1) + 1);
+    uint8_t* q = start;
+    for (uint32_t i = 0; i < count; ++i, p += POINT_BYTES) {
+        *q++ = i ? ',' : open;
+        q = print_point(p, q);
+    }
+    *q++ = close;
+    out.set_size(out.size() + static_cast<size_t>(q - start));
+    return OK;
+}
+
+inline Reason print_polygon(const uint8_t* p, uint32_t n, Buffer& out) { return print_points(p, n, '(', ')', out); }
+
+// A closed path is written as a polygon is.
+inline Reason print_path(const uint8_t* p, uint32_t n, Buffer& out) {
+    if (n == 0) return BAD_LENGTH;
+    if (*p > 1) return OUT_OF_RANGE;
+    return *p ? print_points(p + 1, n - 1, '(', ')', out) : print_points(p + 1, n - 1, '[', ']', out);
+}
+
+}  // namespace pgo

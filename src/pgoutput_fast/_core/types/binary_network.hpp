@@ -1,0 +1,92 @@
+// Network addresses: inet and cidr (family, prefix length, whether it is a cidr, size, bytes), macaddr and macaddr8.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "columns/buffer.hpp"
+#include "types/hex.hpp"
+#include "types/printing.hpp"
+#include "protocol/reasons.hpp"
+#include "protocol/wire.hpp"
+
+namespace pgo {
+
+constexpr uint8_t FAMILY_V4 = 2, FAMILY_V6 = 3;
+constexpr size_t LONGEST_INET = 48;
+
+inline uint8_t* print_dotted(const uint8_t* p, uint8_t* out) noexcept {
+    for (int i = 0; i < 4; ++i) {
+        if (i) *out++ = '.';
+        const unsigned v = p[i];
+        if (v >= 100) *out++ = static_cast<uint8_t>('0' + v / 100);
+        if (v >= 10) *out++ = static_cast<uint8_t>('0' + v / 10 % 10);
+        *out++ = static_cast<uint8_t>('0' + v % 10);
+    }
+    return out;
+}
+
+// Eight groups of four hexadecimal digits without leading zeros; the first of the longest runs of two or more groups of
+// zeros becomes "::". Addresses that embed an IPv4 address (::a.b.c.d, ::ffff:a.b.c.d) end as one.
+inline uint8_t* print_v6(const uint8_t* p, uint8_t* out) noexcept {
+    unsigned words[8];
+    for (int i = 0; i < 8; ++i) words[i] = load16(p + 2 * i);
+    int first = 8, length = 1;
+    for (int i = 0; i < 8;) {
+        int j = i;
+        while (j < 8 && words[j] == 0) ++j;
+        if (j - i > length) {
+            first = i;
+            length = j - i;
+        }
+        i = j + 1;
+    }
+    const bool embeds_v4 = first == 0 && (length == 6 || (length == 5 && words[5] == 0xffff));
+    for (int i = 0; i < 8; ++i) {
+        if (i == first) {
+            *out++ = ':';
+            i += length;
+            if (i == 8) *out++ = ':';
+        }
+        if (i == 8) break;
+        if (i) *out++ = ':';
+        if (i == 6 && embeds_v4) return print_dotted(p + 12, out);
+        bool leading = true;
+        for (int shift = 12; shift >= 0; shift -= 4) {
+            const unsigned digit = words[i] >> shift & 15;
+            leading = leading && digit == 0 && shift;
+            if (!leading) *out++ = static_cast<uint8_t>("0123456789abcdef"[digit]);
+        }
+    }
+    return out;
+}
+
+// A cidr shows its prefix always, an inet only where it is not a single host's.
+template <bool is_cidr>
+inline Reason print_inet(const uint8_t* p, uint32_t n, Buffer& out) {
+    if (n < 4) return BAD_LENGTH;
+    const uint8_t family = p[0], bits = p[1], size = p[3];
+    if (family != FAMILY_V4 && family != FAMILY_V6) return OUT_OF_RANGE;
+    const uint8_t bytes = family == FAMILY_V4 ? 4 : 16;
+    if (size != bytes || n != 4u + bytes) return BAD_LENGTH;
+    if (bits > 8 * bytes || p[2] > 1) return OUT_OF_RANGE;
+    uint8_t* start = out.reserve(LONGEST_INET);
+    uint8_t* q = family == FAMILY_V4 ? print_dotted(p + 4, start) : print_v6(p + 4, start);
+    if (is_cidr || bits != 8 * bytes) {
+        *q++ = '/';
+        q = print_integer<unsigned>(bits, q);
+    }
+    out.set_size(out.size() + static_cast<size_t>(q - start));
+    return OK;
+}
+
+template <size_t bytes>
+inline uint8_t* print_macaddr(const uint8_t* p, uint8_t* out) noexcept {
+    for (size_t i = 0; i < bytes; ++i) {
+        if (i) *out++ = ':';
+        to_hex(p + i, 1, out);
+        out += 2;
+    }
+    return out;
+}
+
+}  // namespace pgo

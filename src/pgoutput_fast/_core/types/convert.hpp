@@ -1,0 +1,414 @@
+// One converter per (type, format). A column chooses its two once; inside them nothing asks for the type again.
+// Each has a loop for blocks without missing cells; trouble is only counted there and located in a second pass.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "types/binary_numeric.hpp"
+#include "types/binary_values.hpp"
+#include "columns/column.hpp"
+#include "columns/gather.hpp"
+#include "types/hex.hpp"
+#include "protocol/limits.hpp"
+#include "types/text_numbers.hpp"
+#include "types/text_times.hpp"
+#include "types/utf8.hpp"
+#include "simd/dispatch.hpp"
+
+namespace pgo {
+
+// ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
+
+// How many cells a vector loop gets at a time, and for how many such chunks it is left alone once it refused one.
+constexpr size_t CHUNK = 128;
+constexpr uint32_t PATIENCE = 8;
+
+template <class T, class Read>
+inline void read_chunk(const Column& column, Source source, const Cell* cells, size_t from, size_t to, Issues& issues,
+                       T* out, Read read) {
+    if (!column.missing) {
+        unsigned trouble = 0;
+        for (size_t i = from; i < to; ++i)
+            trouble |= read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
+        if (!trouble) return;
+    }
+    for (size_t i = from; i < to; ++i) {
+        Reason reason = OK;
+        if (cells[i].length >= 0)
+            reason = read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
+        if (cells[i].length < 0 || reason) out[i] = T{};
+        if (reason) issues.push_back({static_cast<uint32_t>(i), reason, false});
+    }
+}
+
+// Lets `quick` take a chunk in which cells are missing: those that are there by themselves, their values spread out then.
+template <class T>
+inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
+    Cell present[CHUNK + 8];
+    T values[CHUNK + 8];
+#ifdef PGO_AVX2
+    if (vector_level == AVX512) {
+        const size_t there = avx512::pick_present(cells, n, present);
+        if (there && !quick(source, present, there, values, column)) return false;
+        avx512::spread_values<sizeof(T)>(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
+        return true;
+    }
+#endif
+    size_t count = 0;
+    for (size_t i = 0; i < n; ++i) {
+        present[count] = cells[i];
+        count += cells[i].length >= 0;
+    }
+    if (count && !quick(source, present, count, values, column)) return false;
+    values[count] = T{};
+    for (size_t i = 0, k = 0; i < n; ++i) {
+        const bool there = cells[i].length >= 0;
+        out[i] = values[there ? k : count];
+        k += there;
+    }
+    return true;
+}
+
+template <class T, class Read>
+inline void read_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, T* out,
+                       Quick<T> quick, Read read) {
+    if (!quick || !column.roomy || column.shortest == 0) {
+        read_chunk(column, source, cells, 0, n, issues, out, read);
+        return;
+    }
+    for (size_t at = 0; at < n; at += CHUNK) {
+        const size_t end = n - at < CHUNK ? n : at + CHUNK;
+        if (column.patience) --column.patience;
+        else if (column.missing ? take_present(column, source, cells + at, end - at, out + at, quick)
+                                : quick(source, cells + at, end - at, out + at, column)) continue;
+        else column.patience = PATIENCE;
+        read_chunk(column, source, cells, at, end, issues, out, read);
+    }
+}
+
+template <class T, class Read>
+inline void convert_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Quick<T> quick,
+                          Read read) {
+    read_fixed<T>(column, source, cells, n, issues, column.reserve_values<T>(n), quick, read);
+}
+
+template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
+inline void parse_cells(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Quick<T> quick) {
+    convert_fixed<T>(column, source, cells, n, issues, quick,
+                     [](const uint8_t* p, uint32_t length, T* out, const Column&) { return Parse(p, length, out); });
+}
+template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
+void from_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<T, Parse>(column, source, cells, n, issues, nullptr);
+}
+
+// Cells that all have the width they should have: nothing is asked of each.
+template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
+bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
+    if (column.longest != width || column.shortest != width) return false;
+    unsigned trouble = 0;
+    for (size_t i = 0; i < n; ++i) trouble |= Read(source.base + cells[i].offset, out + i);
+    return !trouble;
+}
+template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
+void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    // To take missing cells out pays only where that needs no loop over single ones.
+    const Quick<T> quick =
+        vector_level == AVX512 || (vector_level != PORTABLE && !column.missing) ? same_width<T, width, Read> : nullptr;
+    convert_fixed<T>(column, source, cells, n, issues, quick,
+                     [](const uint8_t* p, uint32_t length, T* out, const Column&) {
+                         return length == width ? Read(p, out) : BAD_LENGTH;
+                     });
+}
+
+template <class T>
+void integer_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<T, parse_integer_backed<T>>(column, source, cells, n, issues, PGO_QUICK(integers<T>));
+}
+template <>
+inline void integer_text<int64_t>(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_integer_backed<int64_t>>(column, source, cells, n, issues, PGO_QUICK(long_integers));
+}
+template <class F>
+void float_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<F, parse_float_backed<F>>(column, source, cells, n, issues, PGO_AVX_QUICK(floats<F>));
+}
+inline void date_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int32_t, parse_date>(column, source, cells, n, issues, PGO_AVX_QUICK(dates));
+}
+template <bool zoned>
+void timestamp_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_timestamp<zoned>>(column, source, cells, n, issues, PGO_AVX_QUICK(timestamps<zoned>));
+}
+
+inline void time_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_time>(column, source, cells, n, issues, PGO_WIDE_QUICK(times));
+}
+
+inline Reason parse_oid_backed(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
+    uint32_t value = 0;
+    Reason reason = parse_integer_backed<uint32_t>(p, n, &value);
+    *out = value;
+    return reason;
+}
+inline void oid_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    parse_cells<int64_t, parse_oid_backed>(column, source, cells, n, issues, PGO_QUICK(oids));
+}
+
+inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(decimals),
+                          [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
+                              if (parse_usual_decimal_backed(p, length, c.precision, c.scale, out)) return OK;
+                              return parse_decimal(p, length, c.precision, c.scale, out);
+                          });
+}
+inline void decimal_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(binary_decimals),
+                          [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
+                              return read_decimal(p, length, c.precision, c.scale, out);
+                          });
+}
+
+// numeric as float64 (by option): through its text, so that both formats round alike.
+inline void numeric_float8_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    Buffer printed;
+    convert_fixed<double>(column, source, cells, n, issues, nullptr,
+                          [&printed](const uint8_t* p, uint32_t length, double* out, const Column&) {
+                              printed.set_size(0);
+                              if (Reason reason = print_numeric(p, length, printed)) return reason;
+                              return parse_float<double>(printed.data(), static_cast<uint32_t>(printed.size()), out);
+                          });
+}
+
+struct Uuid {
+    uint8_t bytes[UUID_BYTES];
+};
+inline void uuid_text_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+        if (length != UUID_TEXT) return BAD_LENGTH;
+        return parse_uuid(p, out->bytes) ? OK : BAD_TEXT;
+    });
+}
+inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+        if (length != UUID_BYTES) return BAD_LENGTH;
+        std::memcpy(out->bytes, p, UUID_BYTES);
+        return OK;
+    });
+}
+
+// ---- bool: read as bytes, kept as bits --------------------------------------------------------------------------
+
+template <class Read>
+inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues,
+                         Quick<uint8_t> quick, Read read) {
+    column.valid.resize(n);
+    read_fixed<uint8_t>(column, source, cells, n, issues, column.valid.data(), quick, read);
+    append_bits(column.data, column.rows, column.valid.data(), n);
+}
+inline void bool_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_bool(column, source, cells, n, issues, PGO_AVX_QUICK(bools),
+                 [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+        if (length != 1) return BAD_TEXT;
+        *out = *p == 't';
+        return *p == 't' || *p == 'f' ? OK : BAD_TEXT;
+    });
+}
+inline void bool_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_bool(column, source, cells, n, issues, PGO_AVX_QUICK(binary_bools),
+                 [](const uint8_t* p, uint32_t length, uint8_t* out, const Column&) {
+        return length == 1 ? read_bool(p, out) : BAD_LENGTH;
+    });
+}
+
+// ---- variable width ---------------------------------------------------------------------------------------------
+
+// What a vector loop may write behind the text that it copied, beyond a buffer's SLACK.
+constexpr size_t GATHER_ROOM = 192;
+#ifdef PGO_AVX2
+static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_ROOM);
+#endif
+
+// Appends the cells one behind the other, `skip` bytes short of their beginnings (none may be shorter).
+template <uint32_t skip>
+inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, size_t n) {
+    int32_t* offsets = column.reserve_offsets(n);
+    uint8_t* out = column.data.reserve(column.total + GATHER_ROOM);
+    Gathered found;
+    const QuickGather gather = PGO_AVX_QUICK(gather<skip>);
+    if (gather && column.roomy) found = gather(source, cells, n, out, offsets, column);
+    else found = gather_cells<skip>(source.base, source.end, cells, n, out, offsets);
+    column.data.set_size(static_cast<size_t>(offsets[n]));
+    return found;
+}
+
+// A vector loop over all cells of a block: true if it took them, false if it left them to the portable writer.
+using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
+
+// Lets `quick` append the values, `room` bytes at most; where it refuses, nothing was appended.
+inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t room) {
+    if (!quick || !column.roomy) return false;
+    if (column.patience) {
+        --column.patience;
+        return false;
+    }
+    const size_t before = column.offsets.size();
+    int32_t* offsets = column.reserve_offsets(n);
+    if (quick(source, cells, n, column.data.reserve(room), offsets, column)) {
+        column.data.set_size(static_cast<size_t>(offsets[n]));
+        return true;
+    }
+    column.offsets.set_size(before);
+    column.patience = PATIENCE;
+    return false;
+}
+
+// Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
+// and what it appended is taken back where it reports an issue.
+template <class Write>
+inline void write_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Write write) {
+    size_t row = column.offsets.size() / sizeof(int32_t);
+    column.reserve_offsets(n);
+    column.data.reserve(column.total);
+    if (row == 0) row = 1;
+    for (size_t i = 0; i < n; ++i) {
+        if (cells[i].length >= 0) {
+            size_t before = column.data.size();
+            Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.data);
+            // Offsets are int32. Only absurd numbers inside of arrays can come here: the rows see to the rest.
+            if (reason == OK && column.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
+            if (reason) {
+                issues.push_back({static_cast<uint32_t>(i), reason, false});
+                column.data.set_size(before);
+            }
+        }
+        column.int_offsets()[row + i] = static_cast<int32_t>(column.data.size());
+    }
+}
+
+inline bool is_utf8_run(const uint8_t* p, size_t n) noexcept {
+#ifdef PGO_AVX2
+    if (vector_level == AVX512) return avx512::is_utf8(p, n);
+#endif
+    return is_utf8(p, n);
+}
+
+// Text that must be UTF-8: gathered first, and looked at as one run. A run is valid and begins no value in the middle of
+// a character exactly if each of its values is valid; only if that fails it is done once more value by value. False if a byte
+// that was left out is not 1: then nothing was appended.
+template <uint32_t skip>
+inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    const size_t data_before = column.data.size(), offsets_before = column.offsets.size();
+    const Gathered found = gather_bytes<skip>(column, source, cells, n);
+    if (skip && found.others) {
+        column.data.set_size(data_before);
+        column.offsets.set_size(offsets_before);
+        return false;
+    }
+    if (found.ascii || column.data.size() == data_before) return true;
+    uint8_t* run = column.data.data();
+    if (is_utf8_run(run + data_before, column.data.size() - data_before)) {
+        if (found.whole) return true;
+        const int32_t* starts = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n - 1;
+        run[column.data.size()] = 0;  // where empty values at the end are: in SLACK
+        uint32_t inside = 0;          // bit 7: a byte that continues a character has it, and not the next one
+        for (size_t i = 0; i < n; ++i) inside |= run[starts[i]] & ~(uint32_t{run[starts[i]]} << 1);
+        if (!(inside & 0x80)) return true;
+    }
+    column.data.set_size(data_before);
+    column.offsets.set_size(offsets_before);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (!is_utf8(p + skip, length - skip)) return NOT_UTF8;
+        out.append(p + skip, length - skip);
+        return OK;
+    });
+    return true;
+}
+
+inline void string_any(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    gather_utf8<0>(column, source, cells, n, issues);
+}
+inline void bytea_binary(Column& column, Source source, const Cell* cells, size_t n, Issues&) {
+    gather_bytes<0>(column, source, cells, n);
+}
+
+// jsonb_send puts a version byte before the text.
+inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (column.shortest && gather_utf8<1>(column, source, cells, n, issues)) return;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length == 0) return BAD_LENGTH;
+        if (*p != 1) return BAD_VERSION;
+        if (!is_utf8(p + 1, length - 1)) return NOT_UTF8;
+        out.append(p + 1, length - 1);
+        return OK;
+    });
+}
+
+inline void bytea_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.total /= 2;
+    if (append_quickly(column, source, cells, n, PGO_QUICK(byteas), column.total)) return;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length < 2 || p[0] != '\\' || p[1] != 'x' || length % 2) return BAD_TEXT;
+        size_t bytes = (length - 2) / 2;
+        return from_hex(p + 2, bytes, out.append_uninitialized(bytes)) ? OK : BAD_TEXT;
+    });
+}
+
+inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.total)) return;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
+        out.append(p, length);
+        return OK;
+    });
+}
+inline void numeric_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues,
+                [](const uint8_t* p, uint32_t length, Buffer& out) { return print_numeric(p, length, out); });
+}
+
+inline void uuid_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_QUICK(uuids), n * UUID_TEXT)) return;
+    uint8_t ignored[UUID_BYTES];
+    write_bytes(column, source, cells, n, issues, [&ignored](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length != UUID_TEXT) return BAD_LENGTH;
+        if (!parse_uuid(p, ignored)) return BAD_TEXT;
+        out.append(p, UUID_TEXT);
+        return OK;
+    });
+}
+inline void uuid_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    if (append_quickly(column, source, cells, n, PGO_QUICK(binary_uuids), n * UUID_TEXT)) return;
+    bool usual = !column.missing;
+    for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(UUID_BYTES);
+    if (usual) {
+        int32_t* offsets = column.reserve_offsets(n);
+        uint8_t* out = column.data.append_uninitialized(n * UUID_TEXT);
+        for (size_t i = 0; i < n; ++i) {
+            print_uuid(source.base + cells[i].offset, out + i * UUID_TEXT);
+            offsets[i + 1] = offsets[i] + static_cast<int32_t>(UUID_TEXT);
+        }
+        return;
+    }
+    column.total = n * UUID_TEXT;
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length != UUID_BYTES) return BAD_LENGTH;
+        print_uuid(p, out.append_uninitialized(UUID_TEXT));
+        return OK;
+    });
+}
+
+// A binary cell of a type nobody explained: its bytes, so that they can be read later.
+inline void unknown_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    column.total = 2 * (column.total + n);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        uint8_t* at = out.append_uninitialized(2 + 2 * static_cast<size_t>(length));
+        at[0] = '\\';
+        at[1] = 'x';
+        to_hex(p, length, at + 2);
+        return OK;
+    });
+}
+
+}  // namespace pgo

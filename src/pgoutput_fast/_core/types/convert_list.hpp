@@ -1,0 +1,307 @@
+// Arrays: a cell is sliced into element cells, and the elements go through the element type's own converter.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "columns/cells.hpp"
+#include "columns/column.hpp"
+#include "types/convert.hpp"
+
+namespace pgo {
+
+constexpr unsigned MAX_DIMENSIONS = 6;
+// Room before the arena's first byte, for the readers that look back; a missing element points behind it.
+constexpr size_t ARENA_FRONT = ROOM_BEFORE;
+
+// Element cells of one block. In the payload they lie as they are; once an escape turns up anywhere in the block,
+// all of them are copied, unescaped, into the arena.
+struct Elements {
+    std::vector<Cell>& cells;
+    std::vector<uint8_t>& arena;
+    const uint8_t* base;
+    bool copied;
+
+    void add(const uint8_t* p, size_t n) {
+        if (!copied) {
+            cells.push_back({static_cast<uint32_t>(p - base), static_cast<int32_t>(n)});
+            return;
+        }
+        cells.push_back({static_cast<uint32_t>(arena.size()), static_cast<int32_t>(n)});
+        arena.insert(arena.end(), p, p + n);
+    }
+    void add_null() { cells.push_back({static_cast<uint32_t>(ARENA_FRONT), CELL_NULL}); }
+};
+
+enum class Sliced : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
+
+// An int32 as array_out prints a bound. Moves p behind it.
+inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noexcept {
+    const bool negative = p < end && *p == '-';
+    if (negative) ++p;
+    const uint8_t* digits = p;
+    int64_t value = 0;
+    while (p < end && is_digit(*p) && p - digits < 10) value = value * 10 + (*p++ - '0');
+    if (p == digits || (*digits == '0' && (negative || p - digits > 1))) return false;
+    *out = negative ? -value : value;
+    return *out >= INT32_MIN && *out <= INT32_MAX;
+}
+
+// The sizes of an array's dimensions.
+struct Dimensions {
+    unsigned count = 0;
+    int64_t sizes[MAX_DIMENSIONS];
+};
+
+// "[2:4]=" before the brace, printed only where a dimension starts elsewhere than at 1.
+inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
+    bool shifted = false;
+    while (p < end && *p == '[') {
+        int64_t lower = 0, upper = 0;
+        if (!read_bound(++p, end, &lower) || p == end || *p != ':') return Sliced::BAD;
+        if (!read_bound(++p, end, &upper) || p == end || *p != ']') return Sliced::BAD;
+        ++p;
+        if (lower > upper || dimensions->count == MAX_DIMENSIONS) return Sliced::BAD;
+        shifted = shifted || lower != 1;
+        dimensions->sizes[dimensions->count++] = upper - lower + 1;
+    }
+    if (dimensions->count == 0) return Sliced::GOOD;
+    if (p == end || *p != '=' || !shifted) return Sliced::BAD;
+    ++p;
+    return dimensions->count > 1 ? Sliced::MULTI : Sliced::SHIFTED;
+}
+
+// An element of array_out's text: where it lies, without its quotes.
+struct TextElement {
+    const uint8_t* start;
+    const uint8_t* end;
+    bool quoted, escaped;
+    bool is_null() const noexcept { return !quoted && end - start == 4 && std::memcmp(start, "NULL", 4) == 0; }
+};
+
+// Moves p behind an element. array_out quotes whatever could be misread, so anything odd outside quotes is malformed. The
+// delimiter is the element type's: a semicolon for box, a comma for all others.
+template <uint8_t delimiter>
+inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement* out) noexcept {
+    out->escaped = false;
+    out->quoted = p < end && *p == '"';
+    if (out->quoted) {
+        out->start = ++p;
+        while (p < end && *p != '"') {
+            if (*p == '\\') {
+                out->escaped = true;
+                if (++p == end) return false;
+            }
+            ++p;
+        }
+        if (p == end) return false;
+        out->end = p++;
+        return true;
+    }
+    out->start = p;
+    for (; p < end && *p != delimiter && *p != '}'; ++p) {
+        const uint8_t c = *p;
+        if (c == '{' || c == '"' || c == '\\' || c == ' ' || (c >= '\t' && c <= '\r')) return false;
+    }
+    out->end = p;
+    if (p - out->start == 4 && (out->start[0] | 32) == 'n' && (out->start[1] | 32) == 'u' &&
+        (out->start[2] | 32) == 'l' && (out->start[3] | 32) == 'l')
+        return out->is_null();
+    return p != out->start;
+}
+
+// Whether this is an array of several dimensions, all of whose parts are of one size; of those that the bounds promise, if
+// there are any.
+template <uint8_t delimiter>
+inline bool is_text_of_dimensions(const uint8_t* p, const uint8_t* end, const Dimensions& promised) noexcept {
+    int64_t sizes[MAX_DIMENSIONS], counts[MAX_DIMENSIONS];
+    unsigned depth = 0;
+    for (; p < end && *p == '{'; ++p) {
+        if (depth == MAX_DIMENSIONS) return false;
+        sizes[depth] = -1;
+        counts[depth++] = 0;
+    }
+    const unsigned dimensions = depth;
+    if (dimensions < 2 || (promised.count && promised.count != dimensions)) return false;
+    for (;;) {
+        TextElement ignored;
+        if (!take_text_element<delimiter>(p, end, &ignored)) return false;
+        ++counts[depth - 1];
+        for (; p < end && *p == '}'; ++p) {
+            --depth;
+            if (sizes[depth] < 0) sizes[depth] = counts[depth];
+            if (sizes[depth] != counts[depth]) return false;
+            if (depth == 0) {
+                if (promised.count && std::memcmp(sizes, promised.sizes, dimensions * sizeof *sizes)) return false;
+                return p + 1 == end;
+            }
+            ++counts[depth - 1];
+        }
+        if (p == end || *p++ != delimiter) return false;
+        for (; depth < dimensions; ++p) {
+            if (p == end || *p != '{') return false;
+            counts[depth++] = 0;
+        }
+    }
+}
+
+template <uint8_t delimiter>
+inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
+    Dimensions promised;
+    const Sliced bounds = read_text_bounds(p, end, &promised);
+    const size_t before = elements.cells.size();
+    if (bounds == Sliced::BAD) return bounds;
+    if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
+    if (p[1] == '{') return is_text_of_dimensions<delimiter>(p, end, promised) ? Sliced::MULTI : Sliced::BAD;
+    if (bounds == Sliced::MULTI) return Sliced::BAD;
+    ++p;
+    if (p + 1 == end) return bounds == Sliced::GOOD ? Sliced::GOOD : Sliced::BAD;
+    for (;;) {
+        TextElement element;
+        if (!take_text_element<delimiter>(p, end, &element)) return Sliced::BAD;
+        if (element.escaped) {
+            if (!elements.copied) return Sliced::ESCAPED;
+            size_t at = elements.arena.size();
+            for (const uint8_t* q = element.start; q < element.end; ++q) {
+                if (*q == '\\') ++q;
+                elements.arena.push_back(*q);
+            }
+            elements.cells.push_back({static_cast<uint32_t>(at), static_cast<int32_t>(elements.arena.size() - at)});
+        } else if (element.is_null()) {
+            elements.add_null();
+        } else {
+            elements.add(element.start, static_cast<size_t>(element.end - element.start));
+        }
+        if (p == end) return Sliced::BAD;
+        if (*p == '}') {
+            const bool kept =
+                bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised.sizes[0];
+            return p + 1 == end && kept ? bounds : Sliced::BAD;
+        }
+        if (*p != delimiter) return Sliced::BAD;
+        if (++p == end) return Sliced::BAD;
+    }
+}
+
+// Whether so many elements, each a length and its bytes, end where the value does. `Each` is told of them.
+template <class Each>
+inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t count, Each each) {
+    if (count > (end - p) / 4) return false;
+    for (int64_t i = 0; i < count; ++i) {
+        if (end - p < 4) return false;
+        const int32_t length = static_cast<int32_t>(load32(p));
+        p += 4;
+        if (length < -1 || length > end - p) return false;
+        each(p, length);
+        if (length > 0) p += length;
+    }
+    return p == end;
+}
+
+inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t element_oid, Elements& elements,
+                                 Reason* reason) {
+    *reason = BAD_ARRAY;
+    if (end - p < 12) return Sliced::BAD;
+    uint32_t dimensions = load32(p), flags = load32(p + 4), oid = load32(p + 8);
+    p += 12;
+    if (dimensions > MAX_DIMENSIONS || flags > 1) return Sliced::BAD;
+    if (element_oid && oid != element_oid) {
+        *reason = BAD_ELEMENT;
+        return Sliced::BAD;
+    }
+    if (static_cast<size_t>(end - p) < 8 * static_cast<size_t>(dimensions)) return Sliced::BAD;
+    bool empty = dimensions == 0;
+    int64_t count = 1;
+    for (unsigned i = 0; i < dimensions; ++i) {
+        const int64_t size = static_cast<int32_t>(load32(p + 8 * i));
+        if (size < 0) return Sliced::BAD;
+        empty = empty || size == 0;
+        // No more than lie here; a product of what the value can hold does not overflow.
+        if (!empty && count <= end - p) count *= size;
+    }
+    const uint8_t* const bounds = p;
+    p += 8 * dimensions;
+    // A cast from int2vector leaves one dimension of no elements.
+    if (empty) return p == end ? Sliced::GOOD : Sliced::BAD;
+    if (dimensions > 1)
+        return take_binary_elements(p, end, count, [](const uint8_t*, int32_t) {}) ? Sliced::MULTI : Sliced::BAD;
+    const bool whole = take_binary_elements(p, end, count, [&elements](const uint8_t* at, int32_t length) {
+        if (length < 0) elements.add_null();
+        else elements.add(at, static_cast<size_t>(length));
+    });
+    if (!whole) return Sliced::BAD;
+    return load32(bounds + 4) != 1 ? Sliced::SHIFTED : Sliced::GOOD;
+}
+
+// What a list's cell is sliced by: `slice` appends the elements' cells, `malformed` is what to say if it cannot.
+template <bool binary, uint8_t delimiter = ','>
+struct SliceArray {
+    static constexpr Reason malformed = BAD_ARRAY;
+    static Sliced slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements, Reason* reason) {
+        return binary ? slice_binary_array(p, end, column.element_oid, elements, reason)
+                      : slice_text_array<delimiter>(p, end, elements);
+    }
+};
+
+// A null composite takes few bytes on the wire and a place in each of its fields here. One is free, as it is outside of
+// arrays; all others may take a share of places that lets output grow with input, not with input times fields.
+constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
+
+inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
+    if (leaves <= PLACES_PER_ELEMENT) return true;
+    size_t nulls = 0;
+    for (size_t k = first; k < elements.size(); ++k) nulls += elements[k].length < 0;
+    const size_t count = elements.size() - first;
+    return nulls * leaves <= leaves + PLACES_PER_ELEMENT * count + PLACES_PER_FIELD * leaves * (count - nulls);
+}
+
+template <bool binary, class Slicer>
+void convert_list(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    Column& child = *column.child;
+    const size_t first_issue = issues.size();
+    int32_t* offsets = column.reserve_offsets(n);
+    const int32_t base = static_cast<int32_t>(child.rows);
+    Elements elements{column.cells, column.arena, source.base, false};
+    for (size_t i = 0; i < n; ++i) {
+        if (i == 0) {
+            elements.cells.clear();
+            if (elements.copied) elements.arena.assign(ARENA_FRONT, 0);
+        }
+        if (cells[i].length >= 0) {
+            const uint8_t* p = source.base + cells[i].offset;
+            const uint8_t* end = p + cells[i].length;
+            const size_t before = elements.cells.size();
+            Reason reason = Slicer::malformed;
+            Sliced sliced = Slicer::slice(p, end, column, elements, &reason);
+            if (sliced == Sliced::ESCAPED) {
+                // Once more from the block's beginning, with copies.
+                elements.copied = true;
+                issues.resize(first_issue);
+                i = static_cast<size_t>(-1);
+                continue;
+            }
+            if (sliced == Sliced::MULTI) reason = MULTI_DIMENSIONAL;
+            if (sliced == Sliced::SHIFTED) reason = LOWER_BOUND;
+            if (column.leaves && sliced != Sliced::BAD && !has_room(column.leaves, elements.cells, before)) {
+                sliced = Sliced::MULTI;
+                reason = TOO_MANY_ELEMENTS;
+            }
+            if (sliced != Sliced::GOOD) issues.push_back({static_cast<uint32_t>(i), reason, false});
+            if (sliced == Sliced::BAD || sliced == Sliced::MULTI) elements.cells.resize(before);
+        }
+        offsets[i + 1] = base + static_cast<int32_t>(elements.cells.size());
+    }
+    if (elements.copied) elements.arena.resize(elements.arena.size() + SLACK);
+    Source inner = elements.copied
+        ? Source{elements.arena.data(), elements.arena.data() + elements.arena.size()}
+        : source;
+    child.child_issues.clear();
+    convert_cells(child, binary ? child.binary : child.text, inner, elements.cells.data(), elements.cells.size(),
+                  child.child_issues);
+    const int32_t* const ends = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n;
+    take_issues(issues, first_issue, child.child_issues, [=](uint32_t row) {
+        return static_cast<uint32_t>(std::upper_bound(ends, ends + n, base + static_cast<int32_t>(row)) - ends);
+    });
+}
+
+}  // namespace pgo

@@ -1,0 +1,67 @@
+// Converters of binary cells that become the text which the server would have sent.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "types/binary_bits.hpp"
+#include "types/binary_geometry.hpp"
+#include "types/binary_network.hpp"
+#include "types/binary_system.hpp"
+#include "types/binary_textsearch.hpp"
+#include "types/binary_timetz.hpp"
+#include "types/convert.hpp"
+
+namespace pgo {
+
+// Values of one width, whose text is at most `longest` characters. Print says where its text ends, or nullptr for a value
+// that no server sends.
+template <uint32_t width, size_t longest, uint8_t* (*Print)(const uint8_t*, uint8_t*)>
+void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    bool usual = !column.missing && n <= (MAX_OFFSET - column.data.size()) / longest;
+    for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(width);
+    if (usual) {
+        const size_t offsets_before = column.offsets.size();
+        int32_t* offsets = column.reserve_offsets(n);
+        uint8_t* const start = column.data.reserve(n * longest);
+        uint8_t* out = start;
+        for (size_t i = 0; i < n; ++i) {
+            out = Print(source.base + cells[i].offset, out);
+            if (!out) break;
+            offsets[i + 1] = offsets[0] + static_cast<int32_t>(out - start);
+        }
+        if (out) {
+            column.data.set_size(static_cast<size_t>(offsets[n]));
+            return;
+        }
+        column.offsets.set_size(offsets_before);
+    }
+    column.total = std::min<size_t>(column.total / width * longest, MAX_OFFSET);
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (length != width) return BAD_LENGTH;
+        uint8_t* const start = out.reserve(longest);
+        uint8_t* const end = Print(p, start);
+        if (!end) return OUT_OF_RANGE;
+        out.set_size(out.size() + static_cast<size_t>(end - start));
+        return OK;
+    });
+}
+
+// Values of any length. Print appends text of at most `growth` times the value's bytes.
+template <uint32_t growth, Reason (*Print)(const uint8_t*, uint32_t, Buffer&)>
+void print_variable(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        // Before room is made for what cannot be kept.
+        if (static_cast<size_t>(length) * growth > MAX_OFFSET) return DOES_NOT_FIT;
+        return Print(p, length, out);
+    });
+}
+
+inline void tsquery_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    TsqueryPrinter printer;
+    write_bytes(column, source, cells, n, issues, [&printer](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (static_cast<size_t>(length) * 4 > MAX_OFFSET) return DOES_NOT_FIT;
+        return printer.print(p, length, out);
+    });
+}
+
+}  // namespace pgo

@@ -1,0 +1,339 @@
+// Ranges, composites and points: a cell is sliced into a cell per field, and each field goes through its own converter,
+// a block at a time. Multiranges are lists of ranges.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "columns/column.hpp"
+#include "types/convert.hpp"
+#include "types/convert_list.hpp"
+
+namespace pgo {
+
+enum class Parted : uint8_t { GOOD, BAD, DIFFERENT, ESCAPED };
+
+// Characters for which record_out, or range_out (which knows brackets too), puts a value between quotes.
+constexpr uint8_t IN_RECORD = 1, IN_RANGE = 2;
+inline constexpr struct Quoted {
+    uint8_t by[256] = {};
+    constexpr Quoted() {
+        for (char c : {'"', '\\', '(', ')', ',', ' ', '\t', '\n', '\v', '\f', '\r'})
+            by[static_cast<unsigned char>(c)] = IN_RECORD | IN_RANGE;
+        by[static_cast<unsigned char>('[')] = by[static_cast<unsigned char>(']')] = IN_RANGE;
+    }
+} QUOTED;
+
+// Field cells of one block, all of the first field, then all of the second. They lie in the payload as they are; once
+// doubled quotes turn up anywhere in the block, all are copied into the arena.
+struct Parts {
+    std::vector<uint8_t>& arena;
+    const uint8_t* base;
+    bool copied;
+
+    Cell at(const uint8_t* p, size_t n) {
+        if (!copied) return {static_cast<uint32_t>(p - base), static_cast<int32_t>(n)};
+        const Cell cell{static_cast<uint32_t>(arena.size()), static_cast<int32_t>(n)};
+        arena.insert(arena.end(), p, p + n);
+        return cell;
+    }
+    // With each doubled character once.
+    Cell undoubled(const uint8_t* p, const uint8_t* end) {
+        const size_t start = arena.size();
+        for (; p < end; ++p) {
+            if (*p == '"' || *p == '\\') ++p;
+            arena.push_back(*p);
+        }
+        return {static_cast<uint32_t>(start), static_cast<int32_t>(arena.size() - start)};
+    }
+};
+
+// The first quote or backslash from p on, or `end`.
+inline const uint8_t* find_quote(const uint8_t* p, const uint8_t* end) noexcept {
+    constexpr uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
+    for (; end - p >= 8; p += 8) {
+        const uint64_t eight = load64_raw(p), quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
+        // The lowest high bit that is set marks the first byte that is zero.
+        const uint64_t found = ((quote - ones) & ~quote & highs) | ((backslash - ones) & ~backslash & highs);
+        if (found) return p + (__builtin_ctzll(found) >> 3);
+    }
+    while (p < end && *p != '"' && *p != '\\') ++p;
+    return p;
+}
+
+// A bound or field in text. Moves p to what follows it; nothing at all, not even quotes, is null.
+template <uint8_t where>
+inline Parted take_text_part(const uint8_t*& p, const uint8_t* end, Parts& parts, Cell* out) {
+    if (p < end && *p == '"') {
+        const uint8_t* const start = ++p;
+        bool doubled = false;
+        for (;; ++p) {
+            p = find_quote(p, end);
+            if (p == end) return Parted::BAD;
+            const bool twice = p + 1 < end && p[1] == *p;
+            if (!twice) break;
+            doubled = true;
+            ++p;
+        }
+        if (*p != '"') return Parted::BAD;
+        if (doubled) {
+            if (!parts.copied) return Parted::ESCAPED;
+            *out = parts.undoubled(start, p);
+        } else {
+            *out = parts.at(start, static_cast<size_t>(p - start));
+        }
+        ++p;
+        return Parted::GOOD;
+    }
+    const uint8_t* const start = p;
+    while (p < end && !(QUOTED.by[*p] & where)) ++p;
+    *out = p == start ? Cell{0, CELL_NULL} : parts.at(start, static_cast<size_t>(p - start));
+    return Parted::GOOD;
+}
+
+// A length and so many bytes; -1 is null.
+inline bool take_binary_part(const uint8_t*& p, const uint8_t* end, Parts& parts, Cell* out) {
+    if (end - p < 4) return false;
+    const int32_t length = static_cast<int32_t>(load32(p));
+    p += 4;
+    if (length == -1) {
+        *out = {0, CELL_NULL};
+        return true;
+    }
+    if (length < 0 || length > end - p) return false;
+    *out = parts.at(p, static_cast<size_t>(length));
+    p += length;
+    return true;
+}
+
+// Slice is Parted(const uint8_t* p, const uint8_t* end, Parts&, Cell* out, size_t row): writes the cells of the first
+// `width` fields to out[0], out[n], out[2 * n] ...; these fields are converted here, others are the caller's business.
+template <bool binary, class Slice>
+inline void convert_fields(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, size_t width,
+                           Slice slice) {
+    const size_t first_issue = issues.size();
+    column.cells.resize(width * n);
+    Cell* const out = column.cells.data();
+    Parts parts{column.arena, source.base, false};
+    for (size_t i = 0; i < n; ++i) {
+        if (cells[i].length >= 0) {
+            const uint8_t* p = source.base + cells[i].offset;
+            const Parted parted = slice(p, p + cells[i].length, parts, out + i, i);
+            if (parted == Parted::GOOD) continue;
+            if (parted == Parted::ESCAPED) {
+                // Once more from the block's beginning, with copies.
+                parts.copied = true;
+                parts.arena.assign(ARENA_FRONT, 0);
+                issues.resize(first_issue);
+                i = static_cast<size_t>(-1);
+                continue;
+            }
+            issues.push_back({static_cast<uint32_t>(i), parted == Parted::BAD ? BAD_NESTED : FIELDS_DIFFER, false});
+        }
+        for (size_t k = 0; k < width; ++k) out[k * n + i] = {0, CELL_NULL};
+    }
+    if (parts.copied) parts.arena.resize(parts.arena.size() + SLACK);
+    const Source inner = parts.copied
+        ? Source{parts.arena.data(), parts.arena.data() + parts.arena.size()}
+        : source;
+    Issues& within = column.child_issues_of_fields;
+    within.clear();
+    for (size_t k = 0; k < width; ++k) {
+        Column& field = *column.fields[k];
+        convert_cells(field, binary ? field.binary : field.text, inner, out + k * n, n, within);
+    }
+    take_issues(issues, first_issue, within, [](uint32_t row) { return row; });
+}
+
+// ---- composites: record_out and record_send ----------------------------------------------------------------------
+
+inline Parted slice_text_record(const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t n, size_t width) {
+    if (end - p < 2 || *p != '(' || end[-1] != ')') return Parted::BAD;
+    ++p;
+    if (width == 0 && p + 1 == end) return Parted::GOOD;
+    size_t k = 0;
+    for (;; ++k) {
+        Cell beyond;
+        const Parted parted = take_text_part<IN_RECORD>(p, end, parts, k < width ? out + k * n : &beyond);
+        if (parted != Parted::GOOD) return parted;
+        if (p == end) return Parted::BAD;
+        if (*p != ',') break;
+        ++p;
+    }
+    if (*p != ')' || p + 1 != end) return Parted::BAD;
+    return k + 1 == width ? Parted::GOOD : Parted::DIFFERENT;
+}
+
+inline Parted slice_binary_record(const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t n,
+                                  const std::vector<uint32_t>& oids) {
+    if (end - p < 4) return Parted::BAD;
+    const int64_t count = static_cast<int32_t>(load32(p));
+    p += 4;
+    if (count < 0 || count > (end - p) / 8) return Parted::BAD;
+    const size_t width = oids.size();
+    bool same = static_cast<size_t>(count) == width;
+    for (size_t k = 0; k < static_cast<size_t>(count); ++k) {
+        Cell beyond;
+        if (end - p < 8) return Parted::BAD;
+        same = same && load32(p) == oids[k];
+        p += 4;
+        if (!take_binary_part(p, end, parts, k < width ? out + k * n : &beyond)) return Parted::BAD;
+    }
+    if (p != end) return Parted::BAD;
+    return same ? Parted::GOOD : Parted::DIFFERENT;
+}
+
+template <bool binary>
+void convert_composite(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    const size_t width = column.fields.size();
+    convert_fields<binary>(column, source, cells, n, issues, width,
+                           [&, n](const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t) {
+                               return binary ? slice_binary_record(p, end, parts, out, n, column.field_oids)
+                                             : slice_text_record(p, end, parts, out, n, width);
+                           });
+}
+
+// ---- points ------------------------------------------------------------------------------------------------------
+
+template <bool binary>
+void convert_point(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    convert_fields<binary>(
+        column, source, cells, n, issues, 2, [n](const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t) {
+            if (binary) {
+                if (end - p != 16) return Parted::BAD;
+                out[0] = parts.at(p, 8);
+                out[n] = parts.at(p + 8, 8);
+                return Parted::GOOD;
+            }
+            if (end - p < 2 || *p != '(' || end[-1] != ')') return Parted::BAD;
+            ++p, --end;
+            const auto* comma = static_cast<const uint8_t*>(std::memchr(p, ',', static_cast<size_t>(end - p)));
+            if (!comma) return Parted::BAD;
+            out[0] = parts.at(p, static_cast<size_t>(comma - p));
+            out[n] = parts.at(comma + 1, static_cast<size_t>(end - comma - 1));
+            return Parted::GOOD;
+        });
+}
+
+// ---- ranges: range_out and range_send ----------------------------------------------------------------------------
+
+inline Parted slice_text_range(const uint8_t* p, const uint8_t* end, Parts& parts, Cell* lower, Cell* upper,
+                               uint8_t* lower_inc, uint8_t* upper_inc, uint8_t* empty) {
+    *lower = *upper = {0, CELL_NULL};
+    if (end - p < 3) return Parted::BAD;
+    *empty = end - p == 5 && std::memcmp(p, "empty", 5) == 0;
+    *lower_inc = *p == '[';
+    *upper_inc = end[-1] == ']';
+    if (*empty) return Parted::GOOD;
+    if (!*lower_inc && *p != '(') return Parted::BAD;
+    ++p;
+    if (const Parted parted = take_text_part<IN_RANGE>(p, end, parts, lower); parted != Parted::GOOD) return parted;
+    if (p == end || *p != ',') return Parted::BAD;
+    ++p;
+    if (const Parted parted = take_text_part<IN_RANGE>(p, end, parts, upper); parted != Parted::GOOD) return parted;
+    if (p + 1 != end || (*p != ']' && *p != ')')) return Parted::BAD;
+    // What is not there cannot be included.
+    if ((*lower_inc && lower->length < 0) || (*upper_inc && upper->length < 0)) return Parted::BAD;
+    return Parted::GOOD;
+}
+
+constexpr uint8_t RANGE_EMPTY = 1, RANGE_LOWER_INC = 2, RANGE_UPPER_INC = 4, RANGE_NO_LOWER = 8, RANGE_NO_UPPER = 16;
+
+inline Parted slice_binary_range(const uint8_t* p, const uint8_t* end, Parts& parts, Cell* lower, Cell* upper,
+                                 uint8_t* lower_inc, uint8_t* upper_inc, uint8_t* empty) {
+    *lower = *upper = {0, CELL_NULL};
+    if (p == end) return Parted::BAD;
+    const uint8_t flags = *p++;
+    *empty = flags == RANGE_EMPTY;
+    *lower_inc = (flags & RANGE_LOWER_INC) != 0;
+    *upper_inc = (flags & RANGE_UPPER_INC) != 0;
+    if (*empty) return p == end ? Parted::GOOD : Parted::BAD;
+    constexpr uint8_t known = RANGE_LOWER_INC | RANGE_UPPER_INC | RANGE_NO_LOWER | RANGE_NO_UPPER;
+    if (flags & ~known) return Parted::BAD;
+    if ((*lower_inc && flags & RANGE_NO_LOWER) || (*upper_inc && flags & RANGE_NO_UPPER)) return Parted::BAD;
+    if (!(flags & RANGE_NO_LOWER) && (!take_binary_part(p, end, parts, lower) || lower->length < 0)) return Parted::BAD;
+    if (!(flags & RANGE_NO_UPPER) && (!take_binary_part(p, end, parts, upper) || upper->length < 0)) return Parted::BAD;
+    return p == end ? Parted::GOOD : Parted::BAD;
+}
+
+// The fields: lower, upper, lower_inc, upper_inc, empty.
+template <bool binary>
+void convert_range(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    constexpr size_t BOUNDS = 2, FLAGS = 3;
+    uint8_t* flags[FLAGS];
+    for (size_t k = 0; k < FLAGS; ++k) {
+        column.fields[BOUNDS + k]->valid.assign(n, 0);
+        flags[k] = column.fields[BOUNDS + k]->valid.data();
+    }
+    const size_t first_issue = issues.size();
+    const bool missing = column.missing;
+    convert_fields<binary>(column, source, cells, n, issues, BOUNDS,
+                           [&, n](const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t i) {
+                               return (binary ? slice_binary_range : slice_text_range)(
+                                   p, end, parts, out, out + n, flags[0] + i, flags[1] + i, flags[2] + i);
+                           });
+    // Where there is no range there are no flags.
+    const uint8_t* there = nullptr;
+    if (missing || issues.size() != first_issue) {
+        column.valid.resize(n);
+        for (size_t i = 0; i < n; ++i) column.valid[i] = cells[i].length >= 0;
+        for (size_t k = first_issue; k < issues.size(); ++k)
+            if (!issues[k].inside) column.valid[issues[k].row] = 0;
+        there = column.valid.data();
+    }
+    for (size_t k = 0; k < FLAGS; ++k) {
+        Column& flag = *column.fields[BOUNDS + k];
+        append_bits(flag.data, flag.rows, flags[k], n);
+        flag.append_validity(there, n);
+    }
+}
+
+// ---- multiranges: multirange_out and multirange_send -------------------------------------------------------------
+
+// Ranges are told apart here; what is in them is the range converter's business. None of them is null or empty.
+inline Sliced slice_text_multirange(const uint8_t* p, const uint8_t* end, Elements& elements) {
+    if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
+    if (end - p == 2) return Sliced::GOOD;
+    ++p;
+    for (;;) {
+        const uint8_t* const start = p;
+        if (*p != '[' && *p != '(') return Sliced::BAD;
+        for (++p; p < end && *p != ']' && *p != ')'; ++p) {
+            if (*p != '"') continue;
+            for (++p; p < end && *p != '"'; ++p)
+                if (*p == '\\') ++p;
+            if (p >= end) return Sliced::BAD;
+        }
+        if (end - p < 2) return Sliced::BAD;
+        ++p;
+        elements.add(start, static_cast<size_t>(p - start));
+        if (*p == '}') return p + 1 == end ? Sliced::GOOD : Sliced::BAD;
+        if (*p != ',') return Sliced::BAD;
+        ++p;
+    }
+}
+
+inline Sliced slice_binary_multirange(const uint8_t* p, const uint8_t* end, Elements& elements) {
+    if (end - p < 4) return Sliced::BAD;
+    const int64_t count = static_cast<int32_t>(load32(p));
+    p += 4;
+    if (count < 0 || count > (end - p) / 5) return Sliced::BAD;
+    for (int64_t i = 0; i < count; ++i) {
+        if (end - p < 5) return Sliced::BAD;
+        const int32_t length = static_cast<int32_t>(load32(p));
+        p += 4;
+        if (length <= 0 || length > end - p || *p & RANGE_EMPTY) return Sliced::BAD;
+        elements.add(p, static_cast<size_t>(length));
+        p += length;
+    }
+    return p == end ? Sliced::GOOD : Sliced::BAD;
+}
+
+template <bool binary>
+struct SliceMultirange {
+    static constexpr Reason malformed = BAD_NESTED;
+    static Sliced slice(const uint8_t* p, const uint8_t* end, const Column&, Elements& elements, Reason*) {
+        return binary ? slice_binary_multirange(p, end, elements) : slice_text_multirange(p, end, elements);
+    }
+};
+
+}  // namespace pgo

@@ -1,0 +1,125 @@
+// interval: months, days and microseconds, none of which is ever carried into another. Text as IntervalStyle postgres
+// prints it; other styles are refused, never guessed.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "protocol/reasons.hpp"
+#include "types/text_numbers.hpp"
+#include "types/text_times.hpp"
+#include "protocol/wire.hpp"
+
+namespace pgo {
+
+// Arrow's month_day_nano_interval.
+struct Interval {
+    int32_t months;
+    int32_t days;
+    int64_t nanos;
+};
+
+inline Reason finish_interval(int32_t months, int32_t days, int64_t micros, Interval* out) noexcept {
+    using int32 = std::numeric_limits<int32_t>;
+    using int64 = std::numeric_limits<int64_t>;
+    // All at their end: infinity, from 17 on. Before, it was a value beyond the range of nanoseconds.
+    if ((months == int32::max() && days == int32::max() && micros == int64::max()) ||
+        (months == int32::min() && days == int32::min() && micros == int64::min()))
+        return IS_INFINITE;
+    out->months = months;
+    out->days = days;
+    return __builtin_mul_overflow(micros, int64_t{1000}, &out->nanos) ? BEYOND_RANGE : OK;
+}
+
+inline Reason read_interval(const uint8_t* p, Interval* out) noexcept {
+    return finish_interval(static_cast<int32_t>(load32(p + 12)), static_cast<int32_t>(load32(p + 8)),
+                           static_cast<int64_t>(load64(p)), out);
+}
+
+// The units in the order in which they are printed, each with the blank before it.
+constexpr const char* INTERVAL_UNITS[] = {" year", " mon", " day"};
+
+// A sign and up to ten digits at p: "+" stands only behind a negative field. Moves p behind it.
+inline bool read_interval_number(const uint8_t*& p, const uint8_t* end, bool behind_negative, bool* negative,
+                                 int64_t* out, std::ptrdiff_t* digits) noexcept {
+    *negative = p < end && *p == '-';
+    if (*negative) ++p;
+    else if (behind_negative) {
+        if (p == end || *p++ != '+') return false;
+    }
+    const uint8_t* const start = p;
+    *out = 0;
+    while (p < end && is_digit(*p) && p - start < 10) *out = *out * 10 + (*p++ - '0');
+    *digits = p - start;
+    return *digits > 0;
+}
+
+// ":MM:SS[.ffffff]" behind the hours, to the very end; microseconds of it.
+inline bool read_interval_rest(const uint8_t* p, const uint8_t* end, int64_t* micros) noexcept {
+    unsigned minutes, seconds;
+    if (end - p < 6 || p[0] != ':' || p[3] != ':' || !two_digits(p + 1, &minutes) || !two_digits(p + 4, &seconds))
+        return false;
+    if (minutes > 59 || seconds > 59) return false;
+    p += 6;
+    int64_t fraction = 0;
+    if (p != end) {
+        if (*p++ != '.' || p == end || end - p > 6 || end[-1] == '0') return false;
+        int places = 6;
+        for (; p < end; ++p, --places) {
+            if (!is_digit(*p)) return false;
+            fraction = fraction * 10 + (*p - '0');
+        }
+        while (places--) fraction *= 10;
+    }
+    *micros = static_cast<int64_t>(minutes * 60 + seconds) * MICROS_PER_SECOND + fraction;
+    return true;
+}
+
+// "1 year 2 mons -3 days +04:05:06.7": fields that are zero are left out, unless all are.
+inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexcept {
+    const uint8_t* const end = p + n;
+    int64_t fields[3] = {0, 0, 0};
+    int128 micros = 0;
+    int next = 0;
+    bool negative = false, any = false;
+    if (n == 0) return BAD_TEXT;
+    if (is_infinity_text(p, n) == IS_INFINITE) return IS_INFINITE;
+    while (p < end) {
+        int64_t value;
+        std::ptrdiff_t digits;
+        if (any && *p++ != ' ') return BAD_TEXT;
+        const bool behind_negative = negative;
+        if (!read_interval_number(p, end, behind_negative, &negative, &value, &digits)) return BAD_TEXT;
+        const uint8_t first = p[-digits];
+        if (p < end && *p == ':') {
+            int64_t rest;
+            if (digits < 2 || (digits > 2 && first == '0') || !read_interval_rest(p, end, &rest)) return BAD_TEXT;
+            micros = static_cast<int128>(value) * 3600 * MICROS_PER_SECOND + rest;
+            if (micros == 0 && (any || negative)) return BAD_TEXT;
+            if (negative) micros = -micros;
+            any = true;
+            break;
+        }
+        if (first == '0') return BAD_TEXT;
+        if (negative) value = -value;
+        size_t length = 0;
+        for (; next < 3; ++next) {
+            length = std::strlen(INTERVAL_UNITS[next]);
+            if (static_cast<size_t>(end - p) >= length && std::memcmp(p, INTERVAL_UNITS[next], length) == 0) break;
+        }
+        if (next == 3) return BAD_TEXT;
+        p += length;
+        if (value != 1 && (p == end || *p++ != 's')) return BAD_TEXT;
+        fields[next++] = value;
+        any = true;
+    }
+    if (fields[1] > 11 || fields[1] < -11 || fields[0] * fields[1] < 0) return BAD_TEXT;
+    const int64_t months = fields[0] * 12 + fields[1];
+    if (months != static_cast<int32_t>(months) || fields[2] != static_cast<int32_t>(fields[2]) ||
+        micros != static_cast<int64_t>(micros))
+        return OUT_OF_RANGE;
+    return finish_interval(static_cast<int32_t>(months), static_cast<int32_t>(fields[2]), static_cast<int64_t>(micros),
+                           out);
+}
+
+}  // namespace pgo

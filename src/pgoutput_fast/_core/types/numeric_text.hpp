@@ -1,0 +1,89 @@
+// How much text the binary numerics inside of an array, range or composite may become.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "types/binary_numeric.hpp"
+#include "columns/cells.hpp"
+#include "columns/column.hpp"
+#include "types/convert_list.hpp"
+#include "types/convert_struct.hpp"
+#include "protocol/limits.hpp"
+
+namespace pgo {
+
+// One numeric of any length is free, as it is outside of arrays. All others in a value may print as a multiple of the value's
+// bytes, which lets output grow with input.
+constexpr size_t TEXT_PER_BYTE = 32;
+
+// Characters that a numeric's header announces, before and behind the point.
+inline size_t announced_text(const uint8_t* p, size_t n) noexcept {
+    if (n < 8 || (load16(p + 4) & ~NUMERIC_NEGATIVE)) return 0;
+    const int weight = static_cast<int16_t>(load16(p + 2));
+    return (weight < 0 ? 1 : 4 * (static_cast<size_t>(weight) + 1)) + 1 + load16(p + 6);
+}
+
+// Adds to `total` what the numerics in the binary value announce, as far as it is well-formed; says what is not.
+inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, size_t* total) {
+    if (column.numerics == Numerics::NONE || cell.length < 0) return OK;
+    const uint8_t* const p = source.base + cell.offset;
+    const uint8_t* const end = p + cell.length;
+    if (column.numerics == Numerics::ITSELF) {
+        *total += announced_text(p, static_cast<size_t>(cell.length));
+        return OK;
+    }
+    if (column.numerics == Numerics::IN_ARRAY || column.numerics == Numerics::IN_MULTIRANGE) {
+        column.cells.clear();
+        Elements elements{column.cells, column.arena, source.base, false};
+        const bool array = column.numerics == Numerics::IN_ARRAY;
+        Reason reason = array ? BAD_ARRAY : BAD_NESTED;
+        const Sliced sliced = array ? slice_binary_array(p, end, column.element_oid, elements, &reason)
+                                    : slice_binary_multirange(p, end, elements);
+        if (sliced == Sliced::BAD) return reason;
+        if (sliced == Sliced::MULTI) return OK;  // its elements are not converted
+        for (const Cell& element : column.cells)
+            if (Reason inside = add_numeric_text(*column.child, source, element, total)) return inside;
+        return OK;
+    }
+    Parts parts{column.arena, source.base, false};
+    if (column.numerics == Numerics::IN_RANGE) {
+        Cell bounds[2];
+        uint8_t flags[3];
+        if (slice_binary_range(p, end, parts, bounds, bounds + 1, flags, flags + 1, flags + 2) != Parted::GOOD)
+            return BAD_NESTED;
+        for (size_t k = 0; k < 2; ++k)
+            if (Reason inside = add_numeric_text(*column.fields[k], source, bounds[k], total)) return inside;
+        return OK;
+    }
+    column.cells.resize(column.fields.size());
+    const Parted parted = slice_binary_record(p, end, parts, column.cells.data(), 1, column.field_oids);
+    if (parted == Parted::DIFFERENT) return OK;  // its fields are not converted
+    if (parted != Parted::GOOD) return BAD_NESTED;
+    for (size_t k = 0; k < column.fields.size(); ++k)
+        if (Reason inside = add_numeric_text(*column.fields[k], source, column.cells[k], total)) return inside;
+    return OK;
+}
+
+// As convert_cells, of a relation's column. Values whose numerics would become too much text are not converted.
+inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
+    Issues refused;
+    if (column.numerics > Numerics::ITSELF && convert == column.binary) {
+        for (size_t i = 0; i < n; ++i) {
+            if (cells[i].length < 0) continue;
+            size_t total = 0;
+            const Reason reason = add_numeric_text(column, source, cells[i], &total);
+            if (total > LONGEST_NUMERIC + TEXT_PER_BYTE * static_cast<size_t>(cells[i].length))
+                refused.push_back({static_cast<uint32_t>(i), reason ? reason : TOO_MUCH_TEXT, false});
+        }
+    }
+    if (refused.empty()) {
+        convert_cells(column, convert, source, cells, n, issues);
+        return;
+    }
+    std::vector<Cell> kept(cells, cells + n);
+    for (const Issue& issue : refused) kept[issue.row].length = CELL_NULL;
+    convert_cells(column, convert, source, kept.data(), n, issues);
+    issues.insert(issues.end(), refused.begin(), refused.end());
+}
+
+}  // namespace pgo

@@ -1,0 +1,181 @@
+// Whether text is such as the server prints for a type whose text is kept as it is. Grammar, not meaning: of the types
+// whose text has one that takes a few lines.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "types/convert.hpp"
+
+namespace pgo {
+
+inline bool is_bits(const uint8_t* p, size_t n) noexcept {
+    constexpr uint64_t zeros = 0x3030303030303030ull;
+    uint64_t other = 0;
+    if (n >= 8) {
+        // The last eight may be looked at twice.
+        for (size_t i = 0; i + 8 < n; i += 8) other |= load64_raw(p + i) ^ zeros;
+        other |= load64_raw(p + n - 8) ^ zeros;
+    } else {
+        for (size_t i = 0; i < n; ++i) other |= p[i] ^ '0';
+    }
+    return (other & ~0x0101010101010101ull) == 0;
+}
+
+// What a character may be in an address.
+constexpr uint8_t IS_LOWER_HEX = 1, IS_COLON = 2;
+inline constexpr struct AddressCharacters {
+    uint8_t by[256] = {};
+    constexpr AddressCharacters() {
+        for (int c = '0'; c <= '9'; ++c) by[c] = IS_LOWER_HEX;
+        for (int c = 'a'; c <= 'f'; ++c) by[c] = IS_LOWER_HEX;
+        by[static_cast<int>(':')] = IS_COLON;
+    }
+} ADDRESS;
+
+// A number without leading zeros, at most `most`. Moves p behind it.
+inline bool take_number(const uint8_t*& p, const uint8_t* end, uint64_t most) noexcept {
+    const uint8_t* const start = p;
+    uint64_t value = 0;
+    for (; p < end && is_digit(*p); ++p) {
+        const unsigned digit = *p - '0';
+        if (value > (most - digit) / 10) return false;
+        value = value * 10 + digit;
+    }
+    return p != start && (*start != '0' || p - start == 1);
+}
+
+inline bool is_xid8(const uint8_t* p, size_t n) noexcept {
+    const uint8_t* const end = p + n;
+    return take_number(p, end, UINT64_MAX) && p == end;
+}
+
+inline bool is_tid(const uint8_t* p, size_t n) noexcept {
+    const uint8_t* const end = p + n;
+    if (n < 2 || *p++ != '(' || !take_number(p, end, UINT32_MAX) || p == end || *p++ != ',') return false;
+    return take_number(p, end, UINT16_MAX) && p + 1 == end && *p == ')';
+}
+
+inline bool is_lower_hex(uint8_t c) noexcept { return ADDRESS.by[c] == IS_LOWER_HEX; }
+
+template <size_t bytes>
+inline bool is_macaddr(const uint8_t* p, size_t n) noexcept {
+    if (n != 3 * bytes - 1) return false;
+    uint8_t hex = ADDRESS.by[p[0]] & ADDRESS.by[p[1]], colons = IS_COLON;
+    for (size_t i = 1; i < bytes; ++i) {
+        colons &= ADDRESS.by[p[3 * i - 1]];
+        hex &= ADDRESS.by[p[3 * i]] & ADDRESS.by[p[3 * i + 1]];
+    }
+    return hex & colons >> 1;
+}
+
+inline bool take_dotted(const uint8_t*& p, const uint8_t* end) noexcept {
+    for (int i = 0; i < 4; ++i) {
+        if (i && (p == end || *p++ != '.')) return false;
+        const uint8_t* const start = p;
+        unsigned value = 0;
+        while (p < end && is_digit(*p) && p - start < 3) value = value * 10 + (*p++ - '0');
+        if (p == start || value > 255 || (*start == '0' && p - start > 1)) return false;
+    }
+    return true;
+}
+
+// A bit per byte: which of eight bytes are `c`, and which are digits.
+inline unsigned gathered(uint64_t highs) noexcept {
+    return static_cast<unsigned>((highs >> 7) * 0x0102040810204080ull >> 56);
+}
+inline unsigned which_are(uint64_t eight, uint8_t c) noexcept {
+    constexpr uint64_t lows = 0x7f7f7f7f7f7f7f7full;
+    const uint64_t other = eight ^ 0x0101010101010101ull * c;
+    return gathered(~(((other & lows) + lows) | other | lows));
+}
+inline unsigned which_are_digits(uint64_t eight) noexcept {
+    constexpr uint64_t lows = 0x7f7f7f7f7f7f7f7full;
+    const uint64_t value = eight ^ 0x3030303030303030ull;
+    return gathered(~(((value & lows) + 0x7676767676767676ull) | value | lows));
+}
+
+// The same as take_dotted for the whole text, without a branch for each digit.
+inline bool is_dotted(const uint8_t* p, size_t n) noexcept {
+    if (n < 8 || n > 15) return n == 7 && take_dotted(p, p + n);
+    const uint64_t first = load64_raw(p), last = load64_raw(p + n - 8);
+    unsigned dots = which_are(first, '.') | which_are(last, '.') << (n - 8);
+    const unsigned digits = which_are_digits(first) | which_are_digits(last) << (n - 8);
+    bool good = (dots | digits) == (1u << n) - 1;
+    if (__builtin_popcount(dots) != 3) return false;
+    dots |= 1u << n;
+    for (unsigned i = 0, start = 0; i < 4; ++i) {
+        const unsigned length = static_cast<unsigned>(__builtin_ctz(dots)) - start;
+        const uint8_t* const q = p + start;
+        const bool three = length == 3;
+        // Of three digits as characters: no more than 255.
+        good &= length - 1 <= 2;
+        good &= !((*q == '0') & (length > 1));
+        good &= !three | ((q[0] << 16 | q[three] << 8 | q[2 * three]) <= 0x323535);
+        start += length + 1;
+        dots &= dots - 1;
+    }
+    return good;
+}
+
+// Eight groups of up to four digits; "::" stands once for some that are zero, the last two may be dotted.
+inline bool take_v6(const uint8_t*& p, const uint8_t* end) noexcept {
+    int groups = 0;
+    bool shortened = false;
+    if (end - p >= 2 && p[0] == ':' && p[1] == ':') {
+        shortened = true;
+        p += 2;
+    }
+    while (p < end && *p != '/') {
+        const uint8_t* q = p;
+        while (q < end && is_lower_hex(*q)) ++q;
+        if (q == p || groups == 8) return false;
+        if (q < end && *q == '.') {
+            if (!take_dotted(p, end)) return false;
+            groups += 2;
+            break;
+        }
+        if (q - p > 4 || (*p == '0' && q - p > 1)) return false;
+        ++groups;
+        p = q;
+        if (p == end || *p == '/') break;
+        if (*p++ != ':' || p == end) return false;
+        if (*p == ':') {
+            if (shortened) return false;
+            shortened = true;
+            ++p;
+        } else if (*p == '/') {
+            return false;
+        }
+    }
+    return shortened ? groups < 8 : groups == 8;
+}
+
+template <bool is_cidr>
+inline bool is_inet(const uint8_t* p, size_t n) noexcept {
+    const uint8_t* const end = p + n;
+    const size_t prefix = n < 4 ? 0 : p[n - 2] == '/' ? 2 : p[n - 3] == '/' ? 3 : p[n - 4] == '/' ? 4 : 0;
+    const bool v4 = is_dotted(p, n - prefix);
+    if (v4) p = end - prefix;
+    else if (!take_v6(p, end)) return false;
+    if (p == end) return !is_cidr;
+    return *p++ == '/' && take_number(p, end, v4 ? 32 : 128) && p == end;
+}
+
+// Text that is kept as it is if it Is what it must be; all of these are of ASCII letters.
+template <bool (*Is)(const uint8_t*, size_t) noexcept>
+inline void checked_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
+    bool good = true;
+    for (size_t i = 0; i < n; ++i)
+        if (cells[i].length >= 0) good &= Is(source.base + cells[i].offset, static_cast<size_t>(cells[i].length));
+    if (good) {
+        gather_bytes<0>(column, source, cells, n);
+        return;
+    }
+    write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
+        if (!Is(p, length)) return BAD_TEXT;
+        out.append(p, length);
+        return OK;
+    });
+}
+
+}  // namespace pgo

@@ -1,0 +1,304 @@
+"""A slot's changes through SQL, without a replication connection: peeked at, made durable, left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+
+from pgoutput_fast._core.copy.slot_rows import CopiedRows
+from pgoutput_fast._core.protocol.relations import Malformed
+from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.errors import DecodeError, reason_text
+from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.slots import Slot, read_slots
+from pgoutput_fast.postgres.walsender import Received
+from pgoutput_fast.protocol.limits import RECEIVED_BYTES
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["SqlSource", "read_into"]
+
+_READ_SECONDS = 0.2
+_FILL_SECONDS = 0.05
+# While a position is waited for that the server has not reached.
+_AGAIN_SECONDS = 0.2
+
+# Between two peeks nobody uses the slot, as a walsender would: so its name is locked, as long as the session lasts.
+_LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
+_UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
+_POSITION = """
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+        ELSE pg_catalog.pg_current_wal_flush_lsn() END
+        OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8
+"""
+# The slot never goes back: a function that is asked for less would refuse, or on 10 do so.
+_ADVANCE = """
+SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_catalog.pg_lsn)
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
+ AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
+"""
+# Takes what a peek with the same end has shown, and stops at the same record.
+_CONSUME = """
+SELECT pg_catalog.count(*)
+FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
+    s.slot_name, %(lsn)s::pg_catalog.pg_lsn, NULL, VARIADIC %(options)s::pg_catalog.text[])
+WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
+  AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
+"""
+_PEEK = """
+COPY (SELECT lsn, data FROM pg_catalog.pg_logical_slot_peek_binary_changes(
+    %(slot)s, %(lsn)s::pg_catalog.pg_lsn, %(most)s::pg_catalog.int4, VARIADIC %(options)s::pg_catalog.text[])
+) TO STDOUT (FORMAT binary)
+"""
+
+
+class SqlSource:
+    """A session that peeks at a slot. A context manager.
+
+    Args:
+        dsn: of the slot's database.
+        slot: its name.
+        options: the plugin's, as `plugin_options` gives them. Streaming is left out: a peek sees whole transactions
+            only, so that each one gets further.
+        hear: as of `CopyLink`: what the server says beside the changes.
+
+    Raises:
+        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session pulls from the slot.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        options: Mapping[str, str],
+        hear: Callable[[str, str], object] | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._options = [text for pair in options.items() if pair[0] != "streaming" for text in pair]
+        self._hear = hear
+        self._peeks = 0
+        self._connection = connect(dsn)
+        with self._connection.cursor() as cursor:
+            cursor.execute(_LOCK, (slot,))
+            (locked,) = cursor.fetchone()
+        if not locked:
+            self._connection.close()
+            raise psycopg2.errors.ObjectInUse(f"another session pulls from slot {slot}")
+
+    def __enter__(self) -> SqlSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            # A connection's end takes the server a moment, and whoever comes next should find the slot free.
+            with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
+                cursor.execute(_UNLOCK)
+        self._connection.close()
+
+    def slot(self) -> Slot | None:
+        """What the server says of the slot now, None if it is gone.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        with self._connection.cursor() as cursor:
+            return next(iter(read_slots(cursor, self._slot)), None)
+
+    def left(self) -> int | None:
+        """What the slot has left behind: its position; None if it has none or is gone."""
+        found = self.slot()
+        return found.confirmed_flush_lsn if found is not None else None
+
+    def position(self) -> int:
+        """The end of the WAL that a peek would see.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        with self._connection.cursor() as cursor:
+            cursor.execute(_POSITION)
+            return int(cursor.fetchone()[0])
+
+    def peek(
+        self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[Received]:
+        """What committed behind the slot's position and up to another one, in bounded batches while it comes.
+
+        The server decodes all of it before it sends the first message, and keeps it in a temporary file.
+
+        Args:
+            upto_lsn: nothing that commits behind the record there is sent.
+            most_changes: the server stops behind the transaction with which there are so many messages; None for no
+                limit.
+            wanted: asked now and then; as soon as it is not, this ends.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+            DecodeError: if it sends what is no COPY in binary format.
+        """
+        rows = CopiedRows()
+        arguments = {
+            "slot": self._slot,
+            "lsn": format_lsn(upto_lsn),
+            "most": most_changes,
+            "options": self._options,
+        }
+        with self._decoding() as connection:
+            with connection.cursor() as cursor:
+                query = cursor.mogrify(_PEEK, arguments).decode()
+            link = CopyLink(connection, self._hear)
+            complete = False
+            try:
+                begun = link.begin(query, wanted)
+                while begun and wanted():
+                    chunk = link.take(RECEIVED_BYTES, _READ_SECONDS, _FILL_SECONDS)
+                    if chunk is None:
+                        complete = True
+                        break
+                    if not len(chunk):
+                        continue
+                    try:
+                        payloads, lsns = rows.feed(chunk.buffers()[2])
+                    except Malformed as problem:
+                        raise _malformed(problem) from None
+                    if len(payloads):
+                        # The recorder has marked the beginning of the first one by itself.
+                        starts = self._peeks > 0 and rows.rows == len(payloads)
+                        yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
+            finally:
+                if not complete:
+                    with contextlib.suppress(psycopg2.Error):
+                        connection.cancel()
+        if not complete:
+            return
+        try:
+            rows.finish()
+        except Malformed as problem:
+            raise _malformed(problem) from None
+        self._peeks += rows.rows > 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the server advances a slot to just the position that it is told."""
+        return bool(self._connection.server_version >= 110000)
+
+    def advance(self, lsn: int) -> None:
+        """Leaves behind what committed up to there: the server need not keep it. It never goes back.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+        """
+        arguments = {"slot": self._slot, "lsn": format_lsn(lsn), "options": self._options}
+        if self.is_exact:
+            with self._connection.cursor() as cursor:
+                cursor.execute(_ADVANCE, arguments)
+        else:
+            with self._decoding() as connection, connection.cursor() as cursor:
+                cursor.execute(_CONSUME, arguments)
+
+    @contextlib.contextmanager
+    def _decoding(self) -> Iterator[Any]:
+        """A connection for one use of the plugin.
+
+        Each use leaves a callback behind in the server's process for as long as that lives. An old server (10.23, for
+        one) has room for ten, and ends the process then: "out of relcache_callback_list slots".
+        """
+        connection = connect(self._dsn)
+        try:
+            # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
+            with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
+                cursor.execute("SET client_connection_check_interval = '5s'")
+            yield connection
+        finally:
+            connection.close()
+
+
+def read_into(
+    pull: SqlSource,
+    recorder: Recorder,
+    limits: Limits,
+    watch: Watch,
+    *,
+    start_lsn: int,
+    until_lsn: int | None,
+    stop: threading.Event,
+    expect_usable: Callable[[Slot | None, int | None], object],
+    confirm: Callable[[int], int],
+) -> None:
+    """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
+
+    Args:
+        pull: the slot's session.
+        recorder: takes what comes.
+        limits: of segments. A peek ends with as many messages as a segment has rows.
+        watch: looks at the publications before the slot is advanced, and now and then.
+        start_lsn: up to there the segments have what committed.
+        until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
+        stop: ends as soon as it is set.
+        expect_usable: raises if a slot can be pulled from no more, or is advanced beyond the position given.
+        let_go: up to where the slot may be advanced when there is nothing up to a position.
+
+    Raises:
+        psycopg2.Error: if the server refuses, or the connection is lost.
+        DecodeError: if it sends what is no message.
+        Exception: what the recorder failed with, or `expect_usable` raised.
+    """
+    most: int | None = limits.rows
+    reached = -1
+    pull.advance(start_lsn)
+    left = pull.left()
+    while not stop.is_set():
+        expect_usable(pull.slot(), left)
+        upto = pull.position()
+        if until_lsn is not None:
+            upto = min(upto, until_lsn)
+        pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
+        if upto <= reached:
+            if watch.is_due:
+                watch.look()
+            stop.wait(pause)
+            continue
+        before, count = recorder.durable_lsn, 0
+        for received in pull.peek(upto, most, lambda: not stop.is_set()):
+            count += len(received.payloads)
+            while not recorder.offer(received, _READ_SECONDS):
+                pass
+        if stop.is_set():
+            return
+        # Had somebody advanced it before the peek, the peek would have a gap.
+        expect_usable(pull.slot(), left)
+        recorder.settle()
+        durable = recorder.durable_lsn
+        complete = most is None or count < most
+        if complete:
+            # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
+            durable = max(durable, confirm(upto))
+        # Many logical messages outside of transactions: the next peek goes past them.
+        most = limits.rows if complete or durable > before else None
+        watch.look()
+        pull.advance(durable)
+        watch.stands = max(watch.stands, durable)
+        # Somebody else may have been faster since the last look. On 10 it may be behind the record in which the
+        # position lies.
+        found = pull.slot()
+        expect_usable(found, max(left or 0, durable) if pull.is_exact else None)
+        left = found.confirmed_flush_lsn if found is not None else None
+        if until_lsn is not None and durable >= until_lsn:
+            return
+        if complete:
+            reached = durable
+            stop.wait(pause)
+
+
+def _malformed(problem: Malformed) -> DecodeError:
+    return DecodeError(reason_text(problem.reason), seq=problem.frame, byte_offset=problem.offset)

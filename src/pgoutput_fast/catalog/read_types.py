@@ -1,0 +1,131 @@
+"""What the wire never says of types, read from a live server: enum labels, composite fields, domains, ranges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pgoutput_fast.catalog.builtin_types import is_built_in
+from pgoutput_fast.catalog.user_types import Kind, TypeField, UserType, UserTypes
+
+__all__ = ["read_types"]
+
+# One statement, so that all of it is of one moment. pg_range names multiranges from 14 on: as JSON the column may lack.
+_QUERY = """
+SELECT t.oid::pg_catalog.int8, n.nspname::pg_catalog.text, t.typname::pg_catalog.text, t.typtype::pg_catalog.text,
+       t.typbasetype::pg_catalog.int8, t.typtypmod::pg_catalog.int8, t.typdelim::pg_catalog.text,
+       coalesce(e.oid, 0)::pg_catalog.int8, coalesce(r.rngsubtype, 0)::pg_catalog.int8,
+       coalesce(m.rngtypid, 0)::pg_catalog.int8, coalesce(x.extname::pg_catalog.text, ''),
+       (SELECT pg_catalog.json_agg(l.enumlabel::pg_catalog.text ORDER BY l.enumsortorder)::pg_catalog.text
+        FROM pg_catalog.pg_enum l WHERE l.enumtypid OPERATOR(pg_catalog.=) t.oid),
+       (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
+                   a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8, a.atttypmod::pg_catalog.int8)
+               ORDER BY a.attnum)::pg_catalog.text
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped),
+       t.oid OPERATOR(pg_catalog.=) ANY (
+           SELECT a.atttypid
+           FROM pg_catalog.pg_attribute a
+           JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
+           JOIN pg_catalog.pg_namespace cn ON cn.oid OPERATOR(pg_catalog.=) c.relnamespace
+           WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
+             AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+             AND cn.nspname OPERATOR(pg_catalog.<>) ALL (ARRAY['pg_catalog', 'information_schema', 'pg_toast']))
+       OR n.nspname OPERATOR(pg_catalog.<>) ALL (ARRAY['pg_catalog', 'information_schema', 'pg_toast'])
+          AND pg_catalog.left(n.nspname::pg_catalog.text, 7) OPERATOR(pg_catalog.<>) 'pg_temp'
+          AND coalesce(c.relkind, ec.relkind, 'c') OPERATOR(pg_catalog.=) 'c'
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) t.typrelid
+LEFT JOIN pg_catalog.pg_type e ON e.typarray OPERATOR(pg_catalog.=) t.oid
+     AND e.typarray OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+LEFT JOIN pg_catalog.pg_class ec ON ec.oid OPERATOR(pg_catalog.=) e.typrelid
+LEFT JOIN pg_catalog.pg_range r ON r.rngtypid OPERATOR(pg_catalog.=) t.oid
+LEFT JOIN pg_catalog.pg_range m
+  ON (pg_catalog.to_json(m) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid OPERATOR(pg_catalog.=) t.oid
+LEFT JOIN pg_catalog.pg_depend d
+  ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_type'::pg_catalog.regclass
+     AND d.objid OPERATOR(pg_catalog.=) t.oid
+     AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+     AND d.deptype OPERATOR(pg_catalog.=) 'e'
+LEFT JOIN pg_catalog.pg_extension x ON x.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE t.typtype OPERATOR(pg_catalog.<>) 'p' AND t.typisdefined
+"""
+
+_KINDS: dict[str, Kind] = {
+    "b": "base",
+    "c": "composite",
+    "d": "domain",
+    "e": "enum",
+    "m": "multirange",
+    "r": "range",
+}
+
+
+def read_types(connection: Any) -> UserTypes:
+    """The types of a live server's database that are not built in, as they are now.
+
+    They are those outside of the system's schemas (of tables' row types only the used ones), and whatever the columns
+    of tables refer to. Dropped attributes are left out, as they are on the wire.
+
+    Args:
+        connection: a DB-API connection to the database that the stream comes from, such as psycopg2's. It gets one
+            SELECT, in whichever transaction it is in; nothing is committed or rolled back.
+
+    Raises:
+        TypeError: if that is no connection.
+        Whatever the driver raises if the query fails.
+    """
+    if not callable(getattr(connection, "cursor", None)):
+        raise TypeError(f"a DB-API connection is needed, not {type(connection).__name__}")
+    cursor = connection.cursor()
+    try:
+        cursor.execute(_QUERY)
+        rows = cursor.fetchall()
+    finally:
+        cursor.close()
+    wanted = [row[0] for row in rows if row[-1]]
+    return UserTypes(_reached(wanted, {row[0]: _type_of(*row[:-1]) for row in rows}))
+
+
+def _type_of(
+    oid: int,
+    namespace: str,
+    name: str,
+    typtype: str,
+    base: int,
+    typmod: int,
+    delimiter: str,
+    element: int,
+    bounds: int,
+    range_of_multirange: int,
+    extension: str,
+    labels: str | None,
+    fields: str | None,
+) -> UserType:
+    return UserType(
+        oid,
+        namespace,
+        name,
+        "array" if element else _KINDS[typtype],
+        element or base or bounds or range_of_multirange,
+        typmod,
+        tuple(json.loads(labels)) if labels else (),
+        tuple(TypeField(*field) for field in json.loads(fields)) if fields else (),
+        delimiter,
+        extension,
+    )
+
+
+def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
+    """The types of those oids and all that they are made of, but for what is built in."""
+    found: dict[int, UserType] = {}
+    left = list(oids)
+    while left:
+        oid = left.pop()
+        if oid in found or oid not in known or is_built_in(oid):
+            continue
+        one = found[oid] = known[oid]
+        left += [one.of, *(field.type_oid for field in one.fields)]
+    return [found[oid] for oid in sorted(found)]

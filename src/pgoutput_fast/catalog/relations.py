@@ -1,0 +1,334 @@
+"""Relation versions: what the Relation and Type messages of a stream said; and what a live server says of types."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.read_types import read_types
+from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
+
+__all__ = ["Catalog", "Column", "Relation"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as a Relation message describes it.
+
+    Attributes:
+        name: its name.
+        type_oid: oid of its type.
+        typmod: the type's modifier (atttypmod), -1 for none.
+        key: whether it belongs to the replica identity.
+        type_namespace, type_name: what a Type message said of `type_oid`; None for built-in types.
+
+    >>> Column("mood", 16500, type_namespace="public", type_name="mood").key
+    False
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    key: bool = False
+    type_namespace: str | None = None
+    type_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One version of a relation: as long as a Relation message is re-sent unchanged, the version stays.
+
+    Attributes:
+        oid: the relation's oid on the server it came from.
+        version: first 8 bytes, big-endian and signed, of the SHA-256 of the message's body without tag and xid.
+        namespace: its schema, `pg_catalog` where the wire leaves it empty.
+        name: its name.
+        replica_identity: `d` (default), `n` (nothing), `f` (full) or `i` (an index).
+        columns: its published columns in order.
+
+    >>> orders = Relation(16401, 7, "public", "Orders", "d", (Column("id", 23, key=True), Column("note", 25)))
+    >>> orders.qualified_name
+    'public."Orders"'
+    >>> Relation.from_dict(orders.to_dict()) == orders
+    True
+    """
+
+    oid: int
+    version: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        expect_list("columns", self.columns, "Column")
+
+    def __hash__(self) -> int:
+        return hash(self.version)
+
+    @property
+    def qualified_name(self) -> str:
+        """Schema and name, quoted as SQL quotes them."""
+        return quote_qualified_name(self.namespace, self.name)
+
+    def wire_body(self) -> bytes:
+        """The body of the Relation message that describes this version, without tag and xid."""
+        namespace = "" if self.namespace == "pg_catalog" else self.namespace
+        parts = [
+            struct.pack(">I", self.oid),
+            namespace.encode() + b"\0",
+            self.name.encode() + b"\0",
+            self.replica_identity.encode("ascii"),
+            struct.pack(">h", len(self.columns)),
+        ]
+        for column in self.columns:
+            parts.append(struct.pack(">b", column.key) + column.name.encode() + b"\0")
+            parts.append(struct.pack(">Ii", column.type_oid, column.typmod))
+        return b"".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "oid": self.oid,
+            "version": str(self.version),  # more digits than a JSON number promises to keep
+            "namespace": self.namespace,
+            "name": self.name,
+            "replica_identity": self.replica_identity,
+            "columns": [
+                [c.name, c.type_oid, c.typmod, c.key, c.type_namespace, c.type_name] for c in self.columns
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Relation:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if the values are not a relation version.
+        """
+        one = cls(
+            values["oid"],
+            int(values["version"]),
+            values["namespace"],
+            values["name"],
+            values["replica_identity"],
+            tuple(Column(*column) for column in values["columns"]),
+        )
+        texts = one.namespace, one.name, one.replica_identity
+        if (
+            type(one.oid) is not int
+            or not 0 <= one.oid <= _LAST_OID
+            or not -(1 << 63) <= one.version < 1 << 63
+            or not all(type(text) is str for text in texts)
+            or not all(map(_is_column, one.columns))
+        ):
+            raise ValueError("not a relation: an oid, a version or a name is none")
+        if len({column.name for column in one.columns}) != len(one.columns):
+            raise ValueError(f"not a relation: {one.qualified_name} has two columns of one name")
+        return one
+
+
+_LAST_OID = (1 << 32) - 1
+
+
+def _is_column(column: Column) -> bool:
+    return (
+        type(column.name) is str
+        and type(column.type_oid) is int
+        and 0 <= column.type_oid <= _LAST_OID
+        and type(column.typmod) is int
+        and -(1 << 31) <= column.typmod < 1 << 31
+        and column.key in (0, 1)
+        and (column.type_namespace is None or type(column.type_namespace) is str)
+        and (column.type_name is None or type(column.type_name) is str)
+    )
+
+
+def version_of(body: bytes) -> int:
+    """The version id of a Relation body: the first 8 bytes of its SHA-256, big-endian and signed."""
+    return int.from_bytes(hashlib.sha256(body).digest()[:8], "big", signed=True)
+
+
+def type_offset(relation: Relation, column: int) -> int:
+    """Where a Relation body names a column's type."""
+    return (
+        len(replace(relation, columns=relation.columns[:column]).wire_body())
+        + 2
+        + len(relation.columns[column].name.encode())
+    )
+
+
+class Catalog:
+    """The relation versions of a stream. Small, picklable, and all that a decoder of tagged payloads needs.
+
+    Args:
+        relations: relation versions; of those with the same id the last counts.
+        types: what a live server says of its types, as `enriched` reads it.
+
+    >>> catalog = Catalog([Relation(16401, 7, "public", "orders", "d", (Column("id", 23),))])
+    >>> Catalog.from_json(catalog.to_json()) == catalog
+    True
+    >>> catalog.named("public.orders")[0].oid
+    16401
+    """
+
+    def __init__(
+        self, relations: Iterable[Relation] = (), types: Iterable[UserType] | UserTypes = NO_TYPES
+    ) -> None:
+        expect_list("relations", relations, "Relation")
+        self._load: Callable[[], dict[int, Relation]] | None = None
+        self._known: dict[int, Relation] = {relation.version: relation for relation in relations}
+        self._types = types if isinstance(types, UserTypes) else UserTypes(types)
+
+    @classmethod
+    def lazily(cls, load: Callable[[], dict[int, Relation]], types: UserTypes) -> Catalog:
+        """A catalog whose versions, by their ids, are made when somebody asks for one of them."""
+        catalog = cls(types=types)
+        catalog._load = load
+        return catalog
+
+    @property
+    def _by_version(self) -> dict[int, Relation]:
+        if self._load is not None:
+            self._known = self._load()
+            self._load = None
+        return self._known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_load": None, "_known": self._by_version, "_types": self._types}
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """All versions, in the order in which they were first described."""
+        return tuple(self._by_version.values())
+
+    @property
+    def types(self) -> UserTypes:
+        """Types that are not built in, by oid; empty unless a live server was asked."""
+        return self._types
+
+    def enriched(self, connection: Any) -> Catalog:
+        """The same catalog with the types that a live server knows: see `catalog.read_types`."""
+        return Catalog(self.relations, self.types.merged(read_types(connection)))
+
+    def __len__(self) -> int:
+        return len(self._by_version)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Catalog)
+            and self._by_version == other._by_version
+            and self._types == other._types
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by content, which can grow
+
+    def __repr__(self) -> str:
+        return f"Catalog({', '.join(dict.fromkeys(r.qualified_name for r in self.relations))})"
+
+    def get(self, version: int) -> Relation | None:
+        """The relation version of that id, None if it is not here."""
+        return self._by_version.get(version)
+
+    def named(self, table: str | int) -> tuple[Relation, ...]:
+        """All versions that bear a qualified name, or that have an oid.
+
+        Raises:
+            KeyError: if there is none; the message names what there is.
+        """
+        if not isinstance(table, str):
+            found = tuple(r for r in self.relations if r.oid == operator.index(table))
+        else:
+            wanted = parse_qualified_name(table)
+            found = tuple(r for r in self.relations if (r.namespace, r.name) == wanted)
+        if not found:
+            raise KeyError(no_such_table(table, self.relations))
+        return found
+
+    def merged(self, other: Catalog) -> Catalog:
+        """Both catalogs' versions; where both know one, the other's word counts."""
+        return Catalog.of_all([self, other])
+
+    @classmethod
+    def of_all(cls, catalogs: Iterable[Catalog]) -> Catalog:
+        """The versions of several catalogs; where two know one, the word of the later counts."""
+        known: dict[int, Relation] = {}
+        types = NO_TYPES
+        for each in catalogs:
+            known.update(each._by_version)
+            types = types.merged(each.types)
+        merged = cls(types=types)
+        merged._known = known
+        return merged
+
+    def fingerprint(self) -> str:
+        """A digest of everything in it (types included, which the version ids leave out)."""
+        ordered: list[Any] = [r.to_dict() for r in sorted(self.relations, key=lambda each: each.version)]
+        if self.types:
+            ordered.append([self.types[oid].to_dict() for oid in sorted(self.types)])
+        return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "format": FORMAT,
+            "relations": [relation.to_dict() for relation in self.relations],
+            "types": [self.types[oid].to_dict() for oid in sorted(self.types)],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Catalog:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if the values are not a catalog of a known format.
+        """
+        if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+            raise ValueError(
+                f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
+            )
+        try:
+            return cls(
+                [Relation.from_dict(each) for each in values["relations"]],
+                UserTypes(UserType.from_dict(each) for each in values.get("types", ())),
+            )
+        except KeyError as problem:
+            raise ValueError(f"not a catalog: {problem} is missing") from None
+        except (TypeError, AttributeError, OverflowError) as problem:
+            raise ValueError(f"not a catalog: {problem}") from None
+
+    def to_json(self) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Catalog:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: if the text is not a catalog of a known format.
+        """
+        return cls.from_dict(parsed_json(text, "catalog"))
+
+
+def parsed_json(text: str, what: str) -> Any:
+    """What a JSON document says. ValueError if it is none, or one that lies deeper than any `what` does."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"not a {what}: it is nested too deeply") from None
+
+
+def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
+    """What to say when a table is asked for that is not there."""
+    names = sorted({relation.qualified_name for relation in relations})
+    return f"no relation {table!r} here; there is {', '.join(names) if names else 'none'}"

@@ -1,0 +1,1 @@
+"""The committed view: changes wait in a reorder buffer until their transaction commits."""

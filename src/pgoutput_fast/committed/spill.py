@@ -1,0 +1,360 @@
+"""Spill files: changes of the reorder buffer on disk, where they wait for their commit.
+
+A file is written once, read batch by batch, and removed when nothing refers to it any more. It belongs to one
+transaction and is never changed or appended to. It is compressed if its payloads compress well, because then
+compression is faster than the disk. Its name is random, so that decoders can share a directory. A file lives as long
+as a decoder or a state in memory refers to it, and also as long as the state that was saved last names it.
+
+A saved state may have been edited, and the files that it names are removed in the end. So a file ends with a mark and
+a random token, and the state contains the token, too. A file with another end is not read, and never removed. Only the
+owner may read a spill file: other users could learn the token and the changes from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.errors import SpillError
+from pgoutput_fast.schema.foreign import checked_table
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.storage.fsync import fsync, make_directory
+
+__all__ = ["SpillFile", "Spiller", "is_spill_name"]
+
+NAME = "pgoutput-fast-{chance}-{number}.arrow"
+_NAME = re.compile(r"pgoutput-fast-[0-9a-f]{16}-(0|[1-9][0-9]{0,18})\.arrow")
+# A spill file is an Arrow file, this mark and the token.
+_MARK = b"pgoutput_fast spill 1\n"
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+_END = len(_MARK) + 32
+_CHUNK = 1 << 20
+_SAMPLE = 1 << 16
+
+
+def is_spill_name(name: str) -> bool:
+    """Whether this can be the name of a spill file.
+
+    >>> is_spill_name("pgoutput-fast-00112233445566ff-0.arrow"), is_spill_name("orders.arrow")
+    (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
+class _Removal:
+    """Whether to remove a file when nothing refers to its SpillFile any more. It outlives the SpillFile."""
+
+    __slots__ = ("keep", "process", "token")
+
+    def __init__(self, keep: bool, token: str) -> None:
+        self.keep = keep
+        self.token = token
+        self.process = os.getpid()  # a fork copies this object, but the file belongs to the parent
+
+
+def _remove(path: str, fate: _Removal) -> None:
+    """Removes a file, if it is the file that was written here. Another file may have this name now."""
+    if not fate.keep and fate.process == os.getpid():
+        with contextlib.suppress(OSError):
+            if _end(path)[1] == _MARK + fate.token.encode():
+                os.unlink(path)
+
+
+def _end(path: str) -> tuple[int, bytes]:
+    """(size of a file in bytes, its last bytes). (-1, b"") if it is not a regular file, such as a symbolic link.
+
+    Raises:
+        OSError: if it cannot be opened or read.
+    """
+    # To open anything but a regular file may block, or have an effect.
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        return -1, b""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        size = os.fstat(descriptor).st_size
+        return size, os.pread(descriptor, _END, max(size - _END, 0))
+    finally:
+        os.close(descriptor)
+
+
+class SpillFile:
+    """Record batches with TAGGED_SCHEMA of one transaction, in an Arrow IPC file.
+
+    Attributes:
+        path: path of the file.
+        txn: key of the transaction.
+        rows, batches, nbytes: number of rows and of record batches, and their size in memory in bytes.
+        size, checksum: size of the file in bytes, and its CRC-32.
+        token: 32 hexadecimal digits at the end of the file.
+        durable: whether the directory outlives the decoder, so that a saved state may name the file.
+    """
+
+    __slots__ = (
+        "__weakref__", "_checked", "_directory", "_fate", "_reader", "_synced", "batches", "checksum", "nbytes", "path",
+        "rows", "size", "token", "txn",
+    )  # fmt: skip
+
+    def __init__(
+        self, path: str, *, txn: int, rows: int, batches: int, nbytes: int, size: int, checksum: int,
+        token: str, keep: bool, directory: _PrivateDirectory | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.txn, self.rows, self.batches, self.nbytes = path, txn, rows, batches, nbytes
+        self.size, self.checksum, self.token = size, checksum, token
+        self._directory = directory
+        self._fate = _Removal(keep, token)
+        self._reader: Any = None
+        self._checked = False
+        self._synced = keep
+        weakref.finalize(self, _remove, path, self._fate)
+
+    @property
+    def durable(self) -> bool:
+        return self._directory is None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the file stays when nothing here refers to it any more, because a saved state names it."""
+        return self._fate.keep
+
+    def keep(self, keep: bool) -> None:
+        """Sets whether a saved state names the file. If it does, the file is fsynced first."""
+        if keep and not self._synced:
+            fsync(self.path)
+            self._synced = True
+        self._fate.keep = keep
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file as JSON values, with its name but no directory: a reader may have it in another one."""
+        return {
+            "name": os.path.basename(self.path), "txn": self.txn, "rows": self.rows, "batches": self.batches,
+            "nbytes": self.nbytes, "size": self.size, "checksum": self.checksum,
+            "token": self.token,
+        }  # fmt: skip
+
+    def check(self) -> None:
+        """Checks that the file exists and has its size and token.
+
+        Raises:
+            SpillError: if not.
+        """
+        try:
+            size, end = _end(self.path)
+        except FileNotFoundError:
+            raise SpillError(self.path, self.txn, "is missing") from None
+        except OSError as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem.strerror})") from None
+        if size == -1:
+            raise SpillError(self.path, self.txn, "cannot be read (it is no file)")
+        if size != self.size:
+            raise SpillError(self.path, self.txn, f"is damaged: it has {size} bytes and had {self.size}")
+        if end != _MARK + self.token.encode():
+            raise SpillError(self.path, self.txn, "is damaged: it ends with another token")
+
+    def read(self, batch: int) -> pa.RecordBatch:
+        """Reads one batch, by its ordinal. The file stays open until the last batch was read."""
+        if self._reader is None:
+            self._reader = self._open()
+        found = self._batch(self._reader, batch)
+        if batch == self.batches - 1:
+            self._reader = None
+        return found
+
+    def read_from(self, batch: int) -> Iterator[pa.RecordBatch]:
+        """Reads the batches from ordinal `batch` on."""
+        reader = self._open()
+        for k in range(batch, self.batches):
+            yield self._batch(reader, k)
+
+    def _open(self) -> Any:
+        self.check()
+        try:
+            if not self._checked and _checksum(self.path) != self.checksum:
+                raise SpillError(self.path, self.txn, "is damaged: its checksum is another")
+            reader = pa.ipc.open_file(pa.OSFile(self.path), footer_offset=self.size - _END)
+        except (OSError, pa.ArrowInvalid) as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
+        self._checked = True
+        if reader.num_record_batches != self.batches or not reader.schema.equals(TAGGED_SCHEMA):
+            raise SpillError(self.path, self.txn, "holds something else")
+        return reader
+
+    def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
+        try:
+            # The checksum detects a file that was damaged by accident, but not one that was damaged on purpose.
+            return checked_table(reader.get_batch(k), f"batch {k}")
+        except (OSError, ValueError, pa.ArrowException) as problem:
+            raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
+
+
+class _PrivateDirectory:
+    """A temporary directory. It is removed when nothing refers to a file in it any more."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="pgoutput-fast-")
+        weakref.finalize(self, _remove_tree, self.path, os.getpid())
+
+
+def _remove_tree(path: str, process: int) -> None:
+    if process == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Spiller:
+    """Writes the spill files of one decoder. It knows which of them the state names that was saved last.
+
+    Args:
+        directory: directory of the files; None for a temporary directory, which is made when it is needed.
+    """
+
+    def __init__(self, directory: str | None) -> None:
+        self.directory = directory
+        self._private: _PrivateDirectory | None = None
+        self._chance = secrets.token_hex(8)
+        self._number = 0
+        self._saved: frozenset[SpillFile] = frozenset()
+        self._next: frozenset[SpillFile] | None = None
+
+    def write(self, txn: int, batches: Iterator[pa.RecordBatch]) -> SpillFile:
+        """Writes a new file with at least one batch.
+
+        Raises:
+            OSError: if it cannot be written, as on a full disk. Then there is no file.
+        """
+        if self.directory is not None:
+            if not os.path.isdir(self.directory):
+                make_directory(self.directory, 0o700)
+        elif self._private is None:
+            self._private = _PrivateDirectory()
+        directory = self.directory if self._private is None else self._private.path
+        assert directory is not None
+        path = os.path.join(directory, NAME.format(chance=self._chance, number=self._number))
+        self._number += 1
+        rows = count = nbytes = 0
+        first = next(batches)
+        options = pa.ipc.IpcWriteOptions(compression=_compression(first))
+        token = secrets.token_hex(16)
+        # Only the owner may read it, whatever the umask is.
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            try:
+                sink = _Checked(file)
+                with pa.ipc.new_file(pa.PythonFile(sink, "w"), TAGGED_SCHEMA, options=options) as writer:
+                    for batch in chain([first], batches):
+                        writer.write_batch(batch)
+                        rows, count, nbytes = rows + batch.num_rows, count + 1, nbytes + batch.nbytes
+                sink.write(_MARK + token.encode())
+                file.flush()
+            except BaseException:
+                os.unlink(path)  # safe: `open` made this file above
+                raise
+        return SpillFile(
+            path, txn=txn, rows=rows, batches=count, nbytes=nbytes, size=sink.size, checksum=sink.checksum,
+            token=token, keep=False, directory=self._private,
+        )  # fmt: skip
+
+    def find(self, entry: dict[str, Any]) -> SpillFile:
+        """The file that `SpillFile.to_dict` described.
+
+        Raises:
+            SpillError: if the file is missing or damaged.
+            ValueError: if it is not a spill file, or not one that this state was saved with; or if this spiller has no
+                directory. Then the file is neither read nor removed.
+        """
+        values = dict(entry)
+        name = values.pop("name")
+        if not is_spill_name(name) or not _TOKEN.fullmatch(values["token"]):
+            raise ValueError("the state names a spill file by a name or a token that none has: it was edited")
+        if self.directory is None:
+            raise ValueError(
+                f"the state names spill files, such as {name}: go on with Options(spill_directory=...), the "
+                "directory in which they lie"
+            )
+        file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
+        with contextlib.suppress(OSError):  # `check` raises the error for it
+            size, end = _end(file.path)
+            # A file of another size is damaged. `check` raises SpillError for it.
+            if size == -1 or (size == file.size and end != _MARK + file.token.encode()):
+                raise ValueError(
+                    f"{file.path} is not the spill file that the state was saved with: one was replaced"
+                )
+        file.check()
+        return file
+
+    def saved(self, files: Iterable[SpillFile]) -> None:
+        """Notes that a state was saved that names these files. After the next call only this state may be resumed."""
+        named = frozenset(file for file in files if file.durable)
+        for file in named:
+            file.keep(True)
+        if named and self.directory is not None:
+            fsync(self.directory)
+        self._next = named
+
+    def resumed(self, files: Iterable[SpillFile]) -> None:
+        """Notes that the decoder began with a state that has these files. This state may be resumed again."""
+        self._saved = frozenset(file for file in files if file.kept)
+
+    def went_on(self) -> None:
+        """Notes that a call succeeded. The state that was saved last, before this call, replaces the one before it."""
+        if self._next is not None:
+            for file in self._saved - self._next:
+                file.keep(False)
+            self._saved, self._next = self._next, None
+
+    def close(self, discard: bool) -> None:
+        """Forgets all files. With `discard`, files that saved states name are removed, too."""
+        if discard:
+            for file in self._saved | (self._next or frozenset()):
+                file.keep(False)
+        self._saved, self._next, self._private = frozenset(), None, None
+
+
+def _compression(batch: pa.RecordBatch) -> str | None:
+    """LZ4 for payloads that compress well: then it is faster than the disk, else several times slower."""
+    if not pa.Codec.is_available("lz4"):
+        return None
+    column = batch.column("payload")
+    _, offsets, data = column.buffers()
+    begin = memoryview(offsets).cast("i")[column.offset] if data is not None else 0
+    sample = data[begin : begin + _SAMPLE] if data is not None else b""
+    return "lz4" if 2 * len(pa.compress(sample, "lz4", asbytes=True)) < len(sample) else None
+
+
+class _Checked(io.RawIOBase):
+    """A file that counts the bytes written and computes their CRC-32."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.size = 0
+        self.checksum = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        self.file.write(data)
+        self.size += memoryview(data).nbytes
+        self.checksum = zlib.crc32(data, self.checksum)
+        return memoryview(data).nbytes
+
+
+def _checksum(path: str) -> int:
+    checksum = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum

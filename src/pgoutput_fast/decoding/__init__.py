@@ -1,0 +1,1 @@
+"""Messages in, `Decoded` out: the decoder, its state, its inputs and its result."""

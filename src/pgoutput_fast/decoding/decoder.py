@@ -1,0 +1,365 @@
+"""The public way in: Decoder, decode(), tag() and decode_tagged()."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
+from pgoutput_fast.decoding.result import Decoded, RelationBatch
+from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.schema.foreign import cast, checked_table
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+
+if TYPE_CHECKING:
+    from pgoutput_fast.committed.view import CommittedView
+
+__all__ = ["Decoder", "decode", "decode_tagged", "tag"]
+
+_LAST_INT64 = (1 << 63) - 1
+
+
+class Decoder:
+    """Decodes a stream of pgoutput messages, call by call.
+
+    Args:
+        options: how to decode; `Options()` if not given.
+        state: where an earlier decoder stopped; the stream's beginning if not given.
+        catalog: relation versions to know beside those of the state.
+
+    Raises:
+        ValueError: if the state holds changes back and the options are not those of the committed view, or if it is
+            not what a decoder gave.
+        SpillError: if a spill file that the state names is missing or damaged.
+
+    A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise they go when it
+    does. Threads may share a decoder: its calls come one after the other.
+
+    A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
+    frame of a walsender without the frame's header.
+
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> first = Decoder()
+    >>> _ = first.decode(writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]))
+    >>> then = Decoder(state=StreamState.from_json(first.state.to_json()))  # in another process, perhaps
+    >>> rest = then.decode(writer.change(orders, "delete", key=["1"]) + writer.commit(100, 108, 0))
+    >>> rest.changes[0].batch.select(["_change_type", "_seq", "_txn", "id"]).to_pylist()
+    [{'_change_type': 'delete', '_seq': 3, '_txn': 0, 'id': 1}]
+    """
+
+    def __init__(
+        self, options: Options | None = None, state: StreamState | None = None, catalog: Catalog | None = None
+    ) -> None:
+        self.options = options if options is not None else Options()
+        _expect("options", self.options, Options)
+        _expect("state", state, StreamState)
+        _expect("catalog", catalog, Catalog)
+        # The ground floor runs without the GIL, and a call moves the state: one at a time.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._native = native_decoder(self.options, state, catalog)
+        reorder_buffer = state.reorder_buffer if state is not None else None
+        if reorder_buffer is not None and self.options.transactions != "committed":
+            raise ValueError(
+                "the state holds changes back that wait for their commit: go on with Options(transactions='committed')"
+            )
+        self._view = (
+            _committed_view()(self.options, reorder_buffer)
+            if self.options.transactions == "committed"
+            else None
+        )
+
+    @property
+    def state(self) -> StreamState:
+        """A snapshot from which another decoder, in another process, can go on."""
+        with self._lock:
+            self._expect_open()
+            state = state_of(self._native)
+            return state if self._view is None else state.with_reorder_buffer(self._view.snapshot())
+
+    @property
+    def catalog(self) -> Catalog:
+        """The relation versions met so far."""
+        with self._lock:
+            return self._native.catalog
+
+    def start_session(self) -> None:
+        """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
+        with self._lock:
+            self._expect_open()
+            self._native.start_session()
+
+    def decode(self, payloads: Any, lsn: Any = None, seq: Any = None) -> Decoded:
+        """Decodes the next messages of the stream.
+
+        Args:
+            payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
+                order in which they came.
+            lsn: per payload the frame's start LSN, as `parse_lsn` takes it (int64, text or Decimals; a list or an Arrow
+                array); null or 0 where unknown.
+            seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
+
+        Raises:
+            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
+                the committed view a change is looked into when it is given: what is rolled back may be anything.
+            SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
+            MemoryError: if there is none left; as before the call, too.
+            TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
+        """
+        arrays = as_binary_arrays(payloads)
+        with self._lock:
+            self._expect_open()
+            lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
+            if self._view is not None:
+                return self._view.decode(self._native, arrays, lsns, seqs)
+            with self._native.tentative():
+                changes, records = self._native.decode(arrays, lsns, seqs)
+                return Decoded([RelationBatch(*each) for each in changes], records, self.options)
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
+        """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
+
+        In the committed view the end of a large transaction gives several pieces: the first has the batch's
+        `transactions` and `outcomes`. The state between two pieces is that after the first of them: a decoder that goes
+        on from it gives the others, and wants payloads from ordinal `state.next_seq` on.
+
+        Args:
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
+                they have them, `lsn` and `seq`.
+
+        Raises:
+            DecodeError: as `decode` does; the decoder is then as it was before the piece.
+            SpillError: if changes that wait cannot be read back.
+        """
+        expect_list("batches", batches, "payloads' batches")
+        for batch in batches:
+            if self._view is None:
+                yield self.decode(*_columns(batch))
+            else:
+                yield from self._one_by_one(self._pieces(*_columns(batch)))
+            del batch  # or it would be kept while the next one is made
+
+    def _one_by_one(self, pieces: Iterator[Decoded]) -> Iterator[Decoded]:
+        """Holds the lock while a piece is made, and not while somebody works on it."""
+        while True:
+            with self._lock:
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+            del piece
+
+    def _pieces(self, payloads: Any, lsn: Any, seq: Any) -> Iterator[Decoded]:
+        arrays = as_binary_arrays(payloads)
+        lsns, seqs = _positions(arrays, lsn, seq, self._native.next_seq)
+        yield from self._open_view().stream(self._native, arrays, lsns, seqs)
+
+    def close(self, *, discard: bool = False) -> None:
+        """Ends it: changes that wait are let go of, and their spill files removed. Does nothing a second time.
+
+        Files that the state saved last needs stay in `Options.spill_directory`, for a decoder that goes on from it.
+
+        Args:
+            discard: remove those, too: nobody will go on.
+        """
+        with self._lock:
+            if self._view is not None and not self._closed:
+                self._view.close(discard)
+            self._closed = True
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _open_view(self) -> CommittedView:
+        """The committed view, for a call."""
+        self._expect_open()
+        assert self._view is not None
+        return self._view
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise ValueError("the decoder is closed: take its state before, and go on with another")
+
+
+def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options | None = None) -> Decoded:
+    """Decodes a stream from its beginning: `Decoder(options).decode(payloads, lsn, seq)`.
+
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    >>> writer = Writer()
+    >>> wal = writer.begin(xid=7, final_lsn=100, commit_timestamp=0)
+    >>> wal += writer.change(orders, "insert", new=["1", "first"])
+    >>> wal += writer.commit(commit_lsn=100, end_lsn=108, commit_timestamp=0)
+    >>> decode(wal).table("public.orders").select(["_change_type", "id", "note"]).to_pylist()
+    [{'_change_type': 'insert', 'id': 1, 'note': 'first'}]
+    """
+    return Decoder(options).decode(payloads, lsn, seq)
+
+
+def tag(
+    payloads: Any, state: StreamState | None = None, lsn: Any = None, seq: Any = None
+) -> tuple[pa.RecordBatch, StreamState]:
+    """Tags payloads: what a decoder must know of each, without decoding any.
+
+    Args:
+        payloads, lsn, seq: as for `Decoder.decode`.
+        state: where the tagging before stopped.
+
+    Returns:
+        A record batch with TAGGED_SCHEMA, a row per message, and the state to go on with, whose `catalog` describes the
+        relation versions. A Truncate has a row per relation: the first has the message as it came, each further one a
+        Truncate of its own relation alone.
+
+    Raises:
+        DecodeError: for a message that no state machine can take.
+        ValueError: for more than 2 GiB of payloads in one call, and for a state that holds changes back: only the
+            decoder of a committed view can go on with it.
+
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> tagged, state = tag(wal)
+    >>> [chr(kind) for kind in tagged.column("kind").to_pylist()], state.catalog
+    (['B', 'R', 'I', 'C'], Catalog(public.orders))
+    >>> decode_tagged(tagged.slice(2, 1), state.catalog).table("public.orders").column("id").to_pylist()
+    [1]
+    """
+    _expect("state", state, StreamState)
+    if state is not None and state.reorder_buffer is not None:
+        raise ValueError(
+            "the state holds changes back that wait for their commit: go on with a Decoder of the committed view"
+        )
+    native = native_decoder(Options(), state)
+    arrays = as_binary_arrays(payloads)
+    lsns, seqs = _positions(arrays, lsn, seq, native.next_seq)
+    batch, _ = native.tag(arrays, lsns, seqs)
+    return batch, state_of(native)
+
+
+def decode_tagged(
+    batch: pa.RecordBatch,
+    catalog: Catalog,
+    options: Options | None = None,
+    outcomes: pa.RecordBatch | pa.Table | None = None,
+) -> Decoded:
+    """Decodes tagged payloads: any subset of a stream, in any order.
+
+    Args:
+        batch: rows with TAGGED_SCHEMA.
+        catalog: the relation versions that the rows refer to.
+        options: how to decode. With `transactions="committed"` only rows of transactions that `outcomes` says are
+            committed are decoded.
+        outcomes: the stream's `Decoded.outcomes`; needed in committed mode only.
+
+    Raises:
+        DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
+        TypeError: for tables with other columns.
+        ValueError: in committed mode without outcomes, and for Arrow data that is damaged.
+
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"])
+    >>> wal += writer.change(orders, "insert", new=["2"]) + writer.commit(100, 108, 0)
+    >>> tagged, state = tag(wal)
+    >>> last_first = tagged.take(pa.array([3, 2]))
+    >>> decode_tagged(last_first, state.catalog).changes[0].batch.column("id").to_pylist()
+    [2, 1]
+    """
+    options = options if options is not None else Options()
+    _expect("options", options, Options)
+    if not isinstance(catalog, Catalog):
+        raise TypeError(f"catalog must be a Catalog, such as state.catalog; not {type(catalog).__name__}")
+    batch = _one_batch("tagged payloads", batch, TAGGED_SCHEMA)
+    if options.transactions == "committed":
+        if outcomes is None:
+            raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
+        # Arrow's own functions choose the rows.
+        batch = _as_schema("tagged payloads", batch, TAGGED_SCHEMA, ("seq", "kind", "in_stream", "payload"))
+        outcomes = _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA)
+        outcomes = _as_schema("outcomes", outcomes, OUTCOMES_SCHEMA, ("txn", "outcome", "at_seq"))
+        batch = _committed_view().released(batch, outcomes)
+    changes, records = native_decoder(options, None, catalog).decode_tagged(batch)
+    return Decoded([RelationBatch(*each) for each in changes], records, options)
+
+
+def _expect(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def _committed_view() -> type[CommittedView]:
+    # Imported when it is needed: it needs pyarrow.compute, which takes longer to import than all of this package.
+    from pgoutput_fast.committed.view import CommittedView
+
+    return CommittedView
+
+
+def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """A table's rows as one batch, if it has a schema's columns."""
+    if not isinstance(table, pa.RecordBatch | pa.Table):
+        raise TypeError(f"{what} must be a pyarrow RecordBatch or Table; not {type(table).__name__}")
+    if table.schema.names != schema.names:
+        raise TypeError(f"{what} must have the columns {', '.join(schema.names)}")
+    if isinstance(table, pa.RecordBatch):
+        return table
+    batches = checked_table(table, what).combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _as_schema(
+    what: str, batch: pa.RecordBatch, schema: pa.Schema, filled: tuple[str, ...]
+) -> pa.RecordBatch:
+    """A sound batch with a schema's types, which has no nulls in the columns that must be `filled`."""
+    checked_table(batch, what)
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        place = f"column {field.name} of {what}"
+        if field.name in filled and column.null_count:
+            raise ValueError(f"{place} cannot be null")
+        columns.append(cast(column, place, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tuple[Any, Any]:
+    if lsn is None and seq is None:
+        return None, None
+    count = sum(map(len, arrays))
+    seqs = as_int64(seq, count, "seq", nulls=False)
+    if seqs is not None and count:
+        import pyarrow.compute as pc
+
+        if seqs[0].as_py() < next_seq:
+            raise ValueError(f"seq must go on from {next_seq}, not begin at {seqs[0].as_py()}")
+        if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
+            raise ValueError("seq must be strictly increasing")
+        if seqs[-1].as_py() == _LAST_INT64:
+            raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs one too")
+    return as_lsns(lsn, count), seqs
+
+
+def _columns(batch: Any) -> tuple[Any, Any, Any]:
+    if not isinstance(batch, pa.RecordBatch | pa.Table):
+        return batch, None, None
+    names = batch.schema.names
+    payload = next((name for name in ("payload", "data") if name in names), None)
+    if payload is None:
+        raise TypeError(
+            f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}"
+        )
+    return (
+        batch.column(payload),
+        batch.column("lsn") if "lsn" in names else None,
+        batch.column("seq") if "seq" in names else None,
+    )

@@ -1,0 +1,294 @@
+"""The result of decoding: record batches per relation version, and the tables beside them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.relations import Relation, no_such_table
+from pgoutput_fast.catalog.user_types import UserTypes
+from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, pin_schema, unify_schemas
+from pgoutput_fast.schema.tables import metadata_fields, relation_schema
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pgoutput_fast.schema.options import Options
+
+__all__ = ["Decoded", "RelationBatch"]
+
+
+@dataclass(frozen=True)
+class RelationBatch:
+    """Changes of one relation version.
+
+    Attributes:
+        relation: the relation version that describes the columns.
+        batch: the metadata columns, then the relation's columns. Rows are in the order of the messages. The options
+            `batch_rows` and `batch_bytes` bound its size.
+
+    >>> import pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> (change,) = pgo.decode(wal).changes
+    >>> change.relation.qualified_name, change.batch.num_rows, change.to_numpy()["id"].tolist()
+    ('public.orders', 1, [1])
+    """
+
+    relation: Relation
+    batch: pa.RecordBatch
+
+    def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns as {name: NumPy array}. Fixed-width columns without nulls are views of the batch's memory.
+
+        NumPy lacks the types of booleans (bits in Arrow), dates (32 bits) and decimals, so these columns are copied.
+
+        Integers with nulls become a `numpy.ma.MaskedArray` over the same memory. In other columns nulls become NaN,
+        NaT or None, as in pyarrow's `to_numpy`. A time becomes the timedelta64 since midnight.
+        """
+        return {
+            name: _to_numpy(_without_objects(column))
+            for name, column in zip(self.batch.schema.names, self.batch.columns, strict=True)
+        }
+
+
+def _without_objects(column: pa.Array) -> pa.Array:
+    """Turns a time into a duration. NumPy has a type for durations; a time would become one object per value."""
+    return column.view(pa.duration("us")) if pa.types.is_time64(column.type) else column
+
+
+def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
+    if not pa.types.is_integer(column.type) or column.null_count == 0:
+        return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    import numpy as np
+
+    # pyarrow would convert them to floats, which changes large integers. Arrow and NumPy have the same names of
+    # integer types. pyarrow's own conversion of types needs pandas.
+    whole = np.frombuffer(column.buffers()[1], np.dtype(str(column.type)))
+    values = whole[column.offset : column.offset + len(column)]
+    return np.ma.MaskedArray(values, column.is_null().to_numpy(zero_copy_only=False))
+
+
+class Decoded:
+    """The result of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
+
+    The tables beside the changes are made at their first use.
+
+    >>> import pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
+    >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
+    >>> decoded = pgo.decode(wal)
+    >>> decoded
+    <Decoded: 1 rows of public.orders>
+    >>> decoded.transactions.column("kind").to_pylist(), decoded.rejects.num_rows
+    (['begin', 'commit'], 0)
+    >>> decoded.changes[0].to_numpy()["id"]
+    array([1], dtype=int32)
+    """
+
+    def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
+        self._changes = list(changes)
+        self._records = records
+        self._options = options
+
+    def __repr__(self) -> str:
+        names = dict.fromkeys(each.relation.qualified_name for each in self._changes)
+        rows = sum(each.batch.num_rows for each in self._changes)
+        return f"<Decoded: {rows} rows of {', '.join(names) or 'no relation'}>"
+
+    @property
+    def changes(self) -> list[RelationBatch]:
+        """One batch per relation version, or several if it is large. Versions are in first-seen order."""
+        return self._changes
+
+    @property
+    def transactions(self) -> pa.RecordBatch:
+        """A row per boundary message: TRANSACTIONS_SCHEMA."""
+        return self._records.transactions
+
+    @property
+    def outcomes(self) -> pa.RecordBatch:
+        """A row per transaction or subtransaction whose outcome became known: OUTCOMES_SCHEMA."""
+        return self._records.outcomes
+
+    @property
+    def truncates(self) -> pa.RecordBatch:
+        """A row per Truncate message: TRUNCATES_SCHEMA."""
+        return self._records.truncates
+
+    @property
+    def messages(self) -> pa.RecordBatch:
+        """A row per logical decoding message: MESSAGES_SCHEMA."""
+        return self._records.messages
+
+    @property
+    def rejects(self) -> pa.RecordBatch:
+        """A row per message that could not be decoded, and per value without an Arrow form: REJECTS_SCHEMA."""
+        return self._records.rejects
+
+    def table(
+        self,
+        table: str | int,
+        schema: pa.Schema | Relation | None = None,
+        extra_columns: Literal["error", "drop"] | None = None,
+    ) -> pa.Table:
+        """All changes of one relation as one table, in the order in which to apply them; empty if there are none.
+
+        Args:
+            table: a qualified name, quoted as in SQL, or an oid. A name selects each version that had this name when
+                the change was sent. An oid selects all versions of that relation.
+            schema: the columns behind the metadata columns, by name: an Arrow schema, or a relation version that has
+                these columns. Columns that a version lacks are null. Types are widened, never narrowed. The default is
+                the table's schema in `Options(schemas=...)`. Without one the versions are unified, and the newest
+                version gives the order.
+            extra_columns: what to do with a column that the pinned schema lacks: `"error"` raises, `"drop"` leaves it
+                out. The default is the option `extra_columns`.
+
+        If there are no changes of the relation, but the decoder knows it, the table is empty. Its schema is then made
+        from all known versions, unified or pinned as for changes. If no schema fits all of them, it is the schema of
+        the version that was described last.
+
+        Raises:
+            KeyError: if the relation is not known; the error text lists the known ones.
+            ValueError: if no table can hold all versions, or if a version does not fit the pinned schema; `changes`
+                still gives each version. Also if a column has the name of a metadata column, or if
+                `Options(columns=...)` names a column that no version has.
+        """
+        found = [each for each in self._changes if _matches(each.relation, table)]
+        known: list[Relation] = [] if found else self._records.known
+        versions = [relation for relation in known if _matches(relation, table)]
+        if not found and not versions:
+            raise KeyError(no_such_table(table, (*known, *(each.relation for each in self._changes))))
+        extra_columns = self._options.extra_columns if extra_columns is None else extra_columns
+        if extra_columns not in EXTRA_COLUMNS:
+            raise ValueError(f"extra_columns must be 'error' or 'drop', not {extra_columns!r}")
+        schema = self._options.pinned(table) if schema is None else schema
+        if schema is not None and not isinstance(schema, pa.Schema | Relation):
+            raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
+        if isinstance(schema, Relation):
+            schema = _schema_of(schema, self._options, self._records.types)
+        if not found:
+            return _schema_without_rows(versions, self._options, schema, self._records.types).empty_table()
+        return concat_in_order(found, self._options, schema, extra_columns)
+
+
+def _schema_of(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
+    """The schema of the batches of a relation version."""
+    return relation_schema(
+        relation, [column_type_of(column, options, types) for column in relation.columns], options
+    )
+
+
+def _schema_without_rows(
+    versions: Sequence[Relation], options: Options, pinned: pa.Schema | None, types: UserTypes
+) -> pa.Schema:
+    """The schema of a table without rows, from the known versions of a relation."""
+    options.check_columns(versions[-1], versions, set())
+    if pinned is not None:
+        # Without rows, every version fits.
+        return pin_schema([], pinned, metadata_fields(options.metadata_prefix))
+    schemas = [(relation, _schema_of(relation, options, types)) for relation in versions]
+    try:
+        return unify_schemas(schemas)
+    except ValueError:
+        return schemas[-1][1]
+
+
+def _matches(relation: Relation, table: str | int) -> bool:
+    if not isinstance(table, str):
+        return relation.oid == operator.index(table)
+    return (relation.namespace, relation.name) == parse_qualified_name(table)
+
+
+def concat_in_order(
+    batches: Iterable[RelationBatch],
+    options: Options,
+    pinned: pa.Schema | None = None,
+    extra_columns: str = "error",
+) -> pa.Table:
+    """One table of all batches, in the order in which to apply the changes. The versions are unified or pinned."""
+    batches = list(batches)
+    prefix = options.metadata_prefix
+    keys = [f"{prefix}commit_lsn"] if options.transactions == "committed" else []
+    keys.append(f"{prefix}seq")
+    # The key is the relation and not its version id: relations with one id may differ in the names of their types. A
+    # version can return, so the newest version is the one with the last row.
+    last: dict[Relation, list[int]] = {}
+    for each in batches:
+        at = [each.batch.column(key)[-1].as_py() for key in keys]
+        last[each.relation] = max(at, last.get(each.relation, at))
+    schemas = {each.relation: each.batch.schema for each in batches}
+    versions = [(relation, schemas[relation]) for relation in sorted(last, key=lambda each: last[each])]
+    if pinned is None:
+        schema = unify_schemas(versions)
+    else:
+        schema = pin_schema(versions, pinned, metadata_fields(prefix), extra_columns)
+    whole = _concat([each.batch for each in batches], schema)
+    for field in schema:
+        if not field.nullable and whole.column(field.name).null_count:
+            name = versions[-1][0].qualified_name
+            raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
+    return _sorted(whole, keys)
+
+
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Concatenates the batches, with the columns and types of their unified schema.
+
+    This goes column by column. If only few of many versions have a column, each gap between its values is one slice of
+    an array of nulls, and columns of one type share this array. So the work depends on the columns that the batches
+    have, not on the number of batches times all columns.
+    """
+    pieces: dict[str, list[tuple[int, pa.Array]]] = {field.name: [] for field in schema}
+    row = 0
+    for batch in batches:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name in pieces:
+                pieces[name].append((row, column))
+        row += batch.num_rows
+    nulls: dict[pa.DataType, pa.Array] = {}
+    columns = []
+    for field in schema:
+        chunks: list[pa.Array] = []
+        end = 0
+        for start, column in [*pieces[field.name], (row, None)]:
+            if start > end:
+                if field.type not in nulls:
+                    nulls[field.type] = pa.nulls(row, field.type)
+                chunks.append(nulls[field.type].slice(end, start - end))
+            if column is not None:
+                chunks.append(column if column.type.equals(field.type) else column.cast(field.type))
+                end = start + len(column)
+        columns.append(pa.chunked_array(chunks, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """The batch with the columns and types of a unified schema. Columns that the batch lacks are null."""
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _sorted(table: pa.Table, keys: list[str]) -> pa.Table:
+    """The table, sorted by int64 columns. Rows with the same keys, such as pre- and postimage, keep their order."""
+    import numpy as np
+
+    values = [table.column(key).combine_chunks().fill_null(-1).to_numpy() for key in keys]
+    if len(values) == 1 and bool(np.all(values[0][1:] >= values[0][:-1])):
+        return table
+    order = np.lexsort(values[::-1])
+    if bool(np.all(order[1:] > order[:-1])):
+        return table
+    return table.take(pa.array(order))

@@ -1,0 +1,1 @@
+"""Tables that follow what commits."""

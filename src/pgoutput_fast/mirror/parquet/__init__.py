@@ -1,0 +1,1 @@
+"""Typed Parquet files of what committed, a directory for each table."""

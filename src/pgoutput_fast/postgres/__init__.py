@@ -1,0 +1,1 @@
+"""One PostgreSQL server: sessions, slots, publications, and its replication stream. Needs psycopg2."""

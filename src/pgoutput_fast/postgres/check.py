@@ -1,0 +1,207 @@
+"""Checks the prerequisites of a capture: what prevents it, what may be lost later, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.postgres.errors import CaptureError
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.publications import of_publications, of_table, read_tables
+from pgoutput_fast.postgres.session import Server, read_server, session, with_identifier
+from pgoutput_fast.postgres.slots import Slot, read_slots
+
+__all__ = ["Report", "check"]
+
+# Warn if the slot may be invalidated after fewer bytes of WAL than this.
+_LITTLE_WAL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `check`.
+
+    Attributes:
+        server: the server.
+        slot: the slot, None if there is no slot with that name.
+        tables: the published tables, as quoted qualified names.
+        findings: all findings, errors first.
+    """
+
+    server: Server
+    slot: Slot | None
+    tables: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return all(finding.level != "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        head = f"PostgreSQL {self.server.major}, database {self.server.database}: {len(self.tables)} tables published"
+        return "\n".join([head, *(str(finding) for finding in self.findings)])
+
+
+def check(
+    dsn: str,
+    publications: Sequence[str],
+    slot: str | None = None,
+    *,
+    through: Literal["walsender", "sql"] = "walsender",
+) -> Report:
+    """Checks what a capture needs. Changes nothing.
+
+    Args:
+        dsn: of the database, with the user of the capture.
+        publications: names of the publications, without SQL quotes.
+        slot: name of the permanent slot, if there will be one.
+        through: as in `Capture`; `sql` needs no walsender.
+
+    Raises:
+        TypeError: if `publications` is a text instead of a list.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    expect_list("publications", publications)
+    with session(dsn) as cursor:
+        server = read_server(cursor)
+        found = list(_of_server(cursor, server))
+        try:
+            server = with_identifier(server, dsn)
+        except CaptureError as problem:
+            what, _, advice = str(problem).partition(". ")
+            found.append(Finding("error", "pg_control_system()", what, advice, stops=True))
+        slots = read_slots(cursor)
+        known = next((each for each in slots if each.name == slot), None)
+        if slot is not None:
+            found += _of_slot(server, slot, known)
+        found += _of_room(cursor, server, known)
+        if through == "walsender":
+            found += _of_walsenders(cursor, server)
+        tables = read_tables(cursor, publications) if publications else []
+        found += of_publications(cursor, publications, tables)
+        for table in tables:
+            found += of_table(table)
+    order = ("error", "warning", "note")
+    names = tuple(dict.fromkeys(table.name for table in tables))
+    return Report(server, known, names, tuple(sorted(found, key=lambda each: order.index(each.level))))
+
+
+# ---- the server --------------------------------------------------------------------------------------------------
+
+
+def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
+    if server.settings["wal_level"] != "logical":
+        yield Finding(
+            "error",
+            "wal_level",
+            f"it is {server.settings['wal_level']}, so that the WAL does not say what changed",
+            "Set wal_level = logical and restart the server",
+            stops=True,
+        )
+    if server.in_recovery and server.major < 16:
+        yield Finding(
+            "error",
+            "server",
+            f"it is a standby, and decodes nothing before PostgreSQL 16 (it is {server.major})",
+            "Capture from the primary",
+            stops=True,
+        )
+    cursor.execute(
+        "SELECT rolname::pg_catalog.text, rolsuper OR rolreplication OR EXISTS (SELECT 1 FROM pg_catalog.pg_roles g "
+        "WHERE g.rolname OPERATOR(pg_catalog.=) ANY (ARRAY['rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin']) "
+        "AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) "
+        "FROM pg_catalog.pg_roles r WHERE rolname OPERATOR(pg_catalog.=) current_user"
+    )
+    user, may = cursor.fetchone()
+    if not may:
+        yield Finding(
+            "error",
+            f"user {user}",
+            "it has not the attribute REPLICATION, without which slots and walsenders are refused",
+            f"As a superuser: ALTER ROLE {user} REPLICATION",
+        )
+
+
+def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
+    """Checks whether one more slot is possible, and how much WAL it may keep."""
+    cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
+    (slots,) = cursor.fetchone()
+    most = int(server.settings["max_replication_slots"])
+    if known is None and slots >= most:
+        yield Finding(
+            "error",
+            "max_replication_slots",
+            f"all {most} slots are taken",
+            "Drop one that nobody needs, or raise max_replication_slots and restart the server",
+        )
+    limit = server.settings.get("max_slot_wal_keep_size")
+    if limit is None or limit == "-1":
+        yield Finding(
+            "warning",
+            "max_slot_wal_keep_size",
+            "there is no limit" if limit else "this version has no such limit",
+            "A slot that nobody reads keeps WAL until the disk is full: watch its kept_bytes"
+            + (", or set a limit (then the slot may be invalidated instead)" if limit else ""),
+        )
+
+
+def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
+    """Checks whether one more walsender is possible."""
+    cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication")
+    (senders,) = cursor.fetchone()
+    most = int(server.settings["max_wal_senders"])
+    if senders >= most:
+        yield Finding(
+            "error",
+            "max_wal_senders",
+            f"all {most} are in use" if most else "it is 0, so that there is no walsender",
+            "Raise max_wal_senders and restart the server, or capture through SQL",
+        )
+
+
+def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
+    subject = f"slot {name}"
+    if slot is None:
+        yield Finding(
+            "note", subject, "there is none", "create_slot makes it; what committed before is not in it"
+        )
+        return
+    if slot.plugin != "pgoutput":
+        yield Finding(
+            "error",
+            subject,
+            f"its plugin is {slot.plugin}",
+            "Take another name: only pgoutput is decoded here",
+        )
+    if slot.database != server.database:
+        yield Finding(
+            "error",
+            subject,
+            f"it decodes database {slot.database}, not {server.database}",
+            "Take another name",
+        )
+    if slot.invalidated is not None:
+        yield Finding(
+            "error",
+            subject,
+            f"it was invalidated ({slot.invalidated}): changes are lost",
+            "Drop it, make another, and load the tables again",
+        )
+    if slot.active_pid is not None:
+        yield Finding(
+            "error",
+            subject,
+            f"the server's process {slot.active_pid} uses it",
+            "Stop the other capture; one that crashed is let go of after wal_sender_timeout "
+            f"({server.settings['wal_sender_timeout']}), or by pg_terminate_backend({slot.active_pid})",
+        )
+    if slot.safe_bytes is not None and slot.invalidated is None and slot.safe_bytes < _LITTLE_WAL:
+        yield Finding(
+            "warning",
+            subject,
+            f"after {max(slot.safe_bytes, 0):,} more bytes of WAL it may be invalidated",
+            "Capture at once, or raise max_slot_wal_keep_size",
+        )

@@ -1,0 +1,85 @@
+"""The options of pgoutput: what a server version supports, and what is requested by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pgoutput_fast.arguments import expect_list
+
+__all__ = ["plugin_options"]
+
+# The major version, and the protocol version, that first accept each option.
+_SINCE = {
+    "binary": (14, 1),
+    "messages": (14, 1),
+    "streaming": (14, 2),
+    "two_phase": (15, 3),
+    "origin": (16, 1),
+}
+_PROTOCOLS = ((16, 4), (15, 3), (14, 2), (10, 1))
+_NAME_QUOTED = str.maketrans({'"': '""'})
+
+
+def plugin_options(
+    version: int,
+    publications: Sequence[str],
+    *,
+    two_phase: bool = False,
+    overrides: Mapping[str, str | None] | None = None,
+) -> dict[str, str]:
+    """Returns options for `START_REPLICATION` or the SQL functions.
+
+    The defaults are the newest protocol, with streamed transactions and logical messages. Transactions are streamed in
+    parallel mode, which adds the LSN and time of an abort. Values are text: a type without a binary form ends a binary
+    stream, but not a text stream.
+
+    Args:
+        version: the server's version, such as 180001.
+        publications: names of the publications, without SQL quotes.
+        two_phase: whether the slot decodes prepared transactions when they are prepared.
+        overrides: options that replace the defaults; None removes an option.
+
+    Raises:
+        ValueError: for an option that this version does not accept, and for an empty list of publications.
+        TypeError: if `publications` is a text instead of a list.
+
+    >>> plugin_options(180001, ["all"])
+    {'proto_version': '4', 'publication_names': '"all"', 'streaming': 'parallel', 'messages': 'true'}
+    >>> plugin_options(180001, ["all"], overrides={"binary": "true", "streaming": None, "messages": None})
+    {'proto_version': '4', 'publication_names': '"all"', 'binary': 'true'}
+    >>> plugin_options(100023, ["all", 'so "called"'])
+    {'proto_version': '1', 'publication_names': '"all","so ""called\"""'}
+    """
+    expect_list("publications", publications)
+    major = version // 10000
+    if major < 10:
+        raise ValueError(f"pgoutput came with PostgreSQL 10; this server is {version}")
+    if not publications:
+        raise ValueError("publications must name at least one publication")
+    newest = next(protocol for since, protocol in _PROTOCOLS if major >= since)
+    overrides = dict(overrides or {})
+    asked = overrides.pop("proto_version", None) or str(newest)
+    if not asked.isdecimal() or not 1 <= int(asked) <= newest:
+        raise ValueError(f"PostgreSQL {major} speaks proto_version 1 to {newest}, not {asked!r}")
+    protocol = int(asked)
+    names = ",".join(f'"{name.translate(_NAME_QUOTED)}"' for name in publications)
+    options = {"proto_version": asked, "publication_names": names}
+    defaults: dict[str, str] = {}
+    if major >= 14 and protocol >= 2:
+        defaults["streaming"] = "parallel" if protocol >= 4 else "on"
+    if major >= 14:
+        defaults["messages"] = "true"
+    if two_phase:
+        defaults["two_phase"] = "on"
+    for name, value in (defaults | overrides).items():
+        if value is None:
+            continue
+        if name not in _SINCE:
+            raise ValueError(f"pgoutput has no option {name!r}; there is proto_version, {', '.join(_SINCE)}")
+        since, least = _SINCE[name]
+        if major < since:
+            raise ValueError(f"option {name} came with PostgreSQL {since}; this server is {major}")
+        if protocol < least:
+            raise ValueError(f"option {name} needs proto_version {least}, not {asked}")
+        options[name] = value
+    return options

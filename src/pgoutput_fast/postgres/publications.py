@@ -1,0 +1,234 @@
+"""What publications publish, and which of it is sent in another way than you may expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
+from pgoutput_fast.postgres.findings import Finding
+
+__all__ = ["PublishedTable", "of_publications", "of_table", "read_tables"]
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a publication.
+
+    Attributes:
+        publication: the publication's name.
+        name: the table's qualified, quoted name.
+        identity: `d`, `n`, `f` or `i`, as in pg_class.relreplident.
+        key: columns of the replica identity's index; empty for full.
+        columns: the published columns, None for all that can be published.
+        filtered: whether there is a row filter.
+        may_read: whether the user may SELECT.
+        changes: whether updates or deletes are published.
+        generated: generated columns that are not sent.
+        leaves: (name, identity) of partitions whose changes are published as changes of this root.
+    """
+
+    publication: str
+    name: str
+    identity: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    filtered: bool
+    may_read: bool
+    changes: bool
+    generated: tuple[str, ...]
+    leaves: tuple[tuple[str, str], ...]
+
+
+# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of
+# 18.
+_TABLES = """
+SELECT p.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text,
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_index i
+             JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid
+              AND a.attnum OPERATOR(pg_catalog.=) ANY (i.indkey)
+             WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid
+               AND CASE WHEN c.relreplident OPERATOR(pg_catalog.=) 'd' THEN i.indisprimary
+                        WHEN c.relreplident OPERATOR(pg_catalog.=) 'i' THEN i.indisreplident ELSE false END),
+       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
+            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
+                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
+       EXISTS (SELECT 1 FROM pg_catalog.pg_publication_rel r
+               WHERE r.prpubid OPERATOR(pg_catalog.=) p.oid AND r.prrelid OPERATOR(pg_catalog.=) c.oid
+                 AND (pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'prattrs') IS NOT NULL),
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+               AND NOT a.attisdropped),
+       (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter') IS NOT NULL,
+       pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       p.pubupdate OR p.pubdelete,
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+               AND NOT a.attisdropped
+               AND coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '')
+                   OPERATOR(pg_catalog.<>) '' ORDER BY a.attnum),
+       coalesce(pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubgencols', 'n'),
+       c.relkind OPERATOR(pg_catalog.=) 'p'
+       AND coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubviaroot')::pg_catalog.bool, false),
+       c.oid::pg_catalog.int8
+FROM pg_catalog.pg_publication p
+JOIN pg_catalog.pg_publication_tables t ON t.pubname OPERATOR(pg_catalog.=) p.pubname
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+WHERE p.pubname OPERATOR(pg_catalog.=) ANY (%s)
+ORDER BY 1, 2, 3
+"""
+
+_LEAVES = """
+WITH RECURSIVE below (oid) AS (
+    SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent OPERATOR(pg_catalog.=) %s::pg_catalog.oid
+    UNION ALL
+    SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relreplident::pg_catalog.text
+FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.relkind OPERATOR(pg_catalog.=) 'r' ORDER BY 1, 2
+"""
+
+
+def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable]:
+    cursor.execute(_TABLES, (list(publications),))
+    found = []
+    for row in cursor.fetchall():
+        publication, schema, name, identity, key, columns, has_list, every, *more = row
+        filtered, may_read, changes, generated, sent, root, oid = more
+        leaves: list[tuple[str, str]] = []
+        if root:
+            cursor.execute(_LEAVES, (oid,))
+            leaves = [(quote_qualified_name(s, n), i) for s, n, i in cursor.fetchall()]
+        # From 15 on the view names columns for every table. On 15 these include generated columns that are not sent.
+        is_list = columns is not None and (has_list or not set(every) - set(generated) <= set(columns))
+        listed = tuple(columns) if is_list else None
+        unsent = tuple(generated) if sent != "s" else ()
+        found.append(
+            PublishedTable(
+                publication,
+                quote_qualified_name(schema, name),
+                identity,
+                tuple(key),
+                listed,
+                filtered,
+                may_read,
+                changes,
+                unsent,
+                tuple(leaves),
+            )
+        )
+    return found
+
+
+def of_publications(
+    cursor: Any, publications: Sequence[str], tables: Sequence[PublishedTable]
+) -> Iterator[Finding]:
+    if not publications:
+        yield Finding("error", "publications", "none is named", "Name at least one", stops=True)
+        return
+    cursor.execute(
+        "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
+        "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true) "
+        "FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
+        (list(publications),),
+    )
+    known = {name: sent for name, *sent in cursor.fetchall()}
+    for name in publications:
+        subject = f"publication {name}"
+        if name not in known:
+            yield Finding(
+                "error",
+                subject,
+                "there is none of that name",
+                f"CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some. A slot that is made "
+                "before does not have what changes until then",
+                stops=True,
+            )
+            continue
+        lacking = [
+            what
+            for what, sent in zip(("insert", "update", "delete", "truncate"), known[name], strict=True)
+            if not sent
+        ]
+        if lacking:
+            yield Finding(
+                "warning",
+                subject,
+                f"it does not publish {', '.join(lacking)}: a copy of its tables goes wrong with the first one",
+                f"ALTER PUBLICATION {quote_identifier(name)} SET (publish = 'insert, update, delete, truncate')",
+            )
+        if not any(table.publication == name for table in tables):
+            yield Finding(
+                "warning", subject, "it has no tables", "Add some; their changes are sent from then on"
+            )
+
+
+_OPERATIONS = ("insert", "update", "delete", "truncate")
+_IDENTITIES = {"d": "the primary key", "n": "nothing", "f": "full", "i": "an index"}
+
+
+def of_table(table: PublishedTable) -> Iterator[Finding]:
+    lacks_key = table.identity in "din" and not table.key
+    if lacks_key and table.changes:
+        what = (
+            "replica identity is nothing"
+            if table.identity == "n"
+            else "there is no key as its replica identity"
+        )
+        yield Finding(
+            "error",
+            table.name,
+            f"{what}: the server refuses its updates and deletes while they are published",
+            f"Give it a primary key, or ALTER TABLE {table.name} REPLICA IDENTITY FULL",
+        )
+    if table.columns is not None:
+        hidden = sorted(set(table.key) - set(table.columns))
+        if hidden and table.changes:
+            yield Finding(
+                "error",
+                table.name,
+                f"the column list lacks {', '.join(hidden)} of its replica identity: updates and deletes are refused",
+                "Add them to the publication's column list",
+            )
+        elif not hidden:
+            yield Finding(
+                "note",
+                table.name,
+                f"only {', '.join(table.columns)} are published",
+                "Other columns are never sent",
+            )
+    elif table.generated:
+        yield Finding(
+            "note",
+            table.name,
+            f"generated columns are not sent: {', '.join(table.generated)}",
+            "From PostgreSQL 18 on a publication can have publish_generated_columns = stored",
+        )
+    if table.filtered:
+        yield Finding(
+            "note",
+            table.name,
+            "a row filter: rows that leave it come as delete, rows that enter it as insert",
+            "Unchanged TOASTed values of such an insert are not sent",
+        )
+    differing = [name for name, identity in table.leaves if identity != table.identity]
+    if differing:
+        yield Finding(
+            "warning",
+            table.name,
+            f"its replica identity is {_IDENTITIES[table.identity]}, that of {', '.join(differing)} is another: "
+            "old rows come as the root's identity says, with what the partition's has",
+            "Give all partitions the same: ALTER TABLE ... REPLICA IDENTITY",
+        )
+    if not table.may_read:
+        yield Finding(
+            "warning",
+            table.name,
+            "the user may not read it: changes come, an initial load does not",
+            f"GRANT SELECT ON {table.name} TO the user who captures",
+        )

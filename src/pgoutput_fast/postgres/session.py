@@ -1,0 +1,298 @@
+"""Sessions with a server, and what the server reports about itself.
+
+A session's settings decide how values are printed, so they are pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+from pgoutput_fast.postgres.errors import CaptureError
+from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
+
+__all__ = [
+    "PINS",
+    "DsnError",
+    "Server",
+    "connect",
+    "current_lsn",
+    "position_of",
+    "read_position",
+    "read_server",
+    "session",
+    "with_identifier",
+]
+
+# The settings of the decoding session decide how values are printed as text. With these settings a text has one
+# meaning.
+PINS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "lc_monetary": "C",
+    # From PostgreSQL 18 on, the server reports a missing publication only with a warning.
+    "client_min_messages": "warning",
+    # A timeout that is set for all sessions must not end a session that waits for changes or reads for a long time.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+# Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
+_LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
+
+# The system notices a cut connection within a minute. Keepalives run only while no sent data wait for an
+# acknowledgement. A walsender's client sends its position repeatedly, so some data always wait: there the user timeout
+# applies.
+_CUT = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+_UNACKNOWLEDGED_MS = 30_000
+# A network that loses all packets, or a server that accepts and says nothing, must not delay the next try.
+_CONNECT_SECONDS = 20
+# libpq knows the parameter from this version on; an older one refuses it.
+_USER_TIMEOUT_LIBPQ = 120000
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server and one of its databases.
+
+    Attributes:
+        version: such as 180001 for 18.1, and 100023 for 10.23.
+        system_identifier: identifier of the cluster; a copy of the cluster has the same. Empty if the user may not read
+            it: see `with_identifier`.
+        database: the database's name.
+        in_recovery: whether the server is a standby.
+        settings: the settings that matter for decoding, as `SHOW` prints them.
+    """
+
+    version: int
+    system_identifier: str
+    database: str
+    in_recovery: bool
+    settings: dict[str, str]
+
+    @property
+    def major(self) -> int:
+        """The major version, such as 18."""
+        return self.version // 10000
+
+
+class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
+    """A connection string that libpq cannot read, or would read in another way than meant.
+
+    The message does not repeat the string or any part of it, because that may be a password.
+    """
+
+
+# Texts in libpq's errors -> messages that repeat no part of the connection string.
+_WRONG = (
+    ('missing "="', 'a word has no "=" behind it; a value with blanks stands in single quotes'),
+    ("unterminated quoted string", "a quote does not end"),
+    ("forbidden value", "%00 is in it"),
+    ("percent-encoded", "a % is not followed by two hexadecimal digits; a % itself is written %25"),
+    ("separator", "the options behind ? are not of the form name=value, with & between"),
+    ("matching", 'the address of a host has no "]" at its end'),
+    ("unexpected character", "behind the address of a host there is neither a port nor a path"),
+    ("URI query parameter", "libpq knows no option of a name behind ?"),
+    (
+        "connection option",
+        "libpq knows no option of a name in it; a value with blanks stands in single quotes",
+    ),
+)
+
+
+def _parsed(dsn: str) -> dict[str, str]:
+    """Parses a connection string.
+
+    Raises:
+        DsnError: if it cannot be read.
+    """
+    wrong: str | None
+    try:
+        given: dict[str, str] = psycopg2.extensions.parse_dsn(dsn)
+    except psycopg2.ProgrammingError as problem:
+        said = str(problem)
+        wrong = next(
+            (what for sign, what in _WRONG if sign in said), "libpq does not say more without its text"
+        )
+    else:
+        wrong = _misread(given, is_uri="://" in dsn)
+    if wrong is not None:
+        raise DsnError(f"the connection string (dsn) cannot be read: {wrong}")
+    return given
+
+
+def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
+    """Returns why a part of a password seems to be read as something else; None if nothing shows that.
+
+    libpq's errors would repeat that part.
+    """
+    hosts = given.get("host", "").split(",")
+    ports = given.get("port", "").split(",")
+    in_host = any("@" in host[1:] and not host.startswith("/") for host in hosts)
+    in_database = is_uri and "@" in given.get("dbname", "") and "user" not in given
+    if in_host or in_database or not all(not port or port.isdecimal() for port in ports):
+        return (
+            "its host or port is none. In a URI the characters @ / : ? # and % of a user or password are written "
+            "%40 %2F %3A %3F %23 and %25"
+            if is_uri
+            else "its host or port is none"
+        )
+    return None
+
+
+def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:
+    """Returns a pinned psycopg2 connection: an autocommitting one, or one to a logical walsender.
+
+    Args:
+        dsn: libpq's connection string or URI.
+        replication: whether the connection uses the replication protocol.
+        parameters: of libpq, such as `connect_timeout` (default 20 seconds) or `tcp_user_timeout` (default 30,000 ms).
+            Those in the connection string take precedence.
+
+    Raises:
+        psycopg2.OperationalError: if the server cannot be reached or refuses.
+        DsnError: for a string that cannot be read.
+    """
+    given = _parsed(dsn)
+    pins = " ".join(f"-c {name}={value}" for name, value in PINS.items())
+    # The pins come after the user's own options, so the pins take effect.
+    options = f"{given.pop('options', '')} {pins}".strip()
+    cut = dict(_CUT, connect_timeout=_CONNECT_SECONDS)
+    if psycopg2.extensions.libpq_version() >= _USER_TIMEOUT_LIBPQ:
+        cut["tcp_user_timeout"] = _UNACKNOWLEDGED_MS
+    merged = {"application_name": "pgoutput_fast", **cut, **parameters, **given, "options": options}
+    if replication:
+        merged["connection_factory"] = psycopg2.extras.LogicalReplicationConnection
+    connection = psycopg2.connect(**merged)
+    try:
+        if not replication:
+            connection.autocommit = True
+        known = [name for name, since in _LATER_TIMEOUTS.items() if connection.server_version >= since]
+        if known:
+            with connection.cursor() as cursor:
+                cursor.execute("; ".join(f"SET {name} = 0" for name in known))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def session(dsn: str, **parameters: Any) -> Iterator[Any]:
+    """Gives a cursor of a pinned session that ends with the block."""
+    connection = connect(dsn, **parameters)
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+_SETTINGS = (
+    "wal_level", "max_replication_slots", "max_wal_senders", "max_slot_wal_keep_size", "wal_sender_timeout",
+    "logical_decoding_work_mem", "max_prepared_transactions", "idle_replication_slot_timeout", "server_encoding",
+    "track_commit_timestamp", "max_wal_size",
+)  # fmt: skip
+
+
+def read_server(cursor: Any) -> Server:
+    """Returns what a cursor's server reports about itself.
+
+    Raises:
+        psycopg2.Error: if the server does not answer.
+    """
+    cursor.execute(
+        "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings "
+        "WHERE name OPERATOR(pg_catalog.=) ANY (%s)",
+        (list(_SETTINGS),),
+    )
+    settings = dict(cursor.fetchall())
+    cursor.execute(
+        "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4, pg_catalog.current_database(), "
+        "pg_catalog.pg_is_in_recovery()"
+    )
+    version, database, in_recovery = cursor.fetchone()
+    # From PostgreSQL 10 on every user may call this function, unless an administrator revoked the right.
+    cursor.execute("SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')")
+    identifier = ""
+    if cursor.fetchone()[0]:
+        cursor.execute("SELECT system_identifier::pg_catalog.text FROM pg_catalog.pg_control_system()")
+        identifier = cursor.fetchone()[0]
+    return Server(version, identifier, database, in_recovery, settings)
+
+
+def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server:
+    """Returns the server with its identifier. Asks a walsender if the user may not call `pg_control_system()`.
+
+    Args:
+        server: the result of `read_server`.
+        dsn: of the database.
+        replication: an open connection with the replication protocol; None to make one.
+
+    Raises:
+        CaptureError: if there is no way to get it: two servers could then be confused. The message says what to grant.
+    """
+    if server.system_identifier:
+        return server
+    connection = replication
+    try:
+        if connection is None:
+            connection = connect(dsn, replication=True)
+        with connection.cursor() as cursor:
+            cursor.execute("IDENTIFY_SYSTEM")
+            identifier = str(cursor.fetchone()[0])
+    except psycopg2.Error as problem:
+        raise CaptureError(
+            "the server does not say which one it is, so that another one could be taken for it. Let the user read "
+            "it, as a superuser in this database: GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO ...; or "
+            f"give it the attribute REPLICATION and a walsender, which says so, too (it said: {str(problem).strip()})"
+        ) from None
+    finally:
+        if connection is not None and replication is None:
+            connection.close()
+    return replace(server, system_identifier=identifier)
+
+
+def current_lsn(dsn: str) -> int:
+    """Returns the end of the server's log. Everything that committed before lies before it.
+
+    Raises:
+        psycopg2.Error: if the server does not answer.
+    """
+    with session(dsn) as cursor:
+        return read_position(cursor)
+
+
+def position_of(lsn: Lsn, dsn: str) -> int:
+    """Returns the LSN of a text or number, as `parse_lsn` does; for "now" the end of the server's log.
+
+    Raises:
+        ValueError, TypeError: if `lsn` is neither.
+        psycopg2.Error: if the server is asked and does not answer.
+    """
+    if lsn == "now":
+        return current_lsn(dsn)
+    try:
+        return parse_lsn(lsn)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; or 'now'") from None
+
+
+def read_position(cursor: Any) -> int:
+    """Returns the end of the server's log, through a cursor."""
+    cursor.execute(
+        "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
+        "ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"
+    )
+    return int(cursor.fetchone()[0] or 0)

@@ -1,0 +1,211 @@
+"""Replication slots: list, create and drop them."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.postgres.session import read_server, session
+
+__all__ = ["Slot", "create_slot", "drop_slot", "find_slot", "list_slots", "temporary_slot"]
+
+_NAME = re.compile(r"[a-z0-9_]{1,63}")
+
+# Read as JSON, because a server may lack columns: wal_status came with 13, two_phase with 14, failover with 17.
+_QUERY = """
+SELECT s.slot_name::pg_catalog.text, s.plugin::pg_catalog.text, s.database::pg_catalog.text,
+       s.temporary, s.active, s.active_pid,
+       (s.restart_lsn OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
+       (s.confirmed_flush_lsn OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
+       (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+        ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) s.restart_lsn)::pg_catalog.int8,
+       j.slot OPERATOR(pg_catalog.->>) 'wal_status',
+       (j.slot OPERATOR(pg_catalog.->>) 'safe_wal_size')::pg_catalog.int8,
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'two_phase')::pg_catalog.bool, false),
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'failover')::pg_catalog.bool, false),
+       j.slot OPERATOR(pg_catalog.->>) 'invalidation_reason',
+       coalesce((j.slot OPERATOR(pg_catalog.->>) 'conflicting')::pg_catalog.bool, false)
+FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_json(s)) j (slot)
+WHERE s.slot_type OPERATOR(pg_catalog.=) 'logical'
+  AND (%(name)s::pg_catalog.text IS NULL OR s.slot_name OPERATOR(pg_catalog.=) %(name)s)
+ORDER BY s.slot_name
+"""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A logical replication slot, as the server describes it.
+
+    Attributes:
+        name: the slot's name.
+        plugin: its output plugin.
+        database: the database whose changes it decodes.
+        temporary: whether it ends with its session.
+        active_pid: the server process that uses it, None if none does.
+        restart_lsn: the oldest WAL that it keeps, None if it was invalidated.
+        confirmed_flush_lsn: the confirmed LSN; the slot sends what commits later.
+        kept_bytes: bytes of WAL that it keeps from removal, None if it keeps none.
+        wal_status: `reserved`, `extended`, `unreserved` or `lost` (13 and later, else None).
+        safe_bytes: bytes of WAL that can be written until the slot may be invalidated; None without a limit or before
+            13.
+        two_phase: whether it decodes prepared transactions when they are prepared.
+        failover: whether standbys get it.
+        invalidated: why the slot is no longer usable, None if it is usable.
+    """
+
+    name: str
+    plugin: str
+    database: str
+    temporary: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    kept_bytes: int | None
+    wal_status: str | None
+    safe_bytes: int | None
+    two_phase: bool
+    failover: bool
+    invalidated: str | None
+
+
+def list_slots(dsn: str) -> list[Slot]:
+    """Returns the server's logical slots, of all databases.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(dsn) as cursor:
+        return read_slots(cursor)
+
+
+def find_slot(dsn: str, name: str) -> Slot | None:
+    """Returns the slot with this name, None if there is none.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(dsn) as cursor:
+        return next(iter(read_slots(cursor, name)), None)
+
+
+def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
+    """Returns all logical slots, or those with this name, through a cursor."""
+    cursor.execute(_QUERY, {"name": name})
+    return [_slot(*row) for row in cursor.fetchall()]
+
+
+def _slot(
+    name: str, plugin: str, database: str, temporary: bool, active: bool, pid: int | None, restart: int | None,
+    confirmed: int | None, kept: int | None, wal_status: str | None, safe: int | None, two_phase: bool, failover: bool,
+    reason: str | None, conflicting: bool,
+) -> Slot:  # fmt: skip
+    if reason is None and (wal_status == "lost" or (restart is None and confirmed is not None)):
+        reason = "wal_removed"
+    if reason is None and conflicting:
+        reason = "conflicting with recovery"
+    return Slot(
+        name, plugin, database, temporary, pid if active else None, restart, confirmed, kept, wal_status, safe,
+        two_phase, failover, reason,
+    )  # fmt: skip
+
+
+def check_name(name: str) -> None:
+    """Checks that a slot can have this name.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
+        )
+
+
+def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
+    """Checks that a server of this version can have a slot with these properties.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    if two_phase and major < 15:
+        # PostgreSQL 14 has two-phase slots, but its pgoutput does not send what they decode.
+        raise ValueError(
+            f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
+        )
+    if failover and major < 17:
+        raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+
+
+def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
+    """Creates a permanent slot for pgoutput. It begins after all transactions that are open now have ended.
+
+    Args:
+        dsn: of the database whose changes the slot decodes.
+        name: at most 63 lower case letters, digits and underscores.
+        two_phase: decode prepared transactions when they are prepared (15 and later).
+        failover: let standbys have the slot (17 and later).
+
+    Raises:
+        ValueError: for a name that no slot can have, and for features that the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
+    """
+    check_name(name)
+    with session(dsn) as cursor:
+        return _create(cursor, name, temporary=False, two_phase=two_phase, failover=failover)
+
+
+@contextmanager
+def temporary_slot(
+    dsn: str, name: str | None = None, *, two_phase: bool = False
+) -> Iterator[tuple[Slot, Any]]:
+    """Creates a slot for pgoutput during a block. The slot and its WAL go away with its session, however that ends.
+
+    No other session can read from the slot, so no `Capture` can use it. It is for a look at changes through SQL.
+
+    Args:
+        dsn, two_phase: as for `create_slot`.
+        name: as for `create_slot`; None for a new unique name.
+
+    Returns:
+        For the block, the slot and a psycopg2 cursor of its session, for `pg_logical_slot_get_binary_changes`.
+
+    Raises:
+        ValueError, psycopg2.Error: as `create_slot`.
+    """
+    name = name if name is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    check_name(name)
+    with session(dsn) as cursor:
+        yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor
+
+
+def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failover: bool) -> Slot:
+    major = read_server(cursor).major
+    check_slot(major, two_phase=two_phase, failover=failover)
+    arguments: list[Any] = [name, temporary]
+    if major >= 14:
+        arguments.append(two_phase)
+    if major >= 17:
+        arguments.append(failover)
+    places = ", ".join(["%s"] * (len(arguments) - 1))
+    cursor.execute(
+        f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
+    )
+    return read_slots(cursor, name)[0]
+
+
+def drop_slot(dsn: str, name: str) -> bool:
+    """Drops a slot, and releases the WAL that it keeps. Returns whether the slot existed.
+
+    Raises:
+        psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
+    """
+    with session(dsn) as cursor:
+        if not read_slots(cursor, name):
+            return False
+        cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+        return True

@@ -1,0 +1,317 @@
+"""What a snapshot has of publications: tables as Relation messages describe them, and where their rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
+from pgoutput_fast.catalog.identifiers import quote_qualified_name
+from pgoutput_fast.catalog.read_types import read_types
+from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
+from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.options import Options
+
+__all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """A heap whose rows are a table's: the table itself, or a partition of it.
+
+    Attributes:
+        oid, name: of the heap; the name is qualified and quoted.
+        filenode: which file it was when the snapshot was taken: a rewritten table has another one.
+        nbytes: of its pages.
+        has_pages: whether its rows can be found by page.
+    """
+
+    oid: int
+    name: str
+    filenode: int
+    nbytes: int
+    has_pages: bool
+
+
+@dataclass(frozen=True)
+class SnapshotTable:
+    """A table as the publications have it.
+
+    Attributes:
+        relation: as its Relation message describes it, or will.
+        parts: where its rows lie.
+        row_filter: SQL, None for all rows.
+        unsendable: columns whose type, or a type within it, has no binary form.
+        consistent_lsn: changes of it that committed there or later are not in the snapshot.
+    """
+
+    relation: Relation
+    parts: tuple[TablePart, ...]
+    row_filter: str | None
+    unsendable: frozenset[str]
+    consistent_lsn: int
+
+    @property
+    def name(self) -> str:
+        """Qualified and quoted."""
+        return self.relation.qualified_name
+
+    @property
+    def nbytes(self) -> int:
+        """Of all pages."""
+        return sum(part.nbytes for part in self.parts)
+
+
+# Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts of 11.
+_TABLES = """
+SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text,
+       CASE WHEN (pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'attnames') IS NULL THEN NULL
+            ELSE ARRAY(SELECT pg_catalog.json_array_elements_text(
+                pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames')) END,
+       pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter'
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
+ORDER BY n.nspname, c.relname, t.pubname
+"""
+
+# The same of tables that are named, as if a publication had them with all that it can.
+_NAMED = """
+SELECT '', c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p'])
+  AND EXISTS (SELECT 1
+              FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), pg_catalog.unnest(%s::pg_catalog.text[]))
+                   AS w (schema, name)
+              WHERE n.nspname OPERATOR(pg_catalog.=) w.schema AND c.relname OPERATOR(pg_catalog.=) w.name)
+"""
+
+_COLUMNS = """
+SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.atttypid::pg_catalog.int8,
+       a.atttypmod::pg_catalog.int8,
+       coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '') OPERATOR(pg_catalog.<>) '',
+       c.relreplident OPERATOR(pg_catalog.=) 'f' OR EXISTS (
+           SELECT 1 FROM pg_catalog.pg_index i
+           WHERE i.indrelid OPERATOR(pg_catalog.=) a.attrelid
+             AND a.attnum OPERATOR(pg_catalog.=) ANY ((i.indkey::pg_catalog.int2[])[
+                 0:coalesce((pg_catalog.to_json(i) OPERATOR(pg_catalog.->>) 'indnkeyatts')::pg_catalog.int4, i.indnatts)
+                   OPERATOR(pg_catalog.-) 1])
+             AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+             AND CASE WHEN c.relreplident OPERATOR(pg_catalog.=) 'd' THEN i.indisprimary
+                      WHEN c.relreplident OPERATOR(pg_catalog.=) 'i' THEN i.indisreplident ELSE false END)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
+WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+  AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+
+# Each table that is none of partitions is its own part. 10 and 11 know no access methods of tables.
+_PARTS = """
+WITH RECURSIVE below (root, oid) AS (
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, i.inhrelid FROM below b
+    JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) b.oid AND p.relkind OPERATOR(pg_catalog.=) 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT b.root::pg_catalog.int8, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relkind::pg_catalog.text, c.relfilenode::pg_catalog.int8,
+       CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'r' THEN coalesce(pg_catalog.pg_relation_size(c.oid), 0) ELSE 0 END,
+       coalesce((pg_catalog.to_json(c) OPERATOR(pg_catalog.->>) 'relam')::pg_catalog.int8, 0)
+           OPERATOR(pg_catalog.=) ANY (ARRAY[0, 2]::pg_catalog.int8[])
+FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+ORDER BY n.nspname, c.relname
+"""
+
+# What Type messages say: a domain bears its base type's name.
+_TYPE_NAMES = """
+WITH RECURSIVE base (root, oid) AS (
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) b.oid
+    WHERE t.typtype OPERATOR(pg_catalog.=) 'd')
+SELECT b.root::pg_catalog.int8, n.nspname::pg_catalog.text, t.typname::pg_catalog.text
+FROM base b JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+WHERE t.typtype OPERATOR(pg_catalog.<>) 'd'
+"""
+
+# Types that are made of others have a send function of their own, which fails with theirs.
+_UNSENDABLE = """
+WITH RECURSIVE within (root, oid) AS (
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION
+    SELECT w.root, x.oid FROM within w JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) w.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typtype OPERATOR(pg_catalog.=) 'd'
+        UNION ALL SELECT t.typelem WHERE t.typelem OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+                    AND t.typlen OPERATOR(pg_catalog.=) -1
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                  WHERE t.typtype OPERATOR(pg_catalog.=) 'c' AND a.attrelid OPERATOR(pg_catalog.=) t.typrelid
+                    AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid OPERATOR(pg_catalog.=) t.oid
+        UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r
+                  WHERE (pg_catalog.to_json(r) OPERATOR(pg_catalog.->>) 'rngmultitypid')::pg_catalog.oid
+                        OPERATOR(pg_catalog.=) t.oid
+    ) x (oid))
+SELECT DISTINCT w.root::pg_catalog.int8 FROM within w JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) w.oid
+WHERE t.typsend::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+"""
+
+
+def describe_tables(
+    cursor: Any,
+    publications: Sequence[str],
+    major: int,
+    consistent_lsn: int,
+    *,
+    user_types: bool,
+    named: Sequence[tuple[str, str]] = (),
+) -> tuple[tuple[SnapshotTable, ...], Catalog]:
+    """What the publications publish, as it is in the cursor's transaction; and a catalog of it.
+
+    Args:
+        cursor: of a pinned session in whose transaction the snapshot is set.
+        publications: their names, as they are.
+        major: of the server's version.
+        consistent_lsn: the snapshot's.
+        user_types: whether the catalog has what the server says of types that are not built in.
+        named: (schema, name) of tables, in place of those of publications.
+
+    Raises:
+        ValueError: for a publication that is not there, and for column lists that the server could not reconcile.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    published: dict[int, list[Any]] = {}
+    for row in _published(cursor, publications, named):
+        published.setdefault(row[1], []).append(row)
+    parts = _parts_of(cursor, list(published))
+    # What is published as its root's, and by another publication by itself, comes as the root's.
+    within = {oid for root, below in parts.items() for oid, *_ in below if oid != root}
+    chosen = [oid for oid in published if oid not in within]
+    columns = _columns_of(cursor, chosen)
+    oids = sorted({column.type_oid for each in columns.values() for column, _ in each})
+    cursor.execute(_UNSENDABLE, (oids,))
+    unsendable = {oid for (oid,) in cursor.fetchall()}
+    cursor.execute(_TYPE_NAMES, ([oid for oid in oids if oid >= FIRST_USER_OID],))
+    type_names = {oid: (schema, name) for oid, schema, name in cursor.fetchall()}
+    tables = tuple(
+        _table(
+            published[oid],
+            columns[oid],
+            [each[1] for each in parts[oid]],
+            major,
+            unsendable,
+            type_names,
+            consistent_lsn,
+        )
+        for oid in chosen
+    )
+    relations = [table.relation for table in tables]
+    if not user_types:
+        return tables, Catalog(relations)
+    return tables, Catalog(relations, read_types(cursor.connection))
+
+
+def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[str, str]]) -> list[Any]:
+    """Rows of `_TABLES`."""
+    if named:
+        cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
+        return list(cursor.fetchall())
+    expect_list("publications", publications)
+    if not publications:
+        raise ValueError("publications must name at least one publication")
+    cursor.execute(
+        "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
+        (list(publications),),
+    )
+    missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
+    if missing:
+        raise ValueError(f"there is no publication {', '.join(missing)}")
+    cursor.execute(_TABLES, (list(publications),))
+    return list(cursor.fetchall())
+
+
+def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, TablePart | None]]]:
+    """Of each table all that is below it: (oid, part); those without rows of their own are no parts of it."""
+    cursor.execute(_PARTS, (list(oids),))
+    found: dict[int, list[tuple[int, TablePart | None]]] = {oid: [] for oid in oids}
+    for root, oid, schema, name, kind, filenode, nbytes, is_heap in cursor.fetchall():
+        part = (
+            TablePart(oid, quote_qualified_name(schema, name), filenode, nbytes, is_heap)
+            if kind == "r"
+            else None
+        )
+        found[root].append((oid, part))
+    return found
+
+
+def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column, bool]]]:
+    """Of each table its columns, and whether they are generated."""
+    cursor.execute(_COLUMNS, (list(oids),))
+    found: dict[int, list[tuple[Column, bool]]] = {oid: [] for oid in oids}
+    for oid, name, type_oid, typmod, generated, key in cursor.fetchall():
+        found[oid].append((Column(name, type_oid, typmod, key), generated))
+    return found
+
+
+def _table(
+    rows: Sequence[Any],
+    columns: Sequence[tuple[Column, bool]],
+    parts: Sequence[TablePart | None],
+    major: int,
+    unsendable: set[int],
+    type_names: dict[int, tuple[str, str]],
+    consistent_lsn: int,
+) -> SnapshotTable:
+    _, oid, schema, name, identity, *_ = rows[0]
+    lists = {frozenset(_sent(columns, row[6], major)) for row in rows}
+    if len(lists) > 1:
+        raise ValueError(
+            f"the publications have different columns of {quote_qualified_name(schema, name)}: the server would not "
+            "stream it, so that it cannot be loaded either; use one publication, or the same columns in all"
+        )
+    (sent,) = lists
+    described = tuple(
+        Column(c.name, c.type_oid, c.typmod, c.key, *type_names.get(c.type_oid, (None, None)))
+        for c, _ in columns
+        if c.name in sent
+    )
+    bare = Relation(oid, 0, schema, name, identity, described)
+    relation = Relation(oid, version_of(bare.wire_body()), schema, name, identity, described)
+    filters = [row[7] for row in rows]
+    return SnapshotTable(
+        relation,
+        tuple(part for part in parts if part is not None),
+        None if None in filters else " OR ".join(f"({each})" for each in dict.fromkeys(filters)),
+        frozenset(column.name for column in described if column.type_oid in unsendable),
+        consistent_lsn,
+    )
+
+
+def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, major: int) -> Iterator[str]:
+    """Columns that a publication sends; before 18 generated ones never are, whatever the view says of them."""
+    for column, generated in columns:
+        in_list = listed is None or column.name in listed
+        may_be_sent = not generated or (listed is not None and major >= 18)
+        if in_list and may_be_sent:
+            yield column.name
+
+
+def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
+    """Columns that are to be read as text: those that cannot be sent otherwise, or would not be what changes have.
+
+    Changes come as text, unless their slot is told otherwise.
+    """
+    return table.unsendable | {
+        column.name
+        for column in table.relation.columns
+        if not column_type_of(column, options, catalog.types).binary_agrees(major)
+    }

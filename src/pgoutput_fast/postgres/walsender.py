@@ -1,0 +1,217 @@
+"""Reads the replication stream of a slot: payloads in batches. Confirms durable positions in good time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.decoding.framing import unframe
+from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.errors import SilentError
+from pgoutput_fast.postgres.session import connect
+
+__all__ = ["Received", "Walsender"]
+
+_STATUS_SECONDS = 5.0
+# How many statuses are sent within wal_sender_timeout. It is one minute by default, but may be less.
+_STATUSES = 4
+# A server sends each message separately. A batch is filled for this long before it is returned.
+_FILL_SECONDS = 0.05
+# In the middle of a large transaction the server answers late.
+_END_SECONDS = 2.0
+
+_TIMEOUT = (
+    "SELECT setting::pg_catalog.int4 FROM pg_catalog.pg_settings "
+    "WHERE name OPERATOR(pg_catalog.=) 'wal_sender_timeout'"
+)
+
+
+@dataclass
+class Received:
+    """Messages in the order of arrival.
+
+    Attributes:
+        payloads: the plugin's output; a binary or large binary array.
+        lsns: the start LSN of each message's frame, int64.
+        nbytes: bytes of the payloads.
+        starts_session: whether a decoding session begins before the first message.
+    """
+
+    payloads: pa.Array = field(default_factory=lambda: pa.array([], pa.binary()))
+    lsns: pa.Int64Array = field(default_factory=lambda: pa.array([], pa.int64()))
+    nbytes: int = 0
+    starts_session: bool = False
+
+
+class Walsender:
+    """A slot's stream from a position on.
+
+    Args:
+        dsn: of the slot's database.
+        slot: the slot's name.
+        options: the plugin's options, as from `plugin_options`.
+        start_lsn: transactions whose commit ends at this LSN or before are not sent; 0 for the confirmed LSN.
+        status_seconds: how often the server hears the position; more often if its wal_sender_timeout requires it.
+        silent_seconds: the connection counts as lost after this time without an answer; 0 for never. A longer
+            wal_sender_timeout takes precedence: a server that is busy decoding looks for questions twice in that time.
+        hear: as in `CopyLink`: receives what the server sends beside the stream.
+
+    Raises:
+        psycopg2.Error: if the server refuses, for instance because another client uses the slot.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        options: dict[str, str],
+        start_lsn: int = 0,
+        status_seconds: float = _STATUS_SECONDS,
+        *,
+        silent_seconds: float = 0.0,
+        hear: Callable[[str, str], object] | None = None,
+    ) -> None:
+        self._connection = connect(dsn, replication=True)
+        try:
+            self._cursor: Any = self._connection.cursor()
+            self._cursor.execute(_TIMEOUT)
+            timeout = self._cursor.fetchone()[0] / 1000
+            self._cursor.start_replication(
+                slot_name=slot, decode=False, options=options, start_lsn=start_lsn, status_interval=60
+            )
+        except BaseException:
+            self._connection.close()
+            raise
+        self._link = CopyLink(self._connection, hear)
+        self._acknowledged = 0
+        self._wal_end = 0
+        self._is_pressed = False
+        self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
+        self._next_status = 0.0
+        self._most_silent = max(silent_seconds, timeout) if silent_seconds else 0.0
+        self._silent = 0.0  # seconds of waiting since the server's last message
+
+    def __enter__(self) -> Walsender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                # The server then gets the last confirmation, and releases the slot, before this returns.
+                with contextlib.suppress(psycopg2.Error):
+                    self._link.end(_END_SECONDS)
+        finally:
+            # Also if `hear` raises an error for something that the server sends meanwhile.
+            self._connection.close()
+
+    @property
+    def wal_end(self) -> int:
+        """The server's end of WAL, as it last reported it."""
+        return self._wal_end
+
+    @property
+    def acknowledged(self) -> int:
+        """The last confirmed LSN; 0 for none yet."""
+        return self._acknowledged
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the server demanded an answer during the last read.
+
+        A server that shuts down does so repeatedly, until everything that it has sent is confirmed.
+        """
+        return self._is_pressed
+
+    def read(self, most_bytes: int, most_seconds: float, *, ask: bool = False) -> Received:
+        """Returns messages, up to `most_bytes` or until no more are there; none after `most_seconds` of silence.
+
+        Args:
+            most_bytes: limit for the payloads.
+            most_seconds: how long to wait for the first message.
+            ask: if no message is there yet, ask the server for its position, which it otherwise reports only now and
+                then. Its answer ends the wait.
+
+        Raises:
+            SilentError: if the server was asked and has answered nothing for too long.
+            psycopg2.Error: if the connection is lost, or the server ends the stream.
+            DecodeError: for data that are no frame of a walsender.
+        """
+        deadline = time.monotonic() + most_seconds
+        asked = self._is_pressed = False
+        first = 0.0  # take only data that have already arrived
+        while True:
+            began, arrivals = time.monotonic(), self._link.arrivals
+            frames = self._link.take(most_bytes, first, _FILL_SECONDS)
+            if frames is None:
+                raise psycopg2.OperationalError("the server ended the stream")
+            # Only waiting counts. While a disk is slow, nobody reads, and the server may have sent much.
+            came = len(frames) or self._link.arrivals > arrivals
+            self._silent = 0.0 if came else self._silent + time.monotonic() - began
+            if self._most_silent and self._silent > self._most_silent:
+                raise SilentError(f"the server has answered nothing for {self._silent:.0f} s")
+            heard = self._heard(frames) if len(frames) else None
+            left = deadline - time.monotonic()
+            if heard is not None and (len(heard.payloads) or asked):
+                self.status()
+                return heard
+            if left <= 0:
+                self.status(reply=True)
+                return Received()
+            self.status(force=ask, reply=True)
+            asked, ask = asked or ask, False
+            first = min(left, self._status_seconds)
+
+    def _heard(self, frames: pa.Array) -> Received:
+        """Takes the messages out of their frames, and answers if the server requests it."""
+        heard = unframe(frames)
+        ends = [pc.max(each).as_py() for each in (heard.wal_end, heard.keepalives.column("wal_end"))]
+        self._wal_end = max(self._wal_end, *(end for end in ends if end is not None))
+        if pc.any(heard.keepalives.column("reply_requested")).as_py():
+            self._is_pressed = True
+            self.status(force=True)
+        return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
+
+    def acknowledge(self, lsn: int) -> None:
+        """Confirms that everything that committed up to `lsn` is durable.
+
+        The server need not keep it. The LSN never decreases.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        if lsn > self._acknowledged:
+            self._acknowledged = lsn
+            self.status(force=True)
+
+    def status(self, *, force: bool = False, reply: bool = False) -> None:
+        """Sends the server a status if it is time. Call it often while you wait for something else.
+
+        Args:
+            force: send it now.
+            reply: ask the server to answer with its own position.
+
+        Raises:
+            psycopg2.Error: if the connection is lost.
+        """
+        now = time.monotonic()
+        if force or now >= self._next_status:
+            self._next_status = now + self._status_seconds
+            lsn = self._acknowledged
+            try:
+                self._cursor.send_feedback(
+                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True
+                )
+            except psycopg2.Error:
+                # The server has ended the stream. Its reason can still be read.
+                self._link.why(_END_SECONDS)
+                raise

@@ -1,0 +1,1 @@
+"""Facts of the wire: message kinds, reasons for errors, LSNs."""

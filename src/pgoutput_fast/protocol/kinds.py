@@ -1,0 +1,102 @@
+"""Message kinds of pgoutput: the one table of tag bytes and names, and the sets of kinds that the package asks for.
+
+Names are PostgreSQL's own (`LOGICAL_REP_MSG_...` in logicalproto.h). `_core/protocol/kinds.pxd` is generated:
+after a change here run `python ci/generate_tables.py` and compile again.
+
+This module imports nothing of the package, so that the generator can load it before anything is compiled.
+"""
+
+from __future__ import annotations
+
+# A message's first byte.
+MSG_BEGIN = ord("B")
+MSG_COMMIT = ord("C")
+MSG_BEGIN_PREPARE = ord("b")
+MSG_PREPARE = ord("P")
+MSG_COMMIT_PREPARED = ord("K")
+MSG_ROLLBACK_PREPARED = ord("r")
+MSG_STREAM_START = ord("S")
+MSG_STREAM_STOP = ord("E")
+MSG_STREAM_COMMIT = ord("c")
+MSG_STREAM_ABORT = ord("A")
+MSG_STREAM_PREPARE = ord("p")
+MSG_ORIGIN = ord("O")
+MSG_RELATION = ord("R")
+MSG_TYPE = ord("Y")
+MSG_INSERT = ord("I")
+MSG_UPDATE = ord("U")
+MSG_DELETE = ord("D")
+MSG_TRUNCATE = ord("T")
+MSG_MESSAGE = ord("M")
+
+MESSAGE_KINDS = {
+    MSG_BEGIN: "Begin",
+    MSG_COMMIT: "Commit",
+    MSG_BEGIN_PREPARE: "Begin Prepare",
+    MSG_PREPARE: "Prepare",
+    MSG_COMMIT_PREPARED: "Commit Prepared",
+    MSG_ROLLBACK_PREPARED: "Rollback Prepared",
+    MSG_STREAM_START: "Stream Start",
+    MSG_STREAM_STOP: "Stream Stop",
+    MSG_STREAM_COMMIT: "Stream Commit",
+    MSG_STREAM_ABORT: "Stream Abort",
+    MSG_STREAM_PREPARE: "Stream Prepare",
+    MSG_ORIGIN: "Origin",
+    MSG_RELATION: "Relation",
+    MSG_TYPE: "Type",
+    MSG_INSERT: "Insert",
+    MSG_UPDATE: "Update",
+    MSG_DELETE: "Delete",
+    MSG_TRUNCATE: "Truncate",
+    MSG_MESSAGE: "Message",
+}
+"""What the protocol calls its messages, by their tag byte."""
+
+KIND_NAMES = {kind: name.lower().replace(" ", "_") for kind, name in MESSAGE_KINDS.items()}
+"""What tables call them: the values of their `kind` columns."""
+
+SESSION_MARK = 0
+"""The kind of a tagged row that is no message: a session starts."""
+
+# A tuple's first byte.
+TUPLE_NEW = ord("N")
+TUPLE_KEY = ord("K")
+TUPLE_OLD = ord("O")
+
+# A cell's first byte.
+COLUMN_NULL = ord("n")
+COLUMN_UNCHANGED = ord("u")
+COLUMN_TEXT = ord("t")
+COLUMN_BINARY = ord("b")
+
+# ---- sets ----------------------------------------------------------------------------------------------------------
+
+ROW_CHANGES = (MSG_INSERT, MSG_UPDATE, MSG_DELETE)
+CHANGES = (*ROW_CHANGES, MSG_TRUNCATE)
+# What is given only once its transaction is committed. Not all: a logical message may be in no transaction.
+HELD_UNTIL_COMMIT = (*CHANGES, MSG_MESSAGE)
+
+DESCRIPTIONS = (MSG_RELATION, MSG_TYPE)
+
+# Behind these a transaction, or a block of one, is open.
+OPENINGS = (MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_STREAM_START)
+# Behind these none is, or they are an error.
+CLOSINGS = (
+    MSG_COMMIT,
+    MSG_PREPARE,
+    MSG_STREAM_STOP,
+    MSG_STREAM_COMMIT,
+    MSG_STREAM_ABORT,
+    MSG_STREAM_PREPARE,
+    MSG_COMMIT_PREPARED,
+    MSG_ROLLBACK_PREPARED,
+)
+BOUNDARIES = (*OPENINGS, *CLOSINGS)
+
+COMMITS = (MSG_COMMIT, MSG_STREAM_COMMIT, MSG_COMMIT_PREPARED)
+# Of a transaction, or with Stream Abort of a part of one.
+ROLLBACKS = (MSG_STREAM_ABORT, MSG_ROLLBACK_PREPARED)
+# What tells what became of a transaction.
+OUTCOMES = (*COMMITS, *ROLLBACKS)
+# Behind these the server need not send the transaction again: it is committed, rolled back or prepared.
+SENT_IN_FULL = (*COMMITS, MSG_ROLLBACK_PREPARED, MSG_PREPARE, MSG_STREAM_PREPARE)

@@ -1,0 +1,202 @@
+"""Why a message, a row or a value is not taken: the one table of codes, their names and their sentences.
+
+The compiled stages return these codes with a place; `errors.reason_text` makes the sentence.
+`_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd` are generated: after a change here run
+`python ci/generate_tables.py` and compile again.
+
+This module imports nothing of the package, so that the generator can load it before anything is compiled.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+__all__ = ["FIRST_NOTED", "FIRST_UNREPRESENTABLE", "OK", "Reason"]
+
+OK = 0
+"""No reason: nothing is wrong."""
+
+FIRST_UNREPRESENTABLE = 64
+"""Codes below it are of malformed input: the bytes are not what the protocol, the Relation or the type allows.
+
+From it on they are of legal values that the column's Arrow type cannot hold.
+"""
+
+FIRST_NOTED = 128
+"""From it on the value is kept, and only a reject remembers what is not."""
+
+_SESSION = "if a new session begins here, call start_session()"
+
+
+@unique
+class Reason(IntEnum):
+    """A code, and the sentence for it.
+
+    What is in braces is filled in by `errors.reason_text`: `{type}` and `{arrow}` are the column's types, `{hint}` is
+    what may help with that type, `{sent}` and `{described}` are counts of cells.
+
+    A number never changes its meaning and is not used again.
+    """
+
+    sentence: str
+
+    # A lookup, `Reason(code)`, has no sentence.
+    def __new__(cls, code: int, sentence: str = "") -> Reason:
+        reason = int.__new__(cls, code)
+        reason._value_ = code
+        reason.sentence = sentence
+        return reason
+
+    # ---- malformed -------------------------------------------------------------------------------------------------
+
+    EMPTY_PAYLOAD = 1, "the payload is empty"
+    UNKNOWN_TAG = 2, "unknown message tag: is this a message of pgoutput, without anything around it?"
+    TRUNCATED = 3, "the message ends too early"
+    TRAILING_BYTES = 4, "bytes are left over behind the message's end"
+    PAYLOAD_TOO_LONG = 5, "the payload is longer than any message the server can send (1 GiB - 1)"
+    BAD_TUPLE_TAG = 6, "a tuple must begin with N, K or O, as its message allows"
+    BAD_CELL_KIND = 7, "a cell must be of kind n, u, t or b"
+    BAD_CELL_LENGTH = 8, "a cell's length is negative"
+    BAD_CELL_COUNT = 9, "the tuple has {sent} cells, its Relation describes {described}"
+    BAD_FLAGS = 10, "the flags are none that the protocol knows"
+    BAD_STRING = 11, "a name is not valid UTF-8: the session that decodes must have client_encoding=UTF8"
+    BAD_COUNT = 12, "a count is negative, zero or beyond the message's end"
+    BAD_IDENTITY = 13, "unknown replica identity"
+    BAD_POSITION = 14, "an LSN beyond 63 bits"
+    BAD_TIMESTAMP = 15, "a timestamp beyond what int64 microseconds since 1970 hold"
+    DUPLICATE_COLUMN = 16, "the Relation names a column twice"
+    NO_RELATION = (
+        17,
+        "a change of a relation that was never described: did the stream begin before this message?",
+    )
+    RELATION_LOST = (
+        18,
+        "a change of a relation whose last description was lost or malformed, until the next valid Relation message",
+    )
+    STATE_LOST = (
+        19,
+        "the stream's state is not known after a malformed message; the next transaction boundary ends this",
+    )
+    OUTSIDE_TRANSACTION = (
+        20,
+        "a Begin or Stream Start was expected before this message, since no transaction is open: "
+        "did the stream begin before this message?",
+    )
+    EXPECTED_COMMIT = 21, "the open transaction's Commit was expected before this message; " + _SESSION
+    STREAM_UNKNOWN = (
+        22,
+        "expected the Stream Start that begins this transaction (first-segment flag 1) before this message: did the "
+        "capture begin too late, or was the state lost in which decoding stopped?",
+    )
+    OTHER_COMMIT = (
+        23,
+        "the open transaction's Commit was expected; this one has another position than its Begin gave",
+    )
+    BAD_TEXT = 24, "the text is not {type} as PostgreSQL prints it{hint}"
+    BAD_LENGTH = 25, "the value's length is not that of {type}"
+    BAD_VERSION = 26, "unknown version of the binary form of {type}"
+    BAD_ELEMENT = 27, "the array's elements are not of the type that the column has"
+    BAD_ARRAY = 28, "the text or binary form of the array is malformed{hint}"
+    OUT_OF_RANGE = 29, "the value is beyond the range of {type}"
+    UNKNOWN_VERSION = (
+        30,
+        "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
+    )
+    TAGS_DISAGREE = 31, "the payload is not what its tags say: kind or relation differ"
+    BAD_NESTED = 44, "the text or binary form of {type} is malformed"
+
+    # Not pgoutput's messages at all, but what is around them, or text made of them.
+    TEXT_PAYLOAD = (
+        40,
+        "this is text, as SQL output shows bytes ('\\x...' or hex digits): pass the bytes themselves, "
+        "for instance with bytes.fromhex(text.removeprefix('\\\\x'))",
+    )
+    FRAMED_PAYLOAD = 41, "this is a walsender's frame: pgoutput_fast.unframe() takes the message out of it"
+    UNKNOWN_FRAME = (
+        42,
+        "a walsender's frame of kind w or k was expected; a message without its frame needs no unframe()",
+    )
+    COPY_DATA_HEADER = (
+        43,
+        "the frame still has the header of its CopyData message: leave out these five bytes",
+    )
+
+    # Boundaries out of order: what should have come first.
+    EXPECTED_BEGIN = (
+        48,
+        "a Begin was expected before this Commit, since no transaction is open: "
+        "did the stream begin before this message?",
+    )
+    EXPECTED_BEGIN_PREPARE = (
+        49,
+        "a Begin Prepare was expected before this Prepare, since no transaction is open: "
+        "did the stream begin before this message?",
+    )
+    EXPECTED_PREPARE = 50, "the open transaction's Prepare was expected before this message; " + _SESSION
+    EXPECTED_STREAM_START = (
+        51,
+        "a Stream Start was expected before this Stream Stop, since no stream block is open: "
+        "did the stream begin before this message?",
+    )
+    EXPECTED_STREAM_STOP = (
+        52,
+        "the open stream block's Stream Stop was expected before this message; " + _SESSION,
+    )
+    OTHER_PREPARE = (
+        53,
+        "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
+    )
+    FATE_UNKNOWN = (
+        54,
+        "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
+        "was malformed or is missing",
+    )
+    TYPE_CHANGED = (
+        55,
+        "a Type message gives the column another type than {type}, but the Relation is, byte for byte, a version known "
+        "already, which has one meaning: go on with a new Decoder",
+    )
+
+    # Of a message that is looked at without its neighbours.
+    LAYOUT_UNKNOWN = (
+        56,
+        "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
+    )
+    LAYOUT_AMBIGUOUS = (
+        57,
+        "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
+    )
+
+    # Of COPY's binary format.
+    BAD_COPY_HEADER = (
+        58,
+        "this is no COPY stream in binary format, or one with options that are not known",
+    )
+    BAD_COPY_ROW = (
+        59,
+        "the row of the COPY stream has not the two columns that were asked for: a position and a payload",
+    )
+    COPY_TRUNCATED = 60, "the COPY stream ends too early"
+    COPY_TRAILING_BYTES = 61, "bytes are left over behind the COPY stream's end"
+    ROW_TOO_LONG = 62, "the row or value is longer than any the server can send (1 GiB - 1)"
+
+    # ---- unrepresentable -------------------------------------------------------------------------------------------
+
+    IS_INFINITE = FIRST_UNREPRESENTABLE, "an infinite value has no {arrow} form"
+    IS_NAN = 65, "NaN has no {arrow} form"
+    BEYOND_RANGE = 66, "the value is beyond the range of {arrow}"
+    HOUR_24 = 67, "24:00:00 has no {arrow} form"
+    MULTI_DIMENSIONAL = 68, "an array of several dimensions has no {arrow} form"
+    NOT_UTF8 = 69, "the text is not valid UTF-8"
+    DOES_NOT_FIT = 70, "the value does not fit {arrow}"
+    FIELDS_DIFFER = 84, "the composite's fields are not those that the catalog knows: enrich it again"
+    TOO_MANY_ELEMENTS = 85, "an array of so many null composites has no {arrow} form"
+    TOO_MUCH_TEXT = (
+        86,
+        "the value's numerics have so many digits for so few bytes that their text is not made: have them sent as "
+        "text, or decode them as float64 or decimals",
+    )
+
+    # ---- noted -----------------------------------------------------------------------------------------------------
+
+    LOWER_BOUND = FIRST_NOTED, "an array's lower bound other than 1 has no Arrow form"

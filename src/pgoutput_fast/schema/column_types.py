@@ -1,0 +1,401 @@
+"""What each PostgreSQL type becomes in Arrow; every face asks here.
+
+`catalog/builtin_types.py` has what the server says of its types (oids, arrays, delimiters). Here is what we decided.
+A converter (`ColumnType.kernel`) is named in `_core/types/registry.hpp`, which has the code for text and for binary.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.builtin_types import (
+    ELEMENT_OF_ARRAY,
+    NAME_OF_OID,
+    OID_OF_NAME,
+    TYPE_OF_OID,
+    BuiltInType,
+    is_built_in,
+)
+from pgoutput_fast.catalog.relations import Column
+from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
+from pgoutput_fast.schema.options import Options
+
+__all__ = ["ColumnType", "FieldType", "changed_type", "column_type_of"]
+
+MAX_DECIMAL_PRECISION = 38
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """What a column becomes.
+
+    Attributes:
+        arrow: its Arrow type.
+        kernel: the converter's name.
+        precision, scale: of a decimal.
+        element_oid: of an array whose elements' type is known; 0 accepts any.
+        child: the elements' type.
+        fields: of a struct.
+        unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
+        delimiter: the character between the elements of an array of this type in text.
+        binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
+            says nothing of the type's parts; `binary_agrees` looks at them, too.
+        name: the type's name as far as it is known, with its schema unless that is pg_catalog.
+    """
+
+    arrow: pa.DataType
+    kernel: str
+    precision: int = 0
+    scale: int = 0
+    element_oid: int = 0
+    child: ColumnType | None = None
+    fields: tuple[FieldType, ...] = ()
+    unknown: bool = False
+    delimiter: str = field(default=",", compare=False)
+    binary_agrees_since: int = field(default=0, compare=False)
+    name: str = field(default="", compare=False)
+
+    def leaves(self) -> int:
+        """How many columns without fields it is made of."""
+        if self.child is not None:
+            return self.child.leaves()
+        return sum(each.type.leaves() for each in self.fields) if self.fields else 1
+
+    def binary_agrees(self, major: int) -> bool:
+        """Whether a server's binary values become the same as its text, in all parts of the type.
+
+        Args:
+            major: the major version of the server.
+        """
+        parts = [*([self.child] if self.child is not None else []), *(each.type for each in self.fields)]
+        return major >= self.binary_agrees_since and all(part.binary_agrees(major) for part in parts)
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """A field of a struct: its name, the oid that a binary composite gives it (0 for none), and its type."""
+
+    name: str
+    oid: int
+    type: ColumnType
+
+
+_NEVER = sys.maxsize
+
+
+class _Form(NamedTuple):
+    """What a built-in type becomes. The fields are those of `ColumnType`."""
+
+    kernel: str
+    arrow: pa.DataType
+    binary_agrees_since: int = 0
+
+
+# Built-in types by name. Numeric and uuid depend on options and are decided below. Point, ranges and multiranges are
+# made of other types. docs/types.md lists the types that are left out on purpose.
+# The text of reg* is a name, its binary form an oid. A server before 12 prints the floats of geometric types with more
+# digits than are needed to tell them apart.
+_FORMS = {
+    "bool": _Form("bool", pa.bool_()),
+    "bytea": _Form("bytea", pa.binary()),
+    "char": _Form("char", pa.string()),
+    "name": _Form("string", pa.string()),
+    "int8": _Form("int8", pa.int64()),
+    "int2": _Form("int2", pa.int16()),
+    "int2vector": _Form("int2vector", pa.string()),
+    "int4": _Form("int4", pa.int32()),
+    "regproc": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "text": _Form("string", pa.string()),
+    "oid": _Form("oid", pa.int64()),
+    "tid": _Form("tid", pa.string()),
+    "xid": _Form("oid", pa.int64()),
+    "cid": _Form("oid", pa.int64()),
+    "oidvector": _Form("oidvector", pa.string()),
+    "json": _Form("string", pa.string()),
+    "xml": _Form("string", pa.string()),
+    "pg_node_tree": _Form("string", pa.string()),
+    "lseg": _Form("lseg", pa.string(), binary_agrees_since=12),
+    "path": _Form("path", pa.string(), binary_agrees_since=12),
+    "box": _Form("box", pa.string(), binary_agrees_since=12),
+    "polygon": _Form("polygon", pa.string(), binary_agrees_since=12),
+    "line": _Form("line", pa.string(), binary_agrees_since=12),
+    "cidr": _Form("cidr", pa.string()),
+    "float4": _Form("float4", pa.float32()),
+    "float8": _Form("float8", pa.float64()),
+    "circle": _Form("circle", pa.string(), binary_agrees_since=12),
+    "macaddr8": _Form("macaddr8", pa.string()),
+    "money": _Form("money", pa.decimal128(19, 2)),
+    "macaddr": _Form("macaddr", pa.string()),
+    "inet": _Form("inet", pa.string()),
+    "aclitem": _Form(
+        "unknown", pa.string(), binary_agrees_since=_NEVER
+    ),  # has no binary form: text in binary rows, too
+    "bpchar": _Form("string", pa.string()),
+    "varchar": _Form("string", pa.string()),
+    "date": _Form("date", pa.date32()),
+    "time": _Form("time", pa.time64("us")),
+    "timestamp": _Form("timestamp", pa.timestamp("us")),
+    "timestamptz": _Form("timestamptz", pa.timestamp("us", tz="UTC")),
+    "interval": _Form("interval", pa.month_day_nano_interval()),
+    "timetz": _Form("timetz", pa.string()),
+    "bit": _Form("bits", pa.string()),
+    "varbit": _Form("bits", pa.string()),
+    "numeric": _Form("numeric", pa.string()),
+    "refcursor": _Form("string", pa.string()),
+    "regprocedure": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoper": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regoperator": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regclass": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regtype": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "uuid": _Form("uuid", pa.string()),
+    "txid_snapshot": _Form("snapshot", pa.string()),
+    "pg_lsn": _Form("pg_lsn", pa.string()),
+    "tsvector": _Form("tsvector", pa.string()),
+    "tsquery": _Form("tsquery", pa.string()),
+    "gtsvector": _Form("unknown", pa.string(), binary_agrees_since=_NEVER),  # has no binary form, as aclitem
+    "regconfig": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regdictionary": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "jsonb": _Form("jsonb", pa.string()),
+    "jsonpath": _Form("jsonb", pa.string()),  # as jsonb: a version byte before the text
+    "regnamespace": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regrole": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "regcollation": _Form("reg", pa.string(), binary_agrees_since=_NEVER),
+    "pg_snapshot": _Form("snapshot", pa.string()),
+    "xid8": _Form("xid8", pa.string()),
+}
+_SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
+
+# By the delimiter of the elements' type.
+_LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
+
+# A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
+MAX_DEPTH = 32
+MAX_PARTS = 4096
+
+# Extension types whose binary form is their text: known by their name alone.
+_TEXT_EXTENSIONS = frozenset({"citext"})
+# Others, known where a live server says whose they are: (extension, name) -> converter. ltree's put a version byte
+# before their text, as jsonb does.
+_OF_EXTENSIONS = {
+    ("hstore", "hstore"): "hstore",
+    ("ltree", "ltree"): "jsonb",
+    ("ltree", "lquery"): "jsonb",
+    ("ltree", "ltxtquery"): "jsonb",
+}
+
+
+def numeric_modifier(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of a numeric's typmod, None without one. The scale is an 11-bit signed number."""
+    if typmod < 4:
+        return None
+    packed = typmod - 4
+    scale = packed & 0x7FF
+    return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
+
+
+def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:
+    """The type of a relation's column: by its oid where that is built in or `types` knows it, else by its Type message.
+
+    Where the Type message gives another name than `types`, it is another type: what `types` says does not count.
+    """
+    try:
+        found = _Resolver(options, types).of_column(column)
+    except _TooLargeError:
+        found = _unknown(
+            f"{column.type_namespace}.{column.type_name}" if column.type_name is not None else ""
+        )
+    if options.strings == "string_view" and pa.types.is_string(found.arrow):
+        return replace(found, arrow=pa.string_view())
+    return found
+
+
+def changed_type(known: Sequence[Column], described: Sequence[Column], options: Options) -> int | None:
+    """Which column of a version that is described again has, by its Type message, another type now; None if none has.
+
+    A new name of a type that only a live server can explain is no other type.
+    """
+    for k, (before, now) in enumerate(zip(known, described, strict=True)):
+        if before != now and column_type_of(before, options) != column_type_of(now, options):
+            return k
+    return None
+
+
+class _TooLargeError(Exception):
+    """More parts, or deeper ones, than any real type has."""
+
+
+class _Resolver:
+    """Finds the type of one column, whose parts it counts."""
+
+    def __init__(self, options: Options, types: UserTypes) -> None:
+        self._options = options
+        self._types = types
+        self._parts = 0
+
+    def of_column(self, column: Column) -> ColumnType:
+        oid, said = column.type_oid, (column.type_namespace, column.type_name)
+        if is_built_in(oid):
+            return self._of_oid(oid, column.typmod)
+        if oid in self._types and (column.type_name is None or self._agrees(oid, said)):
+            return self._of_oid(oid, column.typmod)
+        if column.type_namespace is None or column.type_name is None:
+            return _unknown("")
+        return self._of_name(column.type_namespace, column.type_name, column.typmod)
+
+    def _agrees(self, oid: int, said: tuple[str | None, str | None]) -> bool:
+        """Whether a Type message says of an oid what the catalog does: a domain bears its base type's name."""
+        base = self._types.base_of(oid)
+        known = self._types.get(base)
+        if known is not None:
+            return said == (known.namespace, known.name)
+        return said == ("pg_catalog", NAME_OF_OID.get(base, said[1]))
+
+    def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
+        if namespace == "pg_catalog":
+            # A domain: its Type message bears the base type's name. The domain's own typmod is not on the wire.
+            base = OID_OF_NAME.get(name)
+            return _unknown(name) if base is None else self._of_oid(base, typmod)
+        if name.startswith("_") and len(name) > 1:
+            element = name[1:]
+            if element.startswith("_"):
+                # There are no arrays of arrays: its name begins with _, and what it is nobody said.
+                return _list(_unknown(f"{namespace}.{element}"), 0)
+            return _list(self._of_name(namespace, element, typmod), 0)
+        return _base(namespace, name, "")
+
+    def _of_oid(self, oid: int, typmod: int, depth: int = 0) -> ColumnType:
+        self._parts += 1
+        if depth > MAX_DEPTH or self._parts > MAX_PARTS:
+            raise _TooLargeError
+        if oid in _SCALARS:
+            return _scalar(oid, typmod, self._options)
+        if oid in ELEMENT_OF_ARRAY:
+            return _list(self._of_oid(ELEMENT_OF_ARRAY[oid], typmod, depth + 1), ELEMENT_OF_ARRAY[oid])
+        if oid in TYPE_OF_OID:
+            return self._of_parts(TYPE_OF_OID[oid], depth + 1)
+        known = self._types.get(oid)
+        return _unknown("") if known is None else self._of_user_type(known, typmod, depth + 1)
+
+    def _of_parts(self, known: BuiltInType, depth: int) -> ColumnType:
+        if known.kind == "range":
+            return _range(known.name, self._of_oid(known.of, -1, depth))
+        if known.kind == "multirange":
+            return _multirange(known.name, self._of_oid(known.of, -1, depth))
+        assert known.name == "point"
+        float8 = _scalar(OID_OF_NAME["float8"], -1, self._options)
+        return _struct(known.name, "point", [(axis, 0, float8) for axis in "xy"])
+
+    def _of_user_type(self, known: UserType, typmod: int, depth: int) -> ColumnType:
+        name = _qualified(known.namespace, known.name)
+        if known.kind == "enum":
+            return ColumnType(pa.string(), "string", name=name)
+        if known.kind == "domain":
+            return self._of_oid(known.of, known.typmod, depth)
+        if known.kind == "array":
+            element = self._of_oid(known.of, typmod, depth)
+            said = self._types.get(known.of)
+            if said is not None and said.delimiter != element.delimiter:
+                return _unknown(name)
+            return _list(element, known.of)
+        if known.kind == "range":
+            return _range(name, self._of_oid(known.of, -1, depth))
+        if known.kind == "multirange":
+            return _multirange(name, self._of_oid(known.of, -1, depth))
+        if known.kind == "composite":
+            fields = [(f.name, f.type_oid, self._of_oid(f.type_oid, f.typmod, depth)) for f in known.fields]
+            return _struct(name, "composite", fields)
+        return _base(known.namespace, known.name, known.extension)
+
+
+def _qualified(namespace: str, name: str) -> str:
+    return name if namespace == "pg_catalog" else f"{namespace}.{name}"
+
+
+def _base(namespace: str, name: str, extension: str) -> ColumnType:
+    """A type with code of its own; `extension` is what it belongs to, empty if that is not known."""
+    qualified = _qualified(namespace, name)
+    kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
+    if kernel is not None:
+        return ColumnType(pa.string(), kernel, name=qualified)
+    return _unknown(qualified)
+
+
+def _struct(name: str, kernel: str, fields: list[tuple[str, int, ColumnType]]) -> ColumnType:
+    return ColumnType(
+        pa.struct([pa.field(each, kind.arrow) for each, _, kind in fields]),
+        kernel,
+        fields=tuple(FieldType(*each) for each in fields),
+        unknown=any(kind.unknown for _, _, kind in fields),
+        name=name,
+    )
+
+
+def _range(name: str, bounds: ColumnType) -> ColumnType:
+    flag = ColumnType(pa.bool_(), "bool", name="bool")
+    flags = [(each, 0, flag) for each in ("lower_inc", "upper_inc", "empty")]
+    return _struct(name, "range", [("lower", 0, bounds), ("upper", 0, bounds), *flags])
+
+
+def _multirange(name: str, ranges: ColumnType) -> ColumnType:
+    return ColumnType(pa.list_(ranges.arrow), "multirange", child=ranges, unknown=ranges.unknown, name=name)
+
+
+def _unknown(name: str) -> ColumnType:
+    return ColumnType(pa.string(), "unknown", unknown=True, binary_agrees_since=_NEVER, name=name)
+
+
+def _list(element: ColumnType, element_oid: int) -> ColumnType:
+    return ColumnType(
+        pa.list_(element.arrow),
+        _LIST_KERNELS[element.delimiter],
+        element_oid=element_oid,
+        child=element,
+        unknown=element.unknown,
+        name=f"{element.name}[]",
+    )
+
+
+def _scalar(oid: int, typmod: int, options: Options) -> ColumnType:
+    return _scalar_as(oid, typmod, options.numeric, options.uuid)
+
+
+@lru_cache(maxsize=1024)
+def _scalar_as(oid: int, typmod: int, numeric: str | pa.DataType, uuid: str) -> ColumnType:
+    name, delimiter = NAME_OF_OID[oid], TYPE_OF_OID[oid].delimiter
+    kernel, arrow, binary_agrees_since = _SCALARS[oid]
+    if kernel == "numeric":
+        return _numeric(typmod, numeric)
+    if kernel == "uuid":
+        if uuid == "string":
+            return ColumnType(pa.string(), "uuid_string", name=name)
+        return ColumnType(pa.uuid() if uuid == "arrow.uuid" else pa.binary(16), "uuid_bytes", name=name)
+    precision, scale = (arrow.precision, arrow.scale) if pa.types.is_decimal(arrow) else (0, 0)
+    return ColumnType(
+        arrow,
+        kernel,
+        precision,
+        scale,
+        delimiter=delimiter,
+        binary_agrees_since=binary_agrees_since,
+        name=name,
+    )
+
+
+def _numeric(typmod: int, numeric: str | pa.DataType) -> ColumnType:
+    modifier = numeric_modifier(typmod)
+    if modifier is not None:
+        precision, scale = modifier
+        if 1 <= precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+            return ColumnType(pa.decimal128(precision, scale), "decimal", precision, scale, name="numeric")
+    if numeric == "string":
+        return ColumnType(pa.string(), "numeric_string", name="numeric")
+    if numeric == "float64":
+        return ColumnType(pa.float64(), "numeric_float8", name="numeric")
+    assert isinstance(numeric, pa.Decimal128Type)  # by Options
+    return ColumnType(numeric, "decimal", numeric.precision, numeric.scale, name="numeric")

@@ -1,0 +1,154 @@
+"""One schema for several versions of a relation: columns by name, types widened only if no value changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Relation
+
+__all__ = ["EXTRA_COLUMNS", "fits", "pin_schema", "unify_schemas", "widen"]
+
+EXTRA_COLUMNS = ("error", "drop")
+
+_INTEGERS = [pa.int16(), pa.int32(), pa.int64()]
+_FLOATS = [pa.float32(), pa.float64()]
+# Types with the same values in different layouts. Older versions of pyarrow have no views.
+_STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, "string_view") else [])]
+_BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
+
+
+def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """The type that can hold every value of both types, None if there is none.
+
+    >>> widen(pa.int16(), pa.int64()), widen(pa.decimal128(5, 2), pa.decimal128(6, 1)), widen(pa.int32(), pa.string())
+    (DataType(int64), Decimal128Type(decimal128(7, 2)), None)
+    """
+    if a.equals(b):
+        return a
+    for ladder in (_INTEGERS, _FLOATS):
+        if a in ladder and b in ladder:
+            return max(a, b, key=ladder.index)
+    if pa.types.is_decimal128(a) and pa.types.is_decimal128(b):
+        scale = max(a.scale, b.scale)
+        precision = max(a.precision - a.scale, b.precision - b.scale) + scale
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        element = widen(a.value_type, b.value_type)
+        return pa.list_(element) if element is not None else None
+    if pa.types.is_struct(a) and pa.types.is_struct(b) and _names(a) == _names(b):
+        kinds = [widen(a.field(k).type, b.field(k).type) for k in range(a.num_fields)]
+        if None not in kinds:
+            return pa.struct([a.field(k).with_type(kind) for k, kind in enumerate(kinds)])
+    return None
+
+
+def _names(struct: pa.StructType) -> list[str]:
+    return [struct.field(k).name for k in range(struct.num_fields)]
+
+
+def fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether the type `target` can hold every value of the type `source` without a loss.
+
+    >>> fits(pa.int16(), pa.int32()), fits(pa.int32(), pa.int16()), fits(pa.string(), pa.large_string())
+    (True, False, True)
+    """
+    for layouts in (_STRINGS, _BINARIES):
+        if source in layouts and target in layouts:
+            return True
+    lists = (pa.types.is_list, pa.types.is_large_list)
+    if any(is_list(source) for is_list in lists) and any(is_list(target) for is_list in lists):
+        return fits(source.value_type, target.value_type)
+    if pa.types.is_struct(source) and pa.types.is_struct(target) and _names(source) == _names(target):
+        return all(fits(source.field(k).type, target.field(k).type) for k in range(source.num_fields))
+    wide = widen(source, target)
+    return wide is not None and bool(wide.equals(target))
+
+
+def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
+    """The schema that all versions fit into.
+
+    It has the metadata of the last version. The columns of the last version come first, in its order. Columns that
+    only earlier versions have come behind them.
+
+    Raises:
+        ValueError: if no type holds all values of a column; the error text names both versions.
+    """
+    newest_first = list(reversed(versions))
+    fields: dict[str, tuple[pa.Field, Relation]] = {}
+    for relation, schema in newest_first:
+        for field in schema:
+            if field.name not in fields:
+                fields[field.name] = (field, relation)
+                continue
+            known, first = fields[field.name]
+            kind = widen(known.type, field.type)
+            if kind is known.type:
+                continue
+            if kind is None:
+                raise ValueError(
+                    f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} "
+                    f"and {known.type} in version {first.version}; no table can hold both, take `changes` by version"
+                )
+            fields[field.name] = (known.with_type(kind), first)
+    return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)
+
+
+def pin_schema(
+    versions: Sequence[tuple[Relation, pa.Schema]],
+    pinned: pa.Schema,
+    metadata: Sequence[pa.Field],
+    extra_columns: str = "error",
+) -> pa.Schema:
+    """The metadata columns and then the columns of a pinned schema, if every version fits into it.
+
+    Args:
+        versions: relation versions with the schemas of their batches; empty if there are no rows.
+        pinned: the pinned schema; columns match by name. It may have metadata columns, but only with their own types.
+        metadata: the fields of the metadata columns.
+        extra_columns: what to do with a column that the pinned schema lacks: `"error"` raises, `"drop"` leaves it out.
+
+    Raises:
+        ValueError: if a version does not fit; the error text names the version, the column and both types.
+    """
+    if len(set(pinned.names)) < len(pinned.names):
+        raise ValueError("the pinned schema names a column twice")
+    names = {field.name for field in metadata}
+    said = {field.name: field for field in pinned if field.name in names}
+    for field in metadata:
+        if field.name in said and not said[field.name].type.equals(field.type):
+            where = f"{versions[-1][0].qualified_name}: " if versions else ""
+            raise ValueError(
+                f"{where}metadata column {field.name!r} is {field.type}, the pinned schema says {said[field.name].type}"
+            )
+    own = {field.name: field for field in pinned if field.name not in names}
+    for relation, schema in versions:
+        _check_version(relation, schema, own, names, extra_columns)
+    return pa.schema([*metadata, *own.values()], metadata=pinned.metadata)
+
+
+def _check_version(
+    relation: Relation,
+    schema: pa.Schema,
+    pinned: dict[str, pa.Field],
+    metadata_columns: Collection[str],
+    extra_columns: str,
+) -> None:
+    where = f"{relation.qualified_name}: version {relation.version}"
+    there = {field.name: field for field in schema}
+    extra = [name for name in there if name not in pinned and name not in metadata_columns]
+    if extra and extra_columns == "error":
+        raise ValueError(
+            f"{where} has {', '.join(map(repr, extra))}, which the pinned schema lacks; pass extra_columns='drop' "
+            "to do without"
+        )
+    for name, field in pinned.items():
+        if name not in there:
+            if not field.nullable:
+                raise ValueError(f"{where} lacks {name!r}, which the pinned schema says is never null")
+        elif not fits(there[name].type, field.type):
+            raise ValueError(
+                f"{where} has column {name!r} as {there[name].type}, not all of whose values fit the pinned "
+                f"schema's {field.type}"
+            )

@@ -1,0 +1,100 @@
+"""Plans how one relation is decoded: versions, schema, catalog. Needs no Spark session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.schema.column_types import column_type_of
+from pgoutput_fast.schema.evolution import pin_schema, unify_schemas
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import metadata_fields, relation_schema
+
+__all__ = ["Resolved", "SchemaMode", "decoded_schema", "mode_of", "resolve", "resolves_alone"]
+
+SchemaMode = Literal["latest", "union", "pinned"]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The plan for one relation: what its rows are decoded into.
+
+    Attributes:
+        table: the relation's qualified name.
+        versions: its versions, in the order of their descriptions.
+        catalog: these versions and the known types.
+        fingerprint: of the whole catalog that planned the query.
+        schema: of the decoded rows.
+        oids: of the relations that had the name. An unknown version with one of these oids is also read, and fails.
+        others: versions with these oids that had another name.
+    """
+
+    table: str
+    versions: tuple[Relation, ...]
+    catalog: Catalog
+    fingerprint: str
+    schema: pa.Schema
+    oids: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
+    """Returns the schema mode. The default is pinned if there is a schema, else latest.
+
+    Raises:
+        ValueError: if mode and schema contradict each other.
+    """
+    if schema_mode is None:
+        return "pinned" if has_schema else "latest"
+    if schema_mode not in ("latest", "union", "pinned"):
+        raise ValueError(f"schema_mode must be 'latest', 'union' or 'pinned', not {schema_mode!r}")
+    if (schema_mode == "pinned") != has_schema:
+        raise ValueError(
+            "schema_mode='pinned' and a schema (schema= or Options(schemas=...)) need each other"
+        )
+    return schema_mode  # type: ignore[return-value]
+
+
+def resolves_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
+    """Whether the given catalog alone is sufficient. Otherwise the descriptions in the payloads are added to it."""
+    return catalog is not None and len(catalog) > 0 and schema_mode == "latest"
+
+
+def decoded_schema(relation: Relation, catalog: Catalog, options: Options) -> pa.Schema:
+    """Returns the schema that a relation version is decoded into, with metadata columns."""
+    types = [column_type_of(column, options, catalog.types) for column in relation.columns]
+    return relation_schema(relation, types, options)
+
+
+def resolve(
+    known: Catalog, table: str | int, options: Options, schema: pa.Schema | Relation | None
+) -> Resolved:
+    """Determines what the rows of `table` are decoded into. If `schema` is given, the result is pinned to it.
+
+    Raises:
+        KeyError: if there is no such relation.
+        ValueError: if its versions do not fit into one schema, or if the options name a column that no version has.
+    """
+    versions = known.named(table)
+    options.check_columns(versions[-1], versions, set())
+    decoded = [(relation, decoded_schema(relation, known, options)) for relation in versions]
+    if schema is None:
+        whole = unify_schemas(decoded)
+    else:
+        metadata = metadata_fields(options.metadata_prefix)
+        pinned = decoded_schema(schema, known, options) if isinstance(schema, Relation) else schema
+        whole = pin_schema(decoded, pinned, metadata, options.extra_columns)
+    oids = tuple(sorted({relation.oid for relation in versions}))
+    chosen = {relation.version for relation in versions}
+    return Resolved(
+        versions[-1].qualified_name,
+        versions,
+        Catalog(versions, known.types),
+        known.fingerprint(),
+        whole,
+        oids,
+        tuple(r.version for r in known.relations if r.oid in oids and r.version not in chosen),
+    )

@@ -1,0 +1,194 @@
+"""Arrow schemas of the changes of a relation version, of tagged payloads, and of the tables beside the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pgoutput_fast.catalog.relations import Column, Relation
+    from pgoutput_fast.schema.column_types import ColumnType
+    from pgoutput_fast.schema.options import Options
+
+__all__ = [
+    "KEEPALIVES_SCHEMA",
+    "MESSAGES_SCHEMA",
+    "METADATA_COLUMNS",
+    "OUTCOMES_SCHEMA",
+    "REJECTS_SCHEMA",
+    "TAGGED_SCHEMA",
+    "TRANSACTIONS_SCHEMA",
+    "TRUNCATES_SCHEMA",
+    "metadata_fields",
+    "relation_schema",
+]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# The metadata columns of a change, without the prefix. `rows/rows.pyx` of the compiled core has the same order.
+METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("change_type", pa.string()),
+    ("seq", pa.int64()),
+    ("lsn", pa.int64()),
+    ("txn", pa.int64()),
+    ("xid", pa.int64()),
+    ("subxid", pa.int64()),
+    ("commit_lsn", pa.int64()),
+    ("commit_timestamp", _TIME),
+    ("key_only", pa.bool_()),
+    ("unchanged", pa.list_(pa.string())),
+    ("unrepresentable", pa.list_(pa.string())),
+)
+
+# One row per message, but a Truncate has one row per relation. Its first row has the message as it came. Each further
+# row has a Truncate of its own relation alone. So each row is complete, and a Truncate costs only some bytes per
+# relation.
+TAGGED_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("kind", pa.int8()),
+        ("relation", pa.int64()),
+        ("version", pa.int64()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("subxid", pa.int64()),
+        ("in_stream", pa.bool_()),
+        ("commit_lsn", pa.int64()),
+        ("commit_timestamp", _TIME),
+        ("payload", pa.binary()),
+    ]
+)
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("kind", pa.string()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("subxid", pa.int64()),
+        ("lsn", pa.int64()),
+        ("end_lsn", pa.int64()),
+        ("timestamp", _TIME),
+        ("prepare_timestamp", _TIME),
+        ("gid", pa.string()),
+        ("origin", pa.string()),
+        ("origin_lsn", pa.int64()),
+        ("first_segment", pa.bool_()),
+    ]
+)
+
+OUTCOMES_SCHEMA = pa.schema(
+    [
+        ("txn", pa.int64()),
+        ("subxid", pa.int64()),
+        ("outcome", pa.string()),
+        ("at_seq", pa.int64()),
+        ("commit_lsn", pa.int64()),
+        ("commit_timestamp", _TIME),
+    ]
+)
+
+TRUNCATES_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("txn", pa.int64()),
+        ("relations", pa.list_(pa.int64())),
+        ("cascade", pa.bool_()),
+        ("restart_identity", pa.bool_()),
+    ]
+)
+
+MESSAGES_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("txn", pa.int64()),
+        ("xid", pa.int64()),
+        ("transactional", pa.bool_()),
+        ("prefix", pa.string()),
+        ("content", pa.binary()),
+    ]
+)
+
+REJECTS_SCHEMA = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("lsn", pa.int64()),
+        ("relation", pa.string()),
+        ("column", pa.string()),
+        ("change_type", pa.string()),
+        ("format", pa.string()),
+        ("type_oid", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),
+    ]
+)
+
+KEEPALIVES_SCHEMA = pa.schema(
+    [("after", pa.int64()), ("wal_end", pa.int64()), ("sent_at", _TIME), ("reply_requested", pa.bool_())]
+)
+
+
+def metadata_fields(prefix: str) -> list[pa.Field]:
+    """The fields of the metadata columns, with `prefix` before their names."""
+    return list(_metadata_fields(prefix)[0])
+
+
+@lru_cache(maxsize=64)
+def _metadata_fields(prefix: str) -> tuple[tuple[pa.Field, ...], frozenset[str]]:
+    """(the fields, their names)."""
+    fields = tuple(pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS)
+    return fields, frozenset(field.name for field in fields)
+
+
+# Relations share the fields of equal columns, such as an `id` in many tables.
+@lru_cache(maxsize=4096)
+def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataType) -> pa.Field:
+    metadata = {
+        "pg.type_oid": str(column.type_oid),
+        "pg.type": type_name,
+        "pg.typmod": str(column.typmod),
+        "pg.key": "true" if column.key else "false",
+    }
+    if unknown:
+        metadata["pg.unknown"] = "true"
+    return pa.field(column.name, arrow, metadata=metadata)
+
+
+def relation_schema(relation: Relation, column_types: Sequence[ColumnType], options: Options) -> pa.Schema:
+    """The schema of the changes of a relation version: metadata columns, then the selected columns of the relation.
+
+    The metadata of a field describes the PostgreSQL type (`pg.type_oid`, `pg.type`, `pg.typmod`, `pg.key`,
+    `pg.unknown`). The metadata of the schema describes the relation (`pg.relation_oid`, `pg.namespace`, `pg.relation`,
+    `pg.replica_identity`, `pg.version`).
+
+    Raises:
+        ValueError: if a column has the name of a metadata column.
+    """
+    metadata, taken = _metadata_fields(options.metadata_prefix)
+    fields = list(metadata)
+    chosen = options.columns_of(relation)
+    for column, column_type in zip(relation.columns, column_types, strict=True):
+        if chosen is not None and column.name not in chosen:
+            continue
+        if column.name in taken:
+            raise ValueError(
+                f"column {column.name!r} of {relation.qualified_name} bears the name of a metadata column: choose "
+                f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"
+            )
+        fields.append(_column_field(column, column_type.name, column_type.unknown, column_type.arrow))
+    return pa.schema(
+        fields,
+        metadata={
+            "pg.relation_oid": str(relation.oid),
+            "pg.namespace": relation.namespace,
+            "pg.relation": relation.name,
+            "pg.replica_identity": relation.replica_identity,
+            "pg.version": str(relation.version),
+        },
+    )

@@ -1,0 +1,73 @@
+"""Names of segments in a directory: the first and last ordinal. So names sort in the order of the stream."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["Named", "name_of", "named_segments", "ordinals_of"]
+
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
+
+
+@dataclass(frozen=True, order=True)
+class Named:
+    """A segment as its directory entry describes it.
+
+    Attributes:
+        first_seq, last_seq: ordinals of its first and last message.
+        name: name of the file.
+        modified: time of the last write, in seconds since 1970.
+    """
+
+    first_seq: int
+    last_seq: int
+    name: str
+    modified: float
+
+    def overlaps(self, first_seq: int, last_seq: int) -> bool:
+        """Whether the segment has a message from `first_seq` to `last_seq`, both included."""
+        return self.first_seq <= last_seq and self.last_seq >= first_seq
+
+
+def name_of(first_seq: int, last_seq: int) -> str:
+    """The file name of a segment with these ordinals.
+
+    >>> name_of(0, 41)
+    '00000000000000000000-00000000000000000041.parquet'
+    """
+    return f"{first_seq:020}-{last_seq:020}.parquet"
+
+
+def ordinals_of(name: str) -> tuple[int, int]:
+    """(first, last) ordinal of a segment with this file name.
+
+    Raises:
+        ValueError: if it is not the name of a segment.
+
+    >>> ordinals_of("00000000000000000000-00000000000000000041.parquet")
+    (0, 41)
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name} is not named as a segment of a capture: move it elsewhere")
+    return int(match[1]), int(match[2])
+
+
+def named_segments(store: Store) -> list[Named]:
+    """The segments of a directory in stream order. This reads no footer.
+
+    Raises:
+        ValueError: for a Parquet file whose name is not that of a segment.
+    """
+    found = []
+    for entry in store.entries():
+        if entry.hidden or not entry.name.endswith(".parquet"):
+            continue
+        try:
+            found.append(Named(*ordinals_of(entry.name), entry.name, entry.modified))
+        except ValueError as problem:
+            raise ValueError(f"{store}: {problem}") from None
+    return sorted(found)

@@ -1,0 +1,184 @@
+"""Creates a slot and exports the snapshot at which it begins. The snapshot is held while somebody reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+
+from pgoutput_fast.postgres.session import Server, connect, read_server, session, with_identifier
+from pgoutput_fast.postgres.slots import check_name, check_slot, drop_slot
+from pgoutput_fast.protocol.lsn import parse_lsn
+
+__all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+_LOOK_SECONDS = 0.5
+# How long a server may take to notice that a connection is gone.
+_DROP_SECONDS = 60.0
+
+
+class SnapshotError(RuntimeError):
+    """A snapshot cannot be read, or can no longer be read; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A snapshot that other sessions can read.
+
+    Attributes:
+        name: the name for `SET TRANSACTION SNAPSHOT`.
+        consistent_lsn: the snapshot shows what committed before this LSN; the slot sends what committed there or later.
+        slot: the slot that begins there. A temporary slot ends with the snapshot.
+        temporary: whether the slot is temporary.
+        server: the server of the snapshot.
+    """
+
+    name: str
+    consistent_lsn: int
+    slot: str
+    temporary: bool
+    server: Server
+
+
+class SnapshotHolder:
+    """The connection that holds a snapshot. The snapshot ends with the connection, or with the next command on it."""
+
+    def __init__(self, export: Export, connection: Any, dsn: str) -> None:
+        self.export = export
+        self._dsn = dsn
+        self._connection: Any = connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether this process closed the connection. The server may need some time to notice."""
+        return bool(self._connection.closed)
+
+    def close(self) -> None:
+        """Releases the snapshot and a temporary slot. A second call has no effect."""
+        self._connection.close()
+
+    def drop(self) -> None:
+        """Releases the snapshot and drops a permanent slot, too, because nobody will read it."""
+        self.close()
+        if not self.export.temporary:
+            _drop_at_once(self._dsn, self.export.slot)
+
+
+def export_snapshot(
+    dsn: str,
+    slot: str | None = None,
+    *,
+    two_phase: bool = False,
+    failover: bool = False,
+    wanted: Callable[[], bool] | None = None,
+) -> SnapshotHolder:
+    """Creates a slot and exports the snapshot at which it begins.
+
+    Waits until transactions that are open or prepared now have ended.
+
+    Args:
+        dsn: of the database.
+        slot: name of the permanent slot to create; None for a temporary one.
+        two_phase, failover: as for `create_slot`.
+        wanted: called from another thread; it tells whether to keep waiting. None to wait as long as it takes.
+
+    Raises:
+        SnapshotError: if a slot with this name exists, or if `wanted` became false.
+        ValueError: for a name that no slot can have, and for features that the server's version lacks.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
+    """
+    name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    check_name(name)
+    with session(dsn) as cursor:
+        server = read_server(cursor)
+    check_slot(server.major, two_phase=two_phase, failover=failover)
+    connection = connect(dsn, replication=True)
+    try:
+        server = with_identifier(server, dsn, connection)
+        with connection.cursor() as cursor, _cancelled_unless(wanted, connection, name):
+            cursor.execute(_command(name, server.major, slot is None, two_phase, failover))
+            created, point, snapshot, _ = cursor.fetchone()
+    except psycopg2.errors.DuplicateObject:
+        connection.close()
+        raise SnapshotError(
+            f"slot {name} exists: its consistent point has passed, and no snapshot can be had for it any more. If an "
+            "earlier load was broken off, drop_slot it and start over; else take another name, or none for tables "
+            "that were added later"
+        ) from None
+    except BaseException:
+        connection.close()
+        raise
+    return SnapshotHolder(Export(snapshot, parse_lsn(point), created, slot is None, server), connection, dsn)
+
+
+@contextlib.contextmanager
+def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: str) -> Iterator[None]:
+    """Cancels the block's query on the server if it is no longer wanted. The server does not notice by itself.
+
+    Raises:
+        SnapshotError: if the query was cancelled for this reason.
+    """
+    if wanted is None:
+        yield
+        return
+    done, given_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if not wanted():
+                given_up.set()
+                with contextlib.suppress(psycopg2.Error):
+                    connection.cancel()
+
+    thread = threading.Thread(target=watch, name="pgoutput_fast-snapshot-wanted", daemon=True)
+    thread.start()
+    try:
+        yield
+    except psycopg2.errors.QueryCanceled:
+        if not given_up.is_set():
+            raise
+        raise SnapshotError(
+            f"slot {slot} was not created: the time was over, or nobody waited for it any more, before the "
+            "transactions that were open had ended"
+        ) from None
+    finally:
+        done.set()
+        thread.join()
+
+
+def _drop_at_once(dsn: str, slot: str) -> None:
+    """Drops a slot that nobody will read, as soon as the server has noticed that its connection is gone."""
+    deadline = time.monotonic() + _DROP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            drop_slot(dsn, slot)
+            return
+        except psycopg2.errors.ObjectInUse:
+            time.sleep(0.05)
+        except psycopg2.Error as problem:
+            _log.warning("slot %s was created and could not be dropped: %s", slot, problem)
+            return
+    _log.warning("slot %s was created and could not be dropped: it is still in use", slot)
+
+
+def _command(name: str, major: int, temporary: bool, two_phase: bool, failover: bool) -> str:
+    words = f'CREATE_REPLICATION_SLOT "{name}"{" TEMPORARY" if temporary else ""} LOGICAL pgoutput'
+    if major < 15:
+        return f"{words} EXPORT_SNAPSHOT"
+    options = ["SNAPSHOT 'export'"]
+    if two_phase:
+        options.append("TWO_PHASE true")
+    if failover:
+        options.append("FAILOVER true")
+    return f"{words} ({', '.join(options)})"

@@ -1,0 +1,239 @@
+"""Writes a snapshot's tables as Parquet files. A range's file is complete or absent, and so is a table's directory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.postgres.tables import SnapshotTable
+from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.snapshot.export import Export, SnapshotError
+from pgoutput_fast.snapshot.ranges import ReadRange
+from pgoutput_fast.snapshot.read import RangeRead
+from pgoutput_fast.storage.fsync import directory_mode, fsync
+from pgoutput_fast.storage.table_directories import table_directory
+
+__all__ = ["TableFiles", "TableLoaded", "loading"]
+
+FORMAT = 1
+_ABOUT = "_snapshot.json"
+# This is not the lock of a capture, because a capture may write its segments beside the tables during the load.
+_LOCK = ".load.lock"
+
+
+@dataclass(frozen=True)
+class TableLoaded:
+    """A completely loaded table.
+
+    Attributes:
+        name: qualified and quoted name.
+        path: the directory of its Parquet files; `_snapshot.json` in it has the same facts.
+        rows: number of rows that were read.
+        nbytes: bytes of the COPY.
+        rejects: number of values without an Arrow form; they are in `_rejects-*.parquet` in the same directory.
+        consistent_lsn: changes of the table that committed at this LSN or later are not in the files.
+    """
+
+    name: str
+    path: Path
+    rows: int
+    nbytes: int
+    rejects: int
+    consistent_lsn: int
+
+
+@contextmanager
+def loading(directory: Path) -> Iterator[None]:
+    """Holds the right to load into a directory during the block. Another load would remove this one's unfinished files.
+
+    Raises:
+        SnapshotError: if another load has the right, in this process or another one.
+        OSError: if the directory cannot be locked.
+    """
+    # The file stays: a process that removed it could remove a file that another process has locked since.
+    with open(directory / _LOCK, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SnapshotError(
+                f"another load writes into {directory}: load into another directory, or wait until it has ended"
+            ) from None
+        yield
+
+
+class TableFiles:
+    """The directory of one table, hidden until all ranges are complete. Use it while `loading` its parent.
+
+    Args:
+        directory: parent of all tables.
+        table: the table.
+        export: the snapshot.
+        ranges: all ranges of the table.
+        schema: schema of its record batches.
+        file_mode: the most permissions of files; None leaves them to the umask.
+
+    Raises:
+        SnapshotError: if the directory has a table of another snapshot.
+        OSError: if the directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        table: SnapshotTable,
+        export: Export,
+        ranges: list[ReadRange],
+        schema: pa.Schema,
+        file_mode: int | None = None,
+    ) -> None:
+        self.table = table
+        self._file_mode = file_mode
+        self._schema = schema
+        self._lock = threading.Lock()
+        name = table_directory(table.relation.namespace, table.relation.name)
+        # Two snapshots never share a partial directory, even on a file system without locks.
+        by_snapshot = urllib.parse.quote(export.name, safe="")
+        self._whole, self._partial = directory / name, directory / f".{name}.{by_snapshot}.partial"
+        self._about: dict[str, Any] = {
+            "format": FORMAT,
+            "snapshot": export.name,
+            "slot": export.slot,
+            "consistent_lsn": table.consistent_lsn,
+            "system_identifier": export.server.system_identifier,
+            "database": export.server.database,
+            "relation": table.relation.to_dict(),
+        }
+        self._done: dict[str, list[int]] = {}
+        self._names = {each.name for each in ranges}
+        if (found := self._read(self._whole)) is not None:
+            if not self._is_ours(found):
+                raise SnapshotError(
+                    f"{self._whole} holds another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
+                    "load into another directory, or remove that one"
+                )
+            self._trust(self._whole, found)
+        elif (found := self._read(self._partial)) is not None and self._is_ours(found):
+            self._trust(self._partial, found)
+        elif self._whole.exists():
+            raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
+        else:
+            # Unfinished files of another snapshot are useless. A table's name has one dot.
+            for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):
+                shutil.rmtree(left, ignore_errors=True)
+            self._partial.mkdir(directory_mode(file_mode))
+            fsync(directory)
+
+    def _trust(self, directory: Path, found: dict[str, Any]) -> None:
+        """Continues an earlier load.
+
+        Makes its files durable first: it may have been killed, or an fsync may have failed.
+        """
+        fsync(directory)
+        fsync(directory.parent)
+        self._done = found["ranges"]
+
+    @staticmethod
+    def _read(directory: Path) -> dict[str, Any] | None:
+        try:
+            found = json.loads((directory / _ABOUT).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+
+    def _is_ours(self, found: dict[str, Any]) -> bool:
+        return all(found.get(key) == value for key, value in self._about.items())
+
+    @property
+    def missing(self) -> set[str]:
+        """Names of the ranges that are not complete yet."""
+        return self._names - self._done.keys()
+
+    def write(self, each: ReadRange) -> RangeFile:
+        """Returns a file for a range. The file is not visible before `add`."""
+        return RangeFile(self._partial / f"{each.name}.parquet", self._schema, self._file_mode)
+
+    def add(self, each: ReadRange, read: RangeRead, file: RangeFile) -> None:
+        """Makes the file of a completely read range durable, and counts it. The last range also completes the table."""
+        file.close()
+        if read.rejects.num_rows:
+            _durably(
+                self._partial / f"_rejects-{each.name}.parquet",
+                lambda path: pq.write_table(pa.Table.from_batches([read.rejects]), path),
+                self._file_mode,
+            )
+        with self._lock:
+            done = self._done | {each.name: [read.rows, read.nbytes, read.rejects.num_rows]}
+            _durably(
+                self._partial / _ABOUT,
+                lambda path: path.write_text(json.dumps(self._about | {"ranges": done})),
+                self._file_mode,
+            )
+            self._done = done
+            if not self.missing:
+                os.rename(self._partial, self._whole)
+                fsync(self._whole.parent)
+
+    def discard(self) -> None:
+        """Removes everything of a table that cannot be loaded."""
+        with self._lock:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    def loaded(self) -> TableLoaded:
+        """Returns the loaded table. Call it when nothing is missing."""
+        rows, nbytes, rejects = (sum(column) for column in zip(*self._done.values(), strict=True))
+        return TableLoaded(self.table.name, self._whole, rows, nbytes, rejects, self.table.consistent_lsn)
+
+
+class RangeFile:
+    """A range's Parquet file during the write."""
+
+    def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
+        self._path = path
+        self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+        self._schema = plain_schema(schema)
+        _create(self._hidden, file_mode)
+        self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Adds rows."""
+        self._writer.write_table(to_types(pa.Table.from_batches([batch]), self._schema))
+
+    def close(self) -> None:
+        """Completes the file: closes it, makes it durable and gives it its name."""
+        self._writer.close()
+        fsync(self._hidden)
+        os.rename(self._hidden, self._path)
+        fsync(self._path.parent)
+
+    def discard(self) -> None:
+        """Removes the unfinished file."""
+        self._writer.close()
+        self._hidden.unlink(missing_ok=True)
+
+
+def _create(path: Path, file_mode: int | None) -> None:
+    """Creates an empty file, for others to write into."""
+    path.unlink(missing_ok=True)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(path, flags, 0o666 if file_mode is None else file_mode))
+
+
+def _durably(path: Path, write: Any, file_mode: int | None) -> None:
+    hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+    _create(hidden, file_mode)
+    write(hidden)
+    fsync(hidden)
+    os.rename(hidden, path)
+    fsync(path.parent)

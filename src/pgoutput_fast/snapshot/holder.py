@@ -1,0 +1,247 @@
+"""A process that holds a snapshot for others: `python -m pgoutput_fast.snapshot.holder`.
+
+The process reads its task as a line of JSON and answers with a line of JSON. The requester then confirms that it took
+the answer. From then on the process lives until its time is over or the process that it serves has ended. Before the
+confirmation it also ends with the requester, and leaves no slot behind. Requests of one application for the same slot
+get the same snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pgoutput_fast.snapshot.export import SnapshotError, export_snapshot
+
+__all__ = ["OpenSnapshot", "hold_snapshot"]
+
+_LOOK_SECONDS = 1.0
+_TAKEN = "taken\n"
+
+
+@dataclass(frozen=True)
+class OpenSnapshot:
+    """A snapshot that a process holds.
+
+    Attributes:
+        name: the name for `SET TRANSACTION SNAPSHOT`.
+        consistent_lsn: the snapshot shows what committed before this LSN.
+        slot: the slot that begins there.
+        pid: id of the process.
+        started: when the process began, as from `started_at`. A later process with the same pid has another value.
+    """
+
+    name: str
+    consistent_lsn: int
+    slot: str
+    pid: int
+    started: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the same process still runs."""
+        return is_alive(self.pid) and self.started != "" and started_at(self.pid) == self.started
+
+    def release(self) -> None:
+        """Ends the process, and the snapshot with it."""
+        if not self.is_held:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def hold_snapshot(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> OpenSnapshot:
+    """Starts a process that exports a snapshot and holds it.
+
+    Args:
+        dsn: of the database.
+        slot: the slot to create. If a process already holds this slot's snapshot for `for_pid`, that one is returned.
+        seconds: the longest time to hold the snapshot, including the wait for open transactions.
+        for_pid: the process ends when the process with this id ends; None for no such process.
+
+    Raises:
+        SnapshotError: if the slot exists and nobody holds its snapshot, or if the time was over before the snapshot
+            existed.
+        RuntimeError: if the process failed; the message says how.
+    """
+    if slot is None:
+        return _start(dsn, slot, seconds, for_pid)
+    with _registered(dsn, slot, for_pid) as file:
+        known = file.read()
+        if known:
+            held = OpenSnapshot(**json.loads(known))
+            if held.is_held:
+                return held
+        held = _start(dsn, slot, seconds, for_pid)
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(asdict(held)))
+        return held
+
+
+def _registered(dsn: str, slot: str, for_pid: int | None) -> IO[str]:
+    """Returns the file that names the holder of a slot's snapshot. The file is locked until you close it."""
+    directory = Path(tempfile.gettempdir()) / f"pgoutput_fast-{getpass.getuser()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise RuntimeError(f"{directory} belongs to somebody else")
+    of = None if for_pid is None else started_at(for_pid)
+    key = hashlib.sha256(f"{dsn}\0{slot}\0{for_pid}\0{of}".encode()).hexdigest()[:32]
+    file = open(directory / f"{key}.json", "a+")  # noqa: SIM115
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.seek(0)
+    return file
+
+
+def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> OpenSnapshot:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pgoutput_fast.snapshot.holder"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # an interrupt of the requester does not end it
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    task = {"dsn": dsn, "slot": slot, "seconds": seconds, "for_pid": for_pid}
+    with process.stdin, process.stdout:
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+        with contextlib.suppress(BrokenPipeError):  # it has failed; its answer says why
+            # Not through a buffer: closing it would write it again.
+            os.write(process.stdin.fileno(), _TAKEN.encode())
+    # The child of this process holds the snapshot.
+    code = process.wait()
+    if not said:
+        raise RuntimeError(f"the process that was to hold a snapshot ended with code {code}")
+    answer = json.loads(said)
+    if "error" in answer:
+        raise (SnapshotError if answer["refused"] else RuntimeError)(answer["error"])
+    return OpenSnapshot(**answer)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _field(pid, "stat") != "Z"
+
+
+def started_at(pid: int) -> str | None:
+    """Returns when a process began, in the system's units; None if there is none.
+
+    The start and the pid together identify a process for good.
+    """
+    started = _field(pid, "lstart")
+    try:
+        # Linux counts from its own boot.
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else None
+    except OSError:
+        return started
+
+
+def java_above() -> int | None:
+    """Returns the pid of the Java virtual machine for which this process works, None if there is none."""
+    pid = os.getpid()
+    for _ in range(10):
+        parent = _field(pid, "ppid")
+        if parent is None or int(parent) <= 1:
+            return None
+        pid = int(parent)
+        if os.path.basename(_field(pid, "comm") or "").startswith("java"):
+            return pid
+    return None
+
+
+def _field(pid: int, name: str) -> str | None:
+    """Returns a fact about a process: `stat` (one letter), `ppid`, `lstart` or `comm`."""
+    try:
+        # The name is in parentheses, and may itself contain some.
+        head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        values = rest.split()
+        known = {"stat": values[0], "ppid": values[1], "lstart": values[19], "comm": head.partition("(")[2]}
+        return known[name]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        found = subprocess.run(["ps", "-o", f"{name}=", "-p", str(pid)], capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    said = found.stdout.strip()
+    return (said[:1] if name == "stat" else said) or None
+
+
+def main() -> None:
+    task: dict[str, Any] = json.loads(sys.stdin.readline())
+    if os.fork():
+        # The parent ends, so the requester has no child process left.
+        os._exit(0)
+    deadline = time.monotonic() + task["seconds"]
+    for_pid = task["for_pid"]
+    of = None if for_pid is None else started_at(for_pid)
+
+    def wanted() -> bool:
+        is_wanted = for_pid is None or (is_alive(for_pid) and started_at(for_pid) == of)
+        return time.monotonic() < deadline and is_wanted
+
+    try:
+        # The requester sends nothing before it has an answer. So readable input means that the requester is gone.
+        holder = export_snapshot(
+            task["dsn"], task["slot"], wanted=lambda: wanted() and not _can_read(sys.stdin, 0)
+        )
+    except Exception as problem:
+        said = str(problem).strip() or type(problem).__name__
+        print(json.dumps({"error": said, "refused": isinstance(problem, SnapshotError)}), flush=True)
+        return
+    export = holder.export
+    held = OpenSnapshot(
+        export.name, export.consistent_lsn, export.slot, os.getpid(), started_at(os.getpid()) or ""
+    )
+    if not _is_taken(json.dumps(asdict(held)), wanted):
+        holder.drop()
+        return
+    while wanted():
+        time.sleep(min(_LOOK_SECONDS, max(deadline - time.monotonic(), 0)))
+    holder.close()
+
+
+def _is_taken(answer: str, wanted: Callable[[], bool]) -> bool:
+    """Answers, and waits until the requester has read it. False if the requester is gone or the time is over."""
+    try:
+        print(answer, flush=True)
+    except BrokenPipeError:
+        return False
+    while not _can_read(sys.stdin, _LOOK_SECONDS):
+        # A child of the requester may hold a copy of the pipe. So the requester can end without an end of the pipe.
+        if not wanted():
+            return False
+    return sys.stdin.readline() == _TAKEN
+
+
+def _can_read(file: IO[str], seconds: float) -> bool:
+    return bool(select.select([file], [], [], seconds)[0])
+
+
+if __name__ == "__main__":
+    main()

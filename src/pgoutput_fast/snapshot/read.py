@@ -1,0 +1,247 @@
+"""A reader of a snapshot: it has its own pinned session and reads one range of a table at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import psycopg2.errors
+import pyarrow as pa
+
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.copy_stream import CopyLink
+from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.ranges import ReadRange
+
+__all__ = ["RangeRead", "SnapshotReader", "TableLostError", "copy_query", "in_snapshot"]
+
+# The most bytes that are taken from the connection before they are decoded. The waits for the first row and for more
+# rows after it.
+_MOST_BYTES = 1 << 20
+_WAIT_SECONDS, _FILL_SECONDS = 0.2, 0.02
+
+
+class TableLostError(SnapshotError):
+    """A table was dropped, altered, rewritten or truncated after the snapshot. The other tables can still be read.
+
+    Attributes:
+        table: the table's qualified, quoted name.
+    """
+
+    def __init__(self, table: str, what: str) -> None:
+        super().__init__(
+            f"{table} {what} since the snapshot was taken, whose rows of it cannot be read any more. If it is still "
+            "published, load it with a snapshot of its own"
+        )
+        self.table = table
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TableLostError, (self.table, self._what))
+
+
+@dataclass(frozen=True)
+class RangeRead:
+    """The result of reading a range.
+
+    Attributes:
+        rows: rows that were read, including those with rejects.
+        nbytes: bytes of the COPY.
+        rejects: values without an Arrow form, with REJECTS_SCHEMA; `seq` is -1 in all of them.
+    """
+
+    rows: int
+    nbytes: int
+    rejects: pa.RecordBatch
+
+
+@contextmanager
+def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
+    """Runs the block in a transaction that sees the snapshot.
+
+    Raises:
+        SnapshotError: if nobody holds the snapshot any more.
+    """
+    cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot,))
+    except (
+        psycopg2.errors.UndefinedObject,
+        psycopg2.errors.InvalidParameterValue,
+        # The snapshot's file still exists, but the exporting process is about to end.
+        psycopg2.errors.ObjectNotInPrerequisiteState,
+    ):
+        cursor.execute("ROLLBACK")
+        raise gone(snapshot) from None
+    yield
+    # Not in a finally block: after an error the session may be in the middle of a COPY, and is closed.
+    cursor.execute("COMMIT")
+
+
+def gone(snapshot: str) -> SnapshotError:
+    """Returns the error for a snapshot that nobody holds any more."""
+    return SnapshotError(
+        f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
+        "it is of no use without the rest: drop the slot and start over"
+    )
+
+
+def copy_query(
+    table: SnapshotTable,
+    each: ReadRange,
+    as_text: frozenset[str],
+    wanted: Sequence[str] | None,
+    search_path: str | None = None,
+) -> str:
+    """Returns the COPY of a range: all columns in order; unwanted ones as nulls.
+
+    If `search_path` (an SQL literal) is given, the query sets it before it reads a row, because it affects how values
+    are printed.
+    """
+    columns = []
+    for column in table.relation.columns:
+        name = quote_identifier(column.name)
+        if wanted is not None and column.name not in wanted:
+            columns.append("NULL")
+        elif column.name in as_text:
+            # This uses the type's output function. A cast to text may use another one. A composite of nulls is not
+            # null.
+            columns.append(
+                f"CASE WHEN pg_catalog.num_nulls({name}) OPERATOR(pg_catalog.=) 0 "
+                f"THEN pg_catalog.format('%s', {name}) END"
+            )
+        else:
+            columns.append(name)
+    # The condition refers to no column, so the server evaluates it once, before it reads.
+    sets_path = f"(SELECT pg_catalog.set_config('search_path', {search_path}, true)) IS NOT NULL"
+    before = sets_path if search_path is not None else None
+    conditions = [f"({sql})" for sql in (before, each.condition(), table.row_filter) if sql is not None]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"COPY (SELECT {', '.join(columns)} FROM ONLY {each.part.name}{where}) TO STDOUT (FORMAT binary)"
+
+
+class SnapshotReader:
+    """A session that reads ranges of a snapshot.
+
+    Args:
+        dsn: of the database.
+        snapshot: the name of the exported snapshot.
+        catalog: types that the server described.
+        options: how to decode.
+
+    Raises:
+        psycopg2.Error: if the server cannot be reached.
+    """
+
+    def __init__(self, dsn: str, snapshot: str, catalog: Catalog, options: Options) -> None:
+        self._snapshot = snapshot
+        self._catalog = catalog
+        self._options = options
+        self._cancelled = False
+        self._connection = connect(dsn)
+        with self._connection.cursor() as cursor:
+            # A row security policy would silently leave rows out. With this setting it is an error.
+            cursor.execute("SET row_security = off")
+
+    def close(self) -> None:
+        """Ends the session, even during a read."""
+        self._connection.close()
+
+    def cancel(self) -> None:
+        """Cancels the current read, from another thread."""
+        self._cancelled = True
+        self._connection.cancel()
+
+    def read(
+        self, table: SnapshotTable, each: ReadRange, on_batch: Callable[[pa.RecordBatch], object]
+    ) -> RangeRead:
+        """Reads a range; `on_batch` receives its record batches, with the schema of the relation's changes.
+
+        `_change_type` is insert, `_seq` is -1, `_commit_lsn` is the snapshot's consistent point; the other metadata are
+        null.
+
+        Raises:
+            TableLostError: if the table was dropped, altered, rewritten or truncated after the snapshot.
+            SnapshotError: if nobody holds the snapshot any more.
+            DecodeError: for an invalid value, and for one without an Arrow form if the options say so.
+            psycopg2.Error: if the server refuses, or the connection is lost.
+        """
+        relation = table.relation
+        major = self._connection.server_version // 10000
+        as_text = text_columns(table, self._catalog, self._options, major)
+        rows = CopyRows(
+            relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=on_batch
+        )
+        wanted = self._options.columns_of(relation)
+        with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot):
+            try:
+                # With the lock, a file that is the same now stays the same during the read.
+                cursor.execute(f"LOCK TABLE ONLY {each.part.name} IN ACCESS SHARE MODE")
+                cursor.execute(
+                    "SELECT pg_catalog.to_regclass(%s)::pg_catalog.oid::pg_catalog.int8, "
+                    "pg_catalog.pg_relation_filenode(%s)::pg_catalog.int8",
+                    (each.part.name, each.part.oid),
+                )
+                found = cursor.fetchone()
+                if found == (each.part.oid, each.part.filenode):
+                    path = None if table.row_filter is None else _without_path(cursor)
+                    query = copy_query(table, each, as_text, None if wanted is None else list(wanted), path)
+                    try:
+                        self._copy(query, rows)
+                    except psycopg2.Error:
+                        raise
+                    except BaseException:
+                        # A server that finds no rows to send would not notice that the client is gone.
+                        with suppress(psycopg2.Error):
+                            self.cancel()
+                        raise
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("dropped or renamed", table, each)) from None
+            except (psycopg2.errors.UndefinedColumn, psycopg2.errors.DatatypeMismatch):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("altered", table, each)) from None
+            if found != (each.part.oid, each.part.filenode):
+                cursor.execute("ROLLBACK")
+                raise TableLostError(table.name, _was("rewritten, truncated or replaced", table, each))
+            rows.finish()
+        for batch in rows.take_batches():
+            on_batch(batch)
+        return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
+
+    def _copy(self, query: str, rows: CopyRows) -> None:
+        link = CopyLink(self._connection)
+        if not link.begin(query, lambda: not self._cancelled):
+            raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+        while (messages := link.take(_MOST_BYTES, _WAIT_SECONDS, _FILL_SECONDS)) is not None:
+            if self._cancelled:
+                raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+            if len(messages):
+                # Messages are consecutive rows: their bytes are the stream.
+                rows.write(messages.buffers()[2])
+
+
+def _without_path(cursor: Any) -> str:
+    """Leaves only pg_catalog in the transaction's search path. Returns the previous path, as an SQL literal.
+
+    A row filter is text from the server, and its operators have no schema. It uses only built-in objects. This path
+    prevents calls of objects that somebody planted elsewhere after the filter was read.
+    """
+    cursor.execute("SELECT pg_catalog.quote_literal(pg_catalog.current_setting('search_path'))")
+    (path,) = cursor.fetchone()
+    cursor.execute("SET LOCAL search_path = pg_catalog")
+    return str(path)
+
+
+def _was(what: str, table: SnapshotTable, each: ReadRange) -> str:
+    return (
+        f"was {what}" if each.part.oid == table.relation.oid else f"had its partition {each.part.name} {what}"
+    )

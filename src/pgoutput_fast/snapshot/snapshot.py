@@ -1,0 +1,321 @@
+"""The initial load: the contents of the published tables at the point where a slot begins."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from pgoutput_fast._core.copy.table_rows import CopyRows
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.postgres.session import session
+from pgoutput_fast.postgres.tables import describe_tables
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.snapshot.export import export_snapshot
+from pgoutput_fast.snapshot.files import TableFiles, TableLoaded, loading
+from pgoutput_fast.snapshot.load import run_readers, streamed
+from pgoutput_fast.snapshot.progress import LoadProgress, ProgressCounter
+from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
+from pgoutput_fast.snapshot.read import RangeRead, SnapshotReader, TableLostError, gone, in_snapshot
+from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, make_directory
+
+__all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
+
+RANGE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The result of `Snapshot.load_to`.
+
+    Attributes:
+        tables: the completely loaded tables, by qualified name.
+        lost: the tables that could not be read as of the snapshot, and why.
+    """
+
+    tables: dict[str, TableLoaded]
+    lost: dict[str, str]
+
+
+class SnapshotBatches:
+    """An iterator of (table's qualified name, record batch), in any order.
+
+    Attributes:
+        lost: the tables that could not be read as of the snapshot, and why; their batches are incomplete.
+        rejects: values without an Arrow form, as record batches with REJECTS_SCHEMA.
+    """
+
+    def __init__(self) -> None:
+        self._lost: dict[str, TableLostError] = {}
+        self.rejects: list[pa.RecordBatch] = []
+        self._batches: Iterator[tuple[str, pa.RecordBatch]] = iter(())
+
+    @property
+    def lost(self) -> dict[str, str]:
+        return {name: str(problem) for name, problem in self._lost.items()}
+
+    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        return self._batches
+
+    def __next__(self) -> tuple[str, pa.RecordBatch]:
+        return next(self._batches)
+
+
+class Snapshot:
+    """The published tables at one moment, and a slot that begins there.
+
+    The snapshot lives until you close it: use it in a `with` block.
+
+    Args:
+        dsn: of the database, with a user who may create slots and read the tables.
+        publications: names of the publications, without SQL quotes.
+        slot: name of the permanent slot to create. It stays when the snapshot is closed, and `Capture` goes on from it.
+            None for a snapshot alone, for instance of tables that you added while another slot streams. That slot may
+            also send changes that committed before `consistent_lsn`: the snapshot contains them, so leave them out.
+        tables: only these tables, by qualified name; None for all.
+        options: how to decode, as for changes.
+        two_phase, failover: of the slot, as for `create_slot`.
+        user_types: whether to ask the server about types that are not built in, as `Catalog.enriched` does. False
+            decodes as if only the stream were known.
+        range_bytes: tables are read in ranges of about this many bytes.
+
+    Attributes:
+        name: the name for `SET TRANSACTION SNAPSHOT`.
+        slot: the slot's name.
+        consistent_lsn: the snapshot has what committed before this LSN; the slot sends what committed there or later.
+        tables: the tables to read, by qualified name.
+        catalog: the catalog of these tables; with it, their changes are decoded into the same schemas.
+
+    Raises (and then leaves no slot behind):
+        SnapshotError: if a slot with this name exists already.
+        ValueError: for invalid names, and for features that the server's version lacks.
+        KeyError: for a table that is not published.
+        psycopg2.Error: if the server refuses; `check` says what the server lacks.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        publications: Sequence[str],
+        slot: str | None = None,
+        *,
+        tables: Collection[str] | None = None,
+        options: Options | None = None,
+        two_phase: bool = False,
+        failover: bool = False,
+        user_types: bool = True,
+        range_bytes: int = RANGE_BYTES,
+    ) -> None:
+        expect_list("publications", publications)
+        expect_list("tables", tables)
+        if range_bytes < 1:
+            raise ValueError("range_bytes must be a number of bytes")
+        self._dsn = dsn
+        self._publications = tuple(publications)
+        self.options = options if options is not None else Options()
+        self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover)
+        try:
+            self.export = self._holder.export
+            with session(dsn) as cursor, in_snapshot(cursor, self.export.name):
+                found, self.catalog = describe_tables(
+                    cursor,
+                    publications,
+                    self.export.server.major,
+                    self.export.consistent_lsn,
+                    user_types=user_types,
+                )
+                cursor.execute("SHOW block_size")
+                block_size = int(cursor.fetchone()[0])
+            self.tables = {table.name: table for table in found}
+            if tables is not None:
+                self.tables = {name: self.tables[name] for name in map(self._known, tables)}
+                chosen = [table.relation for table in self.tables.values()]
+                self.catalog = Catalog(chosen, self.catalog.types)
+            self._ranges = {
+                name: ranges_of(table, self.export.server.major, block_size, range_bytes)
+                for name, table in self.tables.items()
+            }
+        except BaseException:
+            self._holder.drop()
+            raise
+
+    def _known(self, table: str) -> str:
+        parts = parse_qualified_name(table)
+        name = quote_qualified_name(*parts) if parts is not None else table
+        if name not in self.tables:
+            raise KeyError(
+                f"{table} is not published here; there is {', '.join(sorted(self.tables)) or 'no table'}"
+            )
+        return name
+
+    @property
+    def name(self) -> str:
+        return self.export.name
+
+    @property
+    def slot(self) -> str:
+        return self.export.slot
+
+    @property
+    def consistent_lsn(self) -> int:
+        return self.export.consistent_lsn
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the snapshot: nobody can read it any more. A permanent slot stays, and keeps WAL."""
+        self._holder.close()
+
+    def ranges(self, table: str) -> list[ReadRange]:
+        """Returns the ranges in which a table is read, for readers elsewhere.
+
+        Raises:
+            KeyError: for a table that is not in this snapshot.
+        """
+        return list(self._ranges[self._known(table)])
+
+    def schema(self, table: str) -> pa.Schema:
+        """Returns the schema of a table's record batches, which is that of its changes.
+
+        Raises:
+            KeyError: for a table that is not in this snapshot.
+            ValueError: if a column has the name of a metadata column.
+        """
+        relation = self.tables[self._known(table)].relation
+        schema: pa.Schema = CopyRows(relation, self.options, self.catalog.types, 0).schema
+        return schema
+
+    def spark_options(self) -> dict[str, str]:
+        """Returns options for `spark.read.format("pgoutput")`.
+
+        Add `table`: executors then read this snapshot while it lives.
+
+        The options contain the connection string, including its password if there is one.
+        """
+        return {
+            "mode": "snapshot",
+            "dsn": self._dsn,
+            "publication": ",".join(map(quote_identifier, self._publications)),
+            "snapshot": self.name,
+            "consistent_lsn": str(self.consistent_lsn),
+        }
+
+    def _connect(self) -> SnapshotReader:
+        if self._holder.closed:  # the server may not have noticed it yet
+            raise gone(self.name)
+        return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
+
+    def _all_ranges(self) -> list[ReadRange]:
+        # The largest tables come first. The last reads are then short, and no thread waits for long.
+        largest = sorted(self.tables.values(), key=lambda table: -table.nbytes)
+        return [each for table in largest for each in self._ranges[table.name]]
+
+    def read(
+        self, *, threads: int = 1, progress: Callable[[LoadProgress], object] | None = None
+    ) -> SnapshotBatches:
+        """Reads all tables. After a failure, start again and read all tables: nothing that was read is kept.
+
+        Args:
+            threads: number of sessions that read in parallel. For each, up to two batches wait in memory.
+            progress: called after each range, from any thread.
+
+        Returns:
+            An iterator of (qualified name, record batch); a table without rows gives no batch.
+
+        Raises (while iterating):
+            SnapshotError: if the snapshot is gone.
+            DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
+        """
+        ranges = self._all_ranges()
+        counter = ProgressCounter(ranges, progress)
+        found = SnapshotBatches()
+
+        def run(put: Callable[[str, pa.RecordBatch], None], stop: threading.Event) -> None:
+            def work(reader: SnapshotReader, each: ReadRange) -> None:
+                read = reader.read(self.tables[each.table], each, lambda batch: put(each.table, batch))
+                if read.rejects.num_rows:
+                    found.rejects.append(read.rejects)
+                counter.add(each, read.rows, read.nbytes)
+
+            run_readers(self._connect, ranges, threads, work, found._lost, stop)
+
+        found._batches = streamed(run, 2 * threads)
+        return found
+
+    def load_to(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        threads: int = 1,
+        progress: Callable[[LoadProgress], object] | None = None,
+        file_mode: int | None = None,
+    ) -> Loaded:
+        """Writes all tables as Parquet files. Each table has a directory, which appears when the table is complete.
+
+        After a failure you can call this again while the snapshot lives: durable ranges are not read again. If the
+        snapshot is gone, the next load removes unfinished tables.
+
+        Args:
+            directory: parent of the tables' directories; it is created.
+            threads: number of sessions that read in parallel.
+            progress: called after each range, from any thread.
+            file_mode: the most permissions of files, such as 0o640; directories get matching permissions. None leaves
+                them to the umask.
+
+        Raises:
+            ValueError: for an invalid `file_mode`.
+            SnapshotError: if the snapshot is gone, if the directory has a table of another snapshot, or if another load
+                writes into it.
+            DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
+            OSError: if a file cannot be written.
+        """
+        directory = Path(directory)
+        make_directory(directory, directory_mode(check_file_mode(file_mode)))
+        with loading(directory):
+            return self._load_to(directory, threads, progress, file_mode)
+
+    def _load_to(
+        self,
+        directory: Path,
+        threads: int,
+        progress: Callable[[LoadProgress], object] | None,
+        file_mode: int | None,
+    ) -> Loaded:
+        files = {
+            name: TableFiles(directory, table, self.export, self._ranges[name], self.schema(name), file_mode)
+            for name, table in self.tables.items()
+        }
+        ranges = [each for each in self._all_ranges() if each.name in files[each.table].missing]
+        counter = ProgressCounter(ranges, progress)
+        lost: dict[str, TableLostError] = {}
+
+        def work(reader: SnapshotReader, each: ReadRange) -> None:
+            file = files[each.table].write(each)
+            try:
+                read: RangeRead = reader.read(self.tables[each.table], each, file.write)
+            except BaseException:
+                file.discard()
+                raise
+            files[each.table].add(each, read, file)
+            counter.add(each, read.rows, read.nbytes)
+
+        run_readers(self._connect, ranges, threads, work, lost, threading.Event())
+        for name in lost:
+            files[name].discard()
+        return Loaded(
+            {name: each.loaded() for name, each in files.items() if name not in lost},
+            {name: str(problem) for name, problem in lost.items()},
+        )

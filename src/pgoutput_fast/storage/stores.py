@@ -1,0 +1,324 @@
+"""Stores of files: a directory of this machine, or a prefix in any store that `pyarrow.fs` knows.
+
+A file appears whole, or not at all. A file that has appeared is durable. A name with slashes is a file in a
+subdirectory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, fsync, make_directory, publish
+from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+
+__all__ = ["Entry", "Store", "open_store"]
+
+# In these stores a prefix exists as soon as a file below it exists.
+_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+_COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file.
+
+    Attributes:
+        name: path relative to the store's root, with slashes.
+        nbytes: size in bytes.
+        modified: time of the last write, in seconds since 1970.
+    """
+
+    name: str
+    nbytes: int
+    modified: float
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the file is not finished, or has no data: a part of its name begins with a dot or an underscore."""
+        return any(part.startswith((".", "_")) for part in self.name.split("/"))
+
+
+class Store(ABC):
+    """A place for files."""
+
+    #: Whether the store is a directory of this machine.
+    local: bool
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The store as it may stand in a message: without credentials."""
+
+    @abstractmethod
+    def at(self, name: str) -> Path | str:
+        """The path or URI of a file."""
+
+    @abstractmethod
+    def limit(self, file_mode: int | None) -> None:
+        """Limits the permissions of files that are made from now on. Directories get the permissions that fit.
+
+        The umask removes further permissions.
+
+        Args:
+            file_mode: the most permissions of a file, such as 0o640; None if only the umask decides.
+
+        Raises:
+            ValueError: for a mode that is not valid (see `check_file_mode`), or if the store has no permissions.
+        """
+
+    @abstractmethod
+    def make(self) -> None:
+        """Creates the root if it does not exist."""
+
+    @abstractmethod
+    def harden(self) -> None:
+        """Makes all files that have appeared durable, also if a process was killed or failed in an fsync before.
+
+        This covers files in the root, and files in directories that lie in the root.
+
+        Raises:
+            OSError: if that fails. Then do not rely on any file in the store.
+        """
+
+    @abstractmethod
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        """The files of the root, or of its directory `below`, sorted by name; empty without such a directory."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a small file.
+
+        Raises:
+            FileNotFoundError: if the file does not exist.
+        """
+
+    @abstractmethod
+    def write(self, name: str, *, replace: bool = False) -> AbstractContextManager[IO[bytes]]:
+        """Opens a file to write and to read back. It appears, durable, when the block ends without an error.
+
+        Raises:
+            FileExistsError: if the file exists and `replace` is not set.
+            OSError: if the file cannot be written. Then either it has not appeared, or the whole file has appeared but
+                may be lost in a crash of the machine. Call `harden` to make it durable.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> bool:
+        """Removes a file. Returns whether it existed."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes a small file. It replaces a file of this name."""
+        with self.write(name, replace=True) as file:
+            file.write(content)
+
+
+def open_store(place: str | os.PathLike[str]) -> Store:
+    """The store of a directory or a URI.
+
+    Raises:
+        ValueError: for a URI that pyarrow does not know, or for a URI that was turned into a Path.
+    """
+    text = os.fspath(place)
+    if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
+        raise ValueError(f"{text} was a URI, but a path has no double slash: give it as a str")
+    if not is_uri(text):
+        return _Directory(Path(text))
+    uri = split_uri(text)
+    return _Directory(Path(unquote(uri.path))) if uri.scheme == "file" else _Remote(text)
+
+
+class _Directory(Store):
+    local = True
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        # Directories that are durable, with their parents up to the root, as far as this process knows.
+        self._sure: set[Path] = set()
+        self._file_mode = 0o666
+        self._directory_mode = directory_mode(None)
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def at(self, name: str) -> Path:
+        return self._root / name
+
+    def limit(self, file_mode: int | None) -> None:
+        check_file_mode(file_mode)
+        self._file_mode = 0o666 if file_mode is None else file_mode
+        self._directory_mode = directory_mode(file_mode)
+
+    def make(self) -> None:
+        make_directory(self._root, self._directory_mode)
+
+    def harden(self) -> None:
+        with os.scandir(self._root) as found:
+            below = [self._root / each.name for each in found if each.is_dir(follow_symlinks=False)]
+        fsync(self._root)
+        for directory in below:
+            # This user did not write directories that they may not read, such as lost+found.
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                fsync(directory)
+
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        found: list[Entry] = []
+        try:
+            with os.scandir(self._root / below) as files:
+                for file in files:
+                    name = f"{below}/{file.name}" if below else file.name
+                    if file.is_dir():
+                        found += self.entries(name, recursive=True) if recursive else []
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            status = file.stat()
+                            found.append(Entry(name, status.st_size, status.st_mtime))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=lambda each: each.name)
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+    @contextmanager
+    def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:
+        target = self._root / name
+        if not replace and target.exists():
+            raise FileExistsError(f"{target} exists")
+        self._make_below(target.parent)
+        hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            with open(
+                hidden, "x+b", opener=lambda name, flags: os.open(name, flags, self._file_mode)
+            ) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                os.rename(hidden, target)
+            else:
+                publish(hidden, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                hidden.unlink()
+            raise
+        fsync(target.parent)
+
+    def _make_below(self, directory: Path) -> None:
+        """Creates a directory in the root, or the root itself, if it does not exist."""
+        if directory == self._root:
+            if not directory.is_dir():
+                make_directory(directory, self._directory_mode)
+        elif directory not in self._sure or not directory.is_dir():
+            self._make_below(directory.parent)
+            # Even if it exists: the process that made it may have been killed, or have failed, before its fsync.
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(self._directory_mode)
+            fsync(directory.parent)
+            self._sure.add(directory)
+
+    def remove(self, name: str) -> bool:
+        try:
+            (self._root / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class _Remote(Store):
+    local = False
+
+    def __init__(self, uri: str) -> None:
+        self._uri = split_uri(uri)
+        self._files, root = open_place(uri)
+        self._root = root.rstrip("/")
+
+    def __str__(self) -> str:
+        return shown(self._uri.geturl())
+
+    def at(self, name: str) -> str:
+        return self._uri._replace(path=f"{self._uri.path.rstrip('/')}/{quote(name)}").geturl()
+
+    def limit(self, file_mode: int | None) -> None:
+        if file_mode is not None:
+            raise ValueError(f"{self} is a store, which has no file_mode: set what it permits there")
+
+    def make(self) -> None:
+        if self._files.type_name not in _WITHOUT_DIRECTORIES:
+            self._files.create_dir(self._root, recursive=True)
+
+    def harden(self) -> None:
+        """Nothing to do: in an object store a file is durable when it appears."""
+
+    def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
+        from pyarrow import fs
+
+        base = f"{self._root}/{below}" if below else self._root
+        selector = fs.FileSelector(base, recursive=recursive, allow_not_found=True)
+        found = [
+            Entry(each.path[len(self._root) + 1 :], each.size, each.mtime_ns / 1e9)
+            for each in self._files.get_file_info(selector)
+            if each.type == fs.FileType.File
+        ]
+        return sorted(found, key=lambda each: each.name)
+
+    def read(self, name: str) -> bytes:
+        with self._files.open_input_file(f"{self._root}/{name}") as file:
+            content: bytes = file.read()
+            return content
+
+    @contextmanager
+    def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:
+        inside = f"{self._root}/{name}"
+        if not replace and self._size(inside) is not None:
+            raise FileExistsError(f"{self}/{name} exists")
+        # The file is first made on this machine. A stream into a store becomes a file when it is closed,
+        # even if an error closes it.
+        with tempfile.TemporaryFile(prefix="pgoutput-fast-") as file:
+            yield file
+            file.flush()
+            self._upload(file, inside)
+
+    def _upload(self, file: IO[bytes], inside: str) -> None:
+        """Sends the file in one call, so that nothing comes between. An upload that lacks a part never completes."""
+        size = os.fstat(file.fileno()).st_size
+        if "/" in inside and self._files.type_name not in _WITHOUT_DIRECTORIES:
+            self._files.create_dir(inside.rpartition("/")[0], recursive=True)
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+            self._send(content, inside)
+        arrived = self._size(inside)
+        if arrived != size:
+            # Do not remove it: it may be a file of another process.
+            raise OSError(f"{self}: {inside} has {arrived} bytes and not the {size} that were sent")
+
+    def _send(self, content: mmap.mmap, inside: str) -> None:
+        buffer = pa.py_buffer(content)
+        try:
+            with self._files.open_output_stream(inside) as stream:
+                stream.write(buffer)
+        finally:
+            del buffer
+
+    def _size(self, inside: str) -> int | None:
+        (info,) = self._files.get_file_info([inside])
+        return info.size if info.is_file else None
+
+    def remove(self, name: str) -> bool:
+        inside = f"{self._root}/{name}"
+        if self._size(inside) is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            self._files.delete_file(inside)
+        return True
