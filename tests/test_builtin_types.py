@@ -184,7 +184,7 @@ print(sorted(name for name in sys.modules if name.startswith(("pgoutput", "pyarr
 
 # --- oids stand nowhere else --------------------------------------------------------------------------------
 
-THE_TABLES = {"builtin_types.py", "type_oids.hpp"}
+THE_TABLES = {"builtin_types.py", "oids.hpp"}
 # Numbers that mean other things as well: those below 100 any count, these a thousandth and the size of a cache. They
 # are looked at only where an oid is meant. Any other number that is a type's oid is taken for one.
 ALSO_OTHERWISE = {1000, 4096, FIRST_USER_OID}

@@ -31,12 +31,8 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     },
     {"decoding": ("decoding", "decoding.*", "committed", "committed.*")},
     {"_core": ("_core", "_core.*")},
-    {"schema": ("schema", "schema.*")},
-    {
-        "catalog": ("catalog", "catalog.*"),
-        "encode": ("encode", "encode.*"),
-        "storage": ("storage", "storage.*"),
-    },
+    {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
+    {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
     {"ground": ("arguments", "errors", "protocol", "protocol.*")},
 )
 

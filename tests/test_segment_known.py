@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast import segments
+from pgoutput_fast.segments import segment as segments
 from pgoutput_fast.capture import retain
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink

@@ -110,7 +110,7 @@ def test_layout(tmp_path: Path) -> None:
     assert payload.compression == "ZSTD"
     assert not payload.has_dictionary_page
     assert payload.statistics is None
-    assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.decoding.state"])
+    assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.state"])
 
 
 def test_small_relations_share_row_groups_and_large_ones_are_cut(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_one_extension_has_the_vector_loops_and_their_level() -> None:
     extensions = {
         path.name.split(".")[0]: path.read_bytes() for path in Path(_core.__path__[0]).rglob("*.so")
     }
-    assert {"column", "rows", "copy_rows", "bench"} < extensions.keys()
+    assert {"column", "rows", "table_rows", "bench"} < extensions.keys()
     assert [name for name, code in extensions.items() if b"PGOUTPUT_FAST_VECTORS" in code] == ["column"]
 
 

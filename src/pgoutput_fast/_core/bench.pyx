@@ -139,6 +139,7 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         block.rows = 0
         block.bytes = 0
         block.formats = 0
+        block.cell_formats = NULL
         block.unchanged = False
         done[0] = slice_block(w, messages.data(), count, done[0], rows.count, tagger.taken.data(), BLOCK_BYTES, &block)
         if block.reason != OK:

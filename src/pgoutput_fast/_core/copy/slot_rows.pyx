@@ -31,7 +31,7 @@ import pyarrow as pa
 from pgoutput_fast._core.protocol.relations import Malformed
 
 # What an extension is not longer than: what its length can say.
-cdef int64_t LONGEST_EXTENSION = 0x7fffffff
+cdef int64_t LONGEST_EXTENSION = MAX_OFFSET
 cdef int64_t ROW = 18              # how many fields, a length, the position, a length
 
 
