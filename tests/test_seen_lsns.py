@@ -156,10 +156,10 @@ def test_logical_messages_cost_the_same_however_many_there_were() -> None:
             [encode.encode_message(lsn, "p", b"", transactional=False) for lsn in lsns], pa.binary()
         )
         spent = []
-        for _ in range(3):
-            decoder, begin = pgo.Decoder(), time.perf_counter()
+        for _ in range(5):
+            decoder, begin = pgo.Decoder(), time.process_time()
             assert decoder.decode(wal).messages.num_rows == len(lsns)
-            spent.append(time.perf_counter() - begin)
+            spent.append(time.process_time() - begin)
         return min(spent)
 
     assert seconds(range(1, 100_001)) < 40 * seconds(range(1, 10_001))

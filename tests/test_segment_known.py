@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.segments import segment as segments
 from pgoutput_fast.capture import retain
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.sink import Sink
@@ -34,6 +33,7 @@ from pgoutput_fast.segments import (
     write_segment,
 )
 from pgoutput_fast.segments import known as segment_known
+from pgoutput_fast.segments import segment as segments
 from pgoutput_fast.storage.paths import find_files
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
