@@ -35,7 +35,6 @@ cdef int64_t LONGEST_EXTENSION = MAX_OFFSET
 cdef int64_t ROW = 18              # how many fields, a length, the position, a length
 
 
-
 cdef struct Place:
     CopyHeader header
     int64_t at             # what was read in full ends here

@@ -26,7 +26,14 @@ from pgoutput_fast._core.columns.native cimport (
     start_array,
 )
 from pgoutput_fast._core.protocol.kinds cimport COLUMN_BINARY, COLUMN_TEXT
-from pgoutput_fast._core.protocol.limits cimport BLOCK_BYTES, BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
+from pgoutput_fast._core.protocol.limits cimport (
+    BLOCK_BYTES,
+    BLOCK_CELLS,
+    BLOCK_ROWS,
+    GROWTH,
+    LONGEST_NUMERIC,
+    MAX_OFFSET,
+)
 from pgoutput_fast._core.protocol.reasons cimport OK
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
