@@ -66,7 +66,7 @@ class Releaser:
     """Takes tagged rows in stream order, lets them wait, and gives pieces of what is released.
 
     Args:
-        held: what waits. Transactions of which too much waits for one piece become due there, and are given bit by bit.
+        reorder_buffer: what waits. Transactions of which too much waits for one piece become due there, and are given bit by bit.
         spiller, memory_limit: beyond so many bytes in memory, half of that goes to files.
         most_rows, most_bytes: about so much of what waits is in a piece.
     """
