@@ -36,7 +36,7 @@ from pgoutput_fast.schema.tables import (
 
 __all__ = ["CommittedView"]
 
-# What is held back: changes, truncates and transactional messages.
+# These wait in the reorder buffer: changes, truncates and transactional messages.
 _IS_HELD = np.zeros(256, np.bool_)
 _IS_HELD[list(HELD_UNTIL_COMMIT)] = True
 
@@ -56,10 +56,10 @@ class CommittedView:
 
     Args:
         options: how to decode what is released, and where and how much to hold.
-        held: what an earlier view held back.
+        reorder_buffer: the changes that wait since an earlier view.
 
     Raises:
-        SpillError: if a file that `held` names is missing or damaged.
+        SpillError: if a file that the reorder buffer names is missing or damaged.
     """
 
     def __init__(self, options: Options, reorder_buffer: ReorderBuffer | None = None) -> None:
@@ -124,7 +124,7 @@ class CommittedView:
 
     @contextmanager
     def _call(self, native: Any) -> Iterator[_Call]:
-        """Work on a copy of what is held, which counts if the whole block succeeds."""
+        """Work on a copy of the reorder buffer. It counts if the whole block succeeds."""
         decoder, learnt = self._decoder, self._learnt
         # If the call fails, it may have learnt what is not so.
         self._decoder, self._learnt = None, 0
@@ -197,7 +197,7 @@ def _first_txn(tagged: pa.RecordBatch) -> int | None:
 
 
 class _Call:
-    """One call's work on a copy of what is held; nothing of it counts before it has succeeded."""
+    """One call's work on a copy of the reorder buffer. Nothing of it counts before the call has succeeded."""
 
     def __init__(
         self,
