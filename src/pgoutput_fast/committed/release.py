@@ -66,7 +66,8 @@ class Releaser:
     """Takes tagged rows in stream order, lets them wait, and gives pieces of what is released.
 
     Args:
-        reorder_buffer: what waits. Transactions of which too much waits for one piece become due there, and are given bit by bit.
+        reorder_buffer: the changes that wait. A transaction with too many of them for one piece becomes due there, and
+            is given piece by piece.
         spiller, memory_limit: beyond so many bytes in memory, half of that goes to files.
         most_rows, most_bytes: about so much of what waits is in a piece.
     """
