@@ -1,4 +1,4 @@
-"""Columns made from types.py's decisions; and stage 4, convert, on its own."""
+"""Columns made from the decisions of schema/column_types.py; and stage 4, convert, on its own."""
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
