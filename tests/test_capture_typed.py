@@ -31,6 +31,7 @@ from pgoutput_fast.mirror.parquet import files as typed
 from pgoutput_fast.mirror.parquet.files import TypedFiles
 from pgoutput_fast.mirror.parquet.progress import Progress, write_progress
 from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
 from pgoutput_fast.storage.stores import open_store
 from streams import ENRICHED, RandomChoices, Stream, make_stream
@@ -121,7 +122,7 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
             made = TypedFiles(store, options)
             made.catch_up()
         # What is void does not wait for ever.
-        assert made._held.waiting.keys() <= set(state.open_txns)
+        assert made._reorder_buffer.waiting.keys() <= set(state.open_txns)
     decoder = pgo.Decoder(pgo.Options(transactions="committed", on_error="quarantine"), catalog=ENRICHED)
     changes: list[Any] = []
     rejects = 0
@@ -210,7 +211,7 @@ def test_values_that_parquet_or_others_lack(tmp_path: Path) -> None:
     assert second["ats"] == [None]
     assert table.column("_unrepresentable").to_pylist() == [None, ["at", "ats", "during", "d"]]
     (rejects,) = (tmp_path / "typed" / "_rejects").glob("*.parquet")
-    assert pq.read_table(rejects).schema.equals(pgo.schema.REJECTS_SCHEMA)
+    assert pq.read_table(rejects).schema.equals(REJECTS_SCHEMA)
     raw = pq.read_table(rejects).column("raw").to_pylist()
     assert raw == [b"24:00:00", b"{24:00:00}", b'["2020-01-01 00:00:00+00",infinity)', b"infinity"]
 

@@ -229,7 +229,7 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=rf"taken messages up to {end}, but the segments end at {end - 1}"):
         _reader(directory).latestOffset({"seq": end + 1})
     reader = _reader(directory)
-    reader._settled.given["slot"] = "another"
+    reader._resolved.given["slot"] = "another"
     with pytest.raises(ValueError, match="those of slot slot, not of another"):
         reader.partitions({"seq": 0}, {"seq": end})
     assert reader.partitions({"seq": end}, {"seq": end}) == []
