@@ -89,7 +89,7 @@ class SpillError(RuntimeError):
         txn: the transaction whose rows it holds: ordinal of the message that began it.
 
     >>> import pgoutput_fast as pgo, tempfile
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23),)), Writer(streaming="on")
     >>> begun = writer.stream_start(9) + writer.change(orders, "insert", new=["1"]) + writer.stream_stop()
     >>> with tempfile.TemporaryDirectory() as directory:

@@ -44,7 +44,7 @@ class Decoder:
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
 
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> first = Decoder()
     >>> _ = first.decode(writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]))
@@ -194,7 +194,7 @@ class Decoder:
 def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options | None = None) -> Decoded:
     """Decodes a stream from its beginning: `Decoder(options).decode(payloads, lsn, seq)`.
 
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
     >>> writer = Writer()
     >>> wal = writer.begin(xid=7, final_lsn=100, commit_timestamp=0)
@@ -225,7 +225,7 @@ def tag(
         ValueError: for more than 2 GiB of payloads in one call, and for a state that holds changes back: only the
             decoder of a committed view can go on with it.
 
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
     >>> tagged, state = tag(wal)
@@ -266,7 +266,7 @@ def decode_tagged(
         TypeError: for tables with other columns.
         ValueError: in committed mode without outcomes, and for Arrow data that is damaged.
 
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"])
     >>> wal += writer.change(orders, "insert", new=["2"]) + writer.commit(100, 108, 0)

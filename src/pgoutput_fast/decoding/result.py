@@ -34,7 +34,7 @@ class RelationBatch:
             `batch_rows` and `batch_bytes` bound its size.
 
     >>> import pgoutput_fast as pgo
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
     >>> (change,) = pgo.decode(wal).changes
@@ -82,7 +82,7 @@ class Decoded:
     The tables beside the changes are made at their first use.
 
     >>> import pgoutput_fast as pgo
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
     >>> decoded = pgo.decode(wal)

@@ -1,13 +1,12 @@
 """Write pgoutput messages: the inverse of the decoder."""
 
-from pgoutput_fast.encode.writer import (
+from pgoutput_fast.encode.messages import (
     UNCHANGED,
     Binary,
     Cell,
     ColumnSpec,
     RelationSpec,
     Timestamp,
-    Writer,
     encode_begin,
     encode_begin_prepare,
     encode_commit,
@@ -29,6 +28,7 @@ from pgoutput_fast.encode.writer import (
     encode_type,
     encode_update,
 )
+from pgoutput_fast.encode.writer import Writer
 
 __all__ = [
     "UNCHANGED",

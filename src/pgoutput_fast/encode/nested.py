@@ -1,6 +1,6 @@
 """Values with values inside, in text and in binary, byte for byte as a server sends them.
 
-What is inside is given as it is on the wire, from `encode_values` or from here: a str in text, bytes in binary, None
+What is inside is given as it is on the wire, from `encode.values` or from here: a str in text, bytes in binary, None
 for null. So everything nests: an array of composites with ranges is made from the inside out.
 
 >>> from pgoutput_fast.encode.values import array_to_text

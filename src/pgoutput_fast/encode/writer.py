@@ -1,8 +1,7 @@
 """Write pgoutput messages: the inverse of the decoder.
 
 `Writer` acts as the output plugin. It has one method per callback, and each method returns the payloads that a
-server would send for it. The module `encode_messages` has the single messages and the types for rows and
-relations. This module exports all of them, too.
+server would send for it. `encode.messages` has the single messages and the types for rows and relations.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +10,7 @@ from typing import Literal
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.encode.messages import (
-    UNCHANGED,
-    Binary,
     Cell,
-    ColumnSpec,
     RelationSpec,
     Timestamp,
     encode_begin,
@@ -34,41 +30,12 @@ from pgoutput_fast.encode.messages import (
     encode_stream_start,
     encode_stream_stop,
     encode_truncate,
-    encode_tuple,
     encode_type,
     encode_update,
 )
 from pgoutput_fast.protocol.lsn import Lsn
 
-__all__ = [
-    "UNCHANGED",
-    "Binary",
-    "Cell",
-    "ColumnSpec",
-    "RelationSpec",
-    "Timestamp",
-    "Writer",
-    "encode_begin",
-    "encode_begin_prepare",
-    "encode_commit",
-    "encode_commit_prepared",
-    "encode_delete",
-    "encode_insert",
-    "encode_message",
-    "encode_origin",
-    "encode_prepare",
-    "encode_relation",
-    "encode_rollback_prepared",
-    "encode_stream_abort",
-    "encode_stream_commit",
-    "encode_stream_prepare",
-    "encode_stream_start",
-    "encode_stream_stop",
-    "encode_truncate",
-    "encode_tuple",
-    "encode_type",
-    "encode_update",
-]
+__all__ = ["Writer"]
 
 
 class Writer:
@@ -92,6 +59,7 @@ class Writer:
 
     Callbacks in an order that no server produces raise a `ValueError`. A call that raises changes nothing.
 
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> columns = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25))
     >>> orders = RelationSpec(16401, "public", "orders", columns)
     >>> writer = Writer()

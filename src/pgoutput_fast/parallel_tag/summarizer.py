@@ -467,7 +467,7 @@ def summarize(payloads: pa.Array | pa.ChunkedArray, lsn: pa.Array | None = None)
     """The summary of a range of messages.
 
     >>> from pgoutput_fast import StreamState
-    >>> from pgoutput_fast.encode.writer import ColumnSpec, RelationSpec, Writer
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
     >>> halves = [summarize(pa.array(wal[:2], pa.binary())), summarize(pa.array(wal[2:], pa.binary()))]

@@ -8,7 +8,7 @@ The rows of a segment stand in this order:
 
 A relation gets row groups of its own once its rows are large enough. The footer holds the state of the stream behind
 the segment, so a reader or writer can continue from there. What is too large for the footer lies in part files beside
-the segments (`segment_known`). A footer without parts has format 1, a footer with parts has format 2.
+the segments (`segments.known`). A footer without parts has format 1, a footer with parts has format 2.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def write_segment(
         OSError: if the file cannot be written, or cannot be read back. Then do not confirm its messages to the server.
 
     >>> import tempfile, pgoutput_fast as pgo
-    >>> from pgoutput_fast.encode.writer import Writer
+    >>> from pgoutput_fast.encode import Writer
     >>> tagged, state = pgo.tag(Writer().begin(7, 100, 0))
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = write_segment(directory, tagged, state, source=Source("1", "shop", "slot"))

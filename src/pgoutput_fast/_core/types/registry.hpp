@@ -1,4 +1,4 @@
-// The list of converters by name: where a name in builtin_types.py or types.py becomes two function pointers.
+// The list of converters by name: where a name in schema/column_types.py becomes two function pointers.
 #pragma once
 #include <cstring>
 
