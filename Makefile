@@ -54,7 +54,7 @@ test-pythons: $(VENV)/.dev  ## the same set on Python 3.12 and 3.13, those that 
 
 test-arm: $(VENV)/.dev  ## the converters on an emulated ARM processor, with NEON and without (some minutes)
 	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
-	PYTHONPATH=tests $(BIN)/python -m pytest ci/arm --timeout 600 $(PYTEST_ARGS)
+	PYTHONPATH=ci/arm $(BIN)/python -m pytest ci/arm --timeout 600 $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
 	$(BIN)/ruff check .
@@ -83,11 +83,10 @@ fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 s
 # workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
 # or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
 SANITIZER := -fsanitize=address,undefined
-UNSANITIZED := $(notdir $(wildcard tests/test_spark*.py)) test_demo.py test_servers.py test_import.py test_benchmarks.py \
-    test_memory.py test_memory_failures.py test_peers.py test_foreign.py \
-    test_resume.py test_oracle_sessions.py test_soak.py test_capture_faults.py test_capture_flow.py test_capture_store.py \
-    test_capture_process.py test_snapshot_holder.py \
-    test_snapshot_killed.py
+UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
+    decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
+    oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
+    $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
 sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
@@ -103,14 +102,14 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
 soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, every allocation fails once (hours)
-	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/test_memory_failures.py --timeout 7200
+	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/decoding/test_memory_failures.py --timeout 7200
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python fuzz/soak_tag.py --messages $(MESSAGES)
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_capture_run.py tests/test_capture_pull.py -k killed --timeout 3600
-	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/test_capture_faults.py --timeout 3600
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_capture_typed.py -k killed --timeout 3600
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_snapshot_killed.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/capture/test_service.py tests/capture/test_sql_source.py -k killed --timeout 3600
+	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/capture/test_faults.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_parquet.py -k killed --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
 
 wheel: | $(BIN)/python  ## a wheel in dist/
 	rm -rf build/lib*

@@ -81,7 +81,7 @@ def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]
         environment["PYTHONPATH"] = str(ROOT / "src")
     else:
         _pip(python, "--no-deps", "--force-reinstall", str(wheel))
-    tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_spark*.py"))
+    tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "spark").glob("test_*.py"))
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
     command += [argument for each in IGNORED for argument in ("-W", each)]
     print(f"Spark {version} ...", flush=True)

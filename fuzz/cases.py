@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streams import RandomChoices, Stream, damage, make_stream
+from support.streams import RandomChoices, Stream, damage, make_stream
 
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 CHANGES = b"IUDTM"  # a damaged change is rejected alone, so one stream can have many

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import traceback
 
-from cells_nested import EVERY
-from copying import check_mutated
+from cells.nested import EVERY
+from support.copying import check_mutated
 
 
 def copies_failure(rng: random.Random) -> tuple[int, str | None]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from cases import mutate
 
 import pgoutput_fast as pgo
-from reference_frames import FrameError, unframe
+from reference.frames import FrameError, unframe
 
 
 def frames_failure(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> tuple[int, str | None]:

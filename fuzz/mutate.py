@@ -26,7 +26,7 @@ from copies import copies_failure  # noqa: E402
 from frames import frames_failure  # noqa: E402
 
 from pgoutput_fast._core.rows.decode import use_windows  # noqa: E402
-from streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
+from support.streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
 
 SMALLER_SECONDS = 60
 

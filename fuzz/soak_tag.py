@@ -2,7 +2,7 @@
 
     python fuzz/soak_tag.py --messages 10000000
 
-Three sessions work at the same time (see tests/backlog.py): streamed, rolled back and prepared transactions,
+Three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and prepared transactions,
 savepoints, DDL, truncates. Each file has rows of the whole stream in random order. `tag` on local[2] orders them, and
 its result is written as Parquet. The changes of committed transactions give tables, which are compared with the
 server's tables, cell by cell. Prints the cost, and fails if a cell differs.
@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-import pg  # noqa: E402
-from backlog import TABLES, backlog, same_tables, server_table, spark_table  # noqa: E402
 from pgoutput_fast import spark as pgspark  # noqa: E402
 from pgoutput_fast.demo.java import spark_environment  # noqa: E402
 from pgoutput_fast.demo.servers import Server  # noqa: E402
+from support import pg  # noqa: E402
+from support.backlog import TABLES, backlog, same_tables, server_table, spark_table  # noqa: E402
 
 FILES = 50
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pg
 from pgoutput_fast.demo.servers import Server
+from support import pg
 
 if TYPE_CHECKING:
-    from streaming import Streaming
+    from support.streaming import Streaming
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests and "libasan" in os.environ.get("LD_PRELOAD", ""):
         del os.environ["LD_PRELOAD"]
     # This comes before a test imports these modules, so that their assertions print what they compare.
-    pytest.register_assert_rewrite("oracle", "streaming")
+    pytest.register_assert_rewrite("support.oracle", "support.streaming")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -132,7 +132,7 @@ def stream(database: pg.Database) -> Iterator[Streaming]:
     """A slot of the module's database that streams transactions larger than 64 kB, and sessions that write."""
     if database.version < 14:
         pytest.skip("transactions are streamed since 14")
-    from streaming import streaming
+    from support.streaming import streaming
 
     with streaming(database) as opened:
         yield opened
@@ -143,7 +143,7 @@ def two_phase(database: pg.Database) -> Iterator[Streaming]:
     """As `stream`, with a slot that sends prepared transactions."""
     if database.version < 15:
         pytest.skip("prepared transactions are sent since 15")
-    from streaming import streaming
+    from support.streaming import streaming
 
     with streaming(database, two_phase=True) as opened:
         yield opened

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from emulator import run
 
-from cells import ALL
-from cells_nested import EVERY, TYPES
+from cells.every_type import ALL
+from cells.nested import EVERY, TYPES
+from cells.vector_kinds import KINDS
 from pgoutput_fast import Column, Options
 from pgoutput_fast.schema.column_types import ColumnType, column_type_of
-from test_vectors import KINDS
 
 HERE = Path(__file__).parent
 CORE = HERE.parents[1] / "src" / "pgoutput_fast" / "_core"

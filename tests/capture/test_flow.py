@@ -1,0 +1,76 @@
+"""A disk that is slower than the server: replies on time all the same, and bounded memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.capture import Capture, Limits, sink
+from pgoutput_fast.segments import list_segments, write_segment
+from support import pg
+from support.capturing import expect_exactly_once, now, slot
+
+__all__ = ["slot"]  # a fixture
+
+
+def _newest_only(database: pg.Database) -> None:
+    """What the client does is the same on every server, and takes seconds."""
+    if database.version != max(pg.installations()):
+        pytest.skip("tried on the newest server")
+
+
+def _slow_disk(patch: pytest.MonkeyPatch, seconds: float, most: int = 1 << 62) -> list[int]:
+    """Each segment, or each of the first ones, takes so much longer. What Arrow has allocated meanwhile, in bytes."""
+    seen: list[int] = []
+
+    def write(*arguments: Any, **more: Any) -> Path:
+        time.sleep(seconds if len(seen) < most else 0)
+        seen.append(pa.total_allocated_bytes())
+        return write_segment(*arguments, **more)
+
+    patch.setattr(sink, "write_segment", write)
+    return seen
+
+
+def test_the_server_hears_of_it_while_a_segment_is_written(
+    database: pg.Database,
+    slot: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _newest_only(database)
+    database.execute("INSERT INTO counted SELECT g, 1, repeat('x', 1900) FROM generate_series(1, 12000) g")
+    _slow_disk(monkeypatch, 6, most=2)
+    dsn = database.dsn + " options='-c wal_sender_timeout=4s'"
+    with caplog.at_level(logging.INFO, "pgoutput_fast.capture"):
+        Capture(dsn, slot, ["captured"], tmp_path, limits=Limits(nbytes=1)).run(until_lsn=now(database))
+    # One connection was enough. Beside it there is what the check at the start warns of.
+    said = [each.getMessage() for each in caplog.records]
+    assert [each.split(" ")[0] for each in said if not each.startswith("warning: ")] == ["capturing"]
+    expect_exactly_once(database, tmp_path)
+    assert len(list_segments(tmp_path)) > 5  # more than may wait
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+def test_memory_is_bounded_however_slow_the_disk(
+    database: pg.Database, slot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: Any
+) -> None:
+    _newest_only(database)
+    database.execute("INSERT INTO counted SELECT g, 1, repeat('x', 1900) FROM generate_series(1, 40000) g")
+    before = pa.total_allocated_bytes()
+    seen = _slow_disk(monkeypatch, 0.05)
+    capture = Capture(
+        database.dsn, slot, ["captured"], tmp_path, limits=Limits(nbytes=1 << 20), through=through
+    )
+    capture.run(until_lsn=now(database))
+    assert len(seen) > 10
+    # Four batches of 4 MiB wait, one is being read and one written, with copies made in between; 77 MB came.
+    assert max(seen) - before < 40 << 20
+    monkeypatch.undo()
+    expect_exactly_once(database, tmp_path)

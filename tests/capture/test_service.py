@@ -1,0 +1,231 @@
+"""Capture into segments, on every server, with real processes that are killed: every committed change exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
+from pgoutput_fast.segments import list_segments
+from support import pg
+from support.capturing import (
+    PROCESS,
+    Writers,
+    drop_when_free,
+    expect_exactly_once,
+    kill_often,
+    now,
+    slot,
+    streaming_dsn,
+)
+
+__all__ = ["slot"]  # a fixture
+
+
+def test_a_backlog_and_what_comes_later(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 2000) g")
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path, limits=Limits(rows=500))
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+    found = find_slot(database.dsn, slot)
+    newest = list_segments(tmp_path)[-1]
+    assert found is not None
+    assert found.confirmed_flush_lsn is not None
+    assert newest.end_lsn is not None
+    assert found.confirmed_flush_lsn >= newest.end_lsn
+    # Nothing new: no segment, and the slot lets go of what others write.
+    database.execute(
+        "CREATE TABLE unpublished AS SELECT 'x' AS x",
+        "DROP TABLE unpublished",
+    )
+    lsn = now(database)
+    capture.run(until_lsn=lsn)
+    if database.version >= 15:  # before, a transaction of other tables comes as Begin and Commit
+        assert list_segments(tmp_path)[-1] == newest
+    idle = find_slot(database.dsn, slot)
+    assert idle is not None
+    assert idle.confirmed_flush_lsn is not None
+    assert idle.confirmed_flush_lsn >= lsn
+    database.execute("UPDATE counted SET n = n + 1 WHERE id <= 700")
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+
+
+def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    """Segments that are ahead of the slot: what they have is not taken twice."""
+    database.execute("INSERT INTO counted SELECT g, 1 FROM generate_series(1, 50) g")
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path)
+    capture.run(until_lsn=now(database))
+    drop_when_free(database.dsn, slot)
+    create_slot(database.dsn, slot)
+    # The other way round: a copy of the directory that a slot of an older position continues.
+    older = f"{slot}_o"
+    create_slot(database.dsn, older)
+    try:
+        other = tmp_path / "other"
+        database.execute("UPDATE counted SET n = n + 1")
+        lsn = now(database)
+        Capture(database.dsn, slot, ["captured"], other).run(until_lsn=lsn)
+        first = [segment.path.read_bytes() for segment in list_segments(other)]
+        drop_when_free(database.dsn, slot)
+        # As if the first capture had died before it could say what it had stored.
+        database.execute(
+            f"SELECT pg_drop_replication_slot('{older}')"
+        ) if database.version < 12 else database.execute(
+            f"SELECT pg_copy_logical_replication_slot('{older}', '{slot}')",
+            f"SELECT pg_drop_replication_slot('{older}')",
+        )
+        if database.version >= 12:
+            Capture(database.dsn, slot, ["captured"], other).run(until_lsn=lsn)
+            assert [segment.path.read_bytes() for segment in list_segments(other)] == first
+    finally:
+        drop_when_free(database.dsn, older)
+
+
+def test_two_captures_into_one_directory(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    stop = threading.Event()
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path)
+    thread = threading.Thread(target=capture.run, kwargs={"stop": stop})
+    thread.start()
+    try:
+        while not (tmp_path / ".lock").exists() or not (tmp_path / ".lock").read_text():
+            time.sleep(0.02)
+        with pytest.raises(CaptureError, match="another process captures into"):
+            Capture(database.dsn, slot, ["captured"], tmp_path).run()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_slots_that_are_gone_or_not_ours(database: pg.Database, slot: str, tmp_path: Path) -> None:
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=now(database))
+    with pytest.raises(CaptureError, match="segments of another source"):
+        Capture(database.dsn, slot, ["captured", "other"], tmp_path).run()
+    drop_when_free(database.dsn, slot)
+    with pytest.raises(CaptureError, match=r"slot \w+ is gone, but .* has segments of it"):
+        Capture(database.dsn, slot, ["captured"], tmp_path).run()
+
+
+@pytest.mark.parametrize("through", ["walsender", "sql"])
+@pytest.mark.parametrize("how", ["made anew", "read by somebody"])
+@pytest.mark.parametrize("first", ["a segment", "nothing yet"])
+def test_slots_that_somebody_else_moved(
+    database: pg.Database, slot: str, tmp_path: Path, through: Any, how: str, first: str
+) -> None:
+    """What committed meanwhile is in nobody's segments: that must be said, not passed over."""
+    if database.version < 11:
+        pytest.skip("such slots cannot be told apart on PostgreSQL 10")
+    capture = Capture(database.dsn, slot, ["captured"], tmp_path, through=through)
+    if first == "a segment":
+        database.execute("INSERT INTO counted VALUES (1, 1)")
+    capture.run(until_lsn=now(database))
+    capture.run(until_lsn=now(database))  # which is nothing to be alarmed by
+    if how == "made anew":
+        drop_when_free(database.dsn, slot)
+        database.execute("INSERT INTO counted VALUES (2, 1)")
+        create_slot(database.dsn, slot)
+    else:
+        options = "'proto_version', '1', 'publication_names', 'captured'"
+        database.execute(
+            "INSERT INTO counted VALUES (2, 1)",
+            f"SELECT count(*) FROM pg_logical_slot_get_binary_changes('{slot}', NULL, NULL, {options})",
+        )
+    with pytest.raises(CaptureError, match=r"somebody else read from it, or dropped it and made it anew"):
+        capture.run(until_lsn=now(database))
+    if first == "a segment":
+        (tmp_path / "_acknowledged.json").write_text("{")
+        with pytest.raises(CaptureError, match=r"_acknowledged.json says no position"):
+            capture.run()
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_what_was_prepared_may_be_streamed_again(
+    database: pg.Database, slot: str, tmp_path: Path, end: str
+) -> None:
+    """Short of memory, a later session streams it a second time, and says no more of it than how it ended."""
+    if database.version < 15:
+        pytest.skip("prepared transactions are sent since 15")
+    drop_slot(database.dsn, slot)
+    create_slot(database.dsn, slot, two_phase=True)
+    capture = Capture(streaming_dsn(database), slot, ["captured"], tmp_path, typed=True)
+    filler = "repeat('x', 300)"
+    database.execute(
+        "BEGIN",
+        f"INSERT INTO counted SELECT g, 1, {filler} FROM generate_series(1, 400) g",
+        f"PREPARE TRANSACTION '{slot}'",
+    )
+    capture.run(until_lsn=now(database))
+    database.execute(f"INSERT INTO counted SELECT g, 1, {filler} FROM generate_series(1001, 1400) g")
+    capture.run(until_lsn=now(database))
+    database.execute(f"{end} PREPARED '{slot}'")
+    capture.run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+    assert list_segments(tmp_path)[-1].state.open_txns == []
+
+
+def test_a_connection_that_is_cut(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Capture(streaming_dsn(database), slot, ["captured"], tmp_path, limits=Limits(seconds=0.2)).run(
+                stop=stop
+            )
+        except BaseException as problem:
+            failed.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        cuts = n = 0
+        deadline = time.monotonic() + 120
+        while not failed and cuts < 3 and time.monotonic() < deadline:
+            rows = f"SELECT g, 1, repeat('x', 500) FROM generate_series({n * 100}, {n * 100 + 99}) g"
+            database.execute(f"INSERT INTO counted {rows}")
+            n += 1
+            if n % 8 == 0:
+                active = f"FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+                ((cut,),) = database.execute(f"SELECT count(pg_terminate_backend(active_pid)) {active}")
+                cuts += cut
+            time.sleep(0.01)
+        assert cuts == 3 or failed
+        lsn = now(database)
+        deadline = time.monotonic() + 120
+        while not failed and time.monotonic() < deadline:
+            found = find_slot(database.dsn, slot)
+            if found is not None and (found.confirmed_flush_lsn or 0) >= lsn:
+                break
+            time.sleep(0.1)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    expect_exactly_once(database, tmp_path)
+
+
+@pytest.mark.parametrize("prepares", [False, True], ids=["plain", "prepared"])
+def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path, prepares: bool) -> None:
+    """The full form takes PGOUTPUT_FAST_KILLS=50."""
+    if prepares:
+        if database.version < 15:
+            pytest.skip("prepared transactions are sent since 15")
+        drop_slot(database.dsn, slot)
+        create_slot(database.dsn, slot, two_phase=True)
+    kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
+    arguments = [sys.executable, "-c", PROCESS, streaming_dsn(database), slot, str(tmp_path)]
+    with Writers(database, prepares=prepares):
+        kill_often(arguments, tmp_path, kills, random.Random(database.version))
+    Capture(streaming_dsn(database), slot, ["captured"], tmp_path).run(until_lsn=now(database))
+    expect_exactly_once(database, tmp_path)
+    assert len(list_segments(tmp_path)) > kills

@@ -1,0 +1,211 @@
+"""What a check finds, on every server: each finding is provoked, and where it says that the server refuses, it does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import psycopg2
+import pytest
+
+from pgoutput_fast.capture import Report, check, create_slot, drop_slot, plugin_options
+from pgoutput_fast.postgres.session import connect
+from support import pg
+from support.capturing import drop_when_free
+
+
+@pytest.fixture
+def schema(database: pg.Database) -> Iterator[str]:
+    """An empty schema, and no publication."""
+    database.execute("CREATE SCHEMA checked")
+    yield "checked"
+    names = [name for (name,) in database.execute("SELECT pubname FROM pg_publication")]
+    database.execute(*(f"DROP PUBLICATION {name}" for name in names), "DROP SCHEMA checked CASCADE")
+
+
+def _found(report: Report, subject: str) -> list[tuple[str, str]]:
+    return [(f.level, f.problem) for f in report.findings if f.subject == subject]
+
+
+def _table(report: Report, name: str) -> str:
+    return "; ".join(f"{level}: {problem}" for level, problem in _found(report, f"checked.{name}"))
+
+
+def test_a_server_that_is_ready(database: pg.Database, schema: str) -> None:
+    database.execute(
+        "CREATE TABLE checked.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE checked.t"
+    )
+    report = check(database.dsn, ["p"])
+    assert report.ok, str(report)
+    assert report.tables == ("checked.t",)
+    assert report.server.major == database.version
+    assert report.slot is None
+    # The tests' servers have no limit; 10 knows none.
+    assert [f.subject for f in report.findings] == ["max_slot_wal_keep_size"]
+
+
+def test_publications(database: pg.Database, schema: str) -> None:
+    database.execute("CREATE PUBLICATION empty", "CREATE TABLE checked.t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION inserts FOR TABLE checked.t WITH (publish = 'insert')")
+    report = check(database.dsn, ["empty", "inserts", "missing one"])
+    assert not report.ok
+    assert _found(report, "publication empty") == [("warning", "it has no tables")]
+    lacking = "update, delete" if database.version < 11 else "update, delete, truncate"
+    assert _found(report, "publication inserts")[0][1].startswith(f"it does not publish {lacking}:")
+    assert _found(report, "publication missing one") == [("error", "there is none of that name")]
+    assert 'CREATE PUBLICATION "missing one"' in str(report)
+    assert not check(database.dsn, []).ok
+    with pytest.raises(TypeError, match="list of names"):
+        check(database.dsn, "p")
+
+
+def test_replica_identities_are_said_as_the_server_sees_them(database: pg.Database, schema: str) -> None:
+    database.execute(
+        "CREATE TABLE checked.keyed (id int PRIMARY KEY)",
+        "CREATE TABLE checked.keyless (id int)",
+        "CREATE TABLE checked.nothing (id int PRIMARY KEY)",
+        "ALTER TABLE checked.nothing REPLICA IDENTITY NOTHING",
+        "CREATE TABLE checked.full_rows (id int)",
+        "ALTER TABLE checked.full_rows REPLICA IDENTITY FULL",
+        "CREATE TABLE checked.indexed (id int NOT NULL)",
+        "CREATE UNIQUE INDEX indexed_id ON checked.indexed (id)",
+        "ALTER TABLE checked.indexed REPLICA IDENTITY USING INDEX indexed_id",
+        "CREATE TABLE checked.lost_index (id int NOT NULL)",
+        "CREATE UNIQUE INDEX lost_id ON checked.lost_index (id)",
+        "ALTER TABLE checked.lost_index REPLICA IDENTITY USING INDEX lost_id",
+        "DROP INDEX checked.lost_id",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    report = check(database.dsn, ["p"])
+    for name in ("keyed", "keyless", "nothing", "full_rows", "indexed", "lost_index"):
+        database.execute(f"INSERT INTO checked.{name} VALUES (1)")
+        refused = False
+        with contextlib.suppress(psycopg2.errors.ObjectNotInPrerequisiteState):
+            refused = True
+            database.execute(f"UPDATE checked.{name} SET id = 2")
+            refused = False
+        assert ("error" in _table(report, name)) == refused, name
+        assert (_table(report, name) == "") != refused, name
+    assert report.ok is False
+    # Nobody is refused where only inserts are published.
+    database.execute(
+        "DROP PUBLICATION p", "CREATE PUBLICATION p FOR TABLE checked.keyless WITH (publish = 'insert')"
+    )
+    assert _table(check(database.dsn, ["p"]), "keyless") == ""
+
+
+def test_column_lists_row_filters_and_generated_columns(database: pg.Database, schema: str) -> None:
+    if database.version < 12:
+        pytest.skip("generated columns exist from 12 on")
+    database.execute(
+        "CREATE TABLE checked.made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "CREATE TABLE checked.plain (id int PRIMARY KEY, a int, b int)",
+        "CREATE PUBLICATION p FOR TABLE checked.made, checked.plain",
+    )
+    report = check(database.dsn, ["p"])
+    assert _table(report, "made") == "note: generated columns are not sent: twice"
+    assert _table(report, "plain") == ""
+    if database.version >= 18:
+        database.execute("ALTER PUBLICATION p SET (publish_generated_columns = stored)")
+        assert _table(check(database.dsn, ["p"]), "made") == ""
+    if database.version >= 15:
+        database.execute(
+            "CREATE PUBLICATION listed FOR TABLE checked.plain (id, b), checked.made WHERE (id > 5)",
+            "CREATE PUBLICATION wrong FOR TABLE checked.plain (a)",
+        )
+        report = check(database.dsn, ["listed"])
+        assert _table(report, "plain") == "note: only id, b are published"
+        assert "note: a row filter" in _table(report, "made")
+        assert report.ok
+        report = check(database.dsn, ["wrong"])
+        assert _table(report, "plain").startswith("error: the column list lacks id of its replica identity")
+        with pytest.raises(psycopg2.Error):
+            database.execute("INSERT INTO checked.plain VALUES (1, 1, 1)", "UPDATE checked.plain SET a = 2")
+
+
+def test_partition_roots_whose_partitions_differ(database: pg.Database, schema: str) -> None:
+    if database.version < 13:
+        pytest.skip("changes are published as the root's from 13 on")
+    database.execute(
+        "CREATE TABLE checked.root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE checked.same PARTITION OF checked.root FOR VALUES FROM (0) TO (10)",
+        'CREATE TABLE checked."Other" PARTITION OF checked.root FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)',
+        'CREATE TABLE checked.below PARTITION OF checked."Other" FOR VALUES FROM (10) TO (20)',
+        "ALTER TABLE checked.below REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE checked.root WITH (publish_via_partition_root = true)",
+    )
+    report = check(database.dsn, ["p"])
+    assert report.tables == ("checked.root",)
+    (finding,) = [f for f in report.findings if f.subject == "checked.root"]
+    assert finding.level == "warning"
+    assert "that of checked.below is another" in finding.problem
+    assert "checked.same" not in finding.problem
+    database.execute("ALTER PUBLICATION p SET (publish_via_partition_root = false)")
+    report = check(database.dsn, ["p"])
+    assert report.tables == ("checked.below", "checked.same")
+    assert _table(report, "root") == ""
+
+
+def test_slots(database: pg.Database, schema: str) -> None:
+    database.execute(
+        "CREATE TABLE checked.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE checked.t"
+    )
+    name = f"{database.name}_c"
+    subject = f"slot {name}"
+    assert _found(check(database.dsn, ["p"], name), subject) == [("note", "there is none")]
+    create_slot(database.dsn, name)
+    try:
+        report = check(database.dsn, ["p"], name)
+        assert report.ok
+        assert report.slot is not None
+        assert _found(report, subject) == []
+        connection = connect(database.dsn, replication=True)
+        try:
+            with connection.cursor() as cursor:
+                options = plugin_options(database.version * 10000, ["p"])
+                cursor.start_replication(slot_name=name, decode=False, options=options)
+                pid = connection.info.backend_pid
+                assert _found(check(database.dsn, ["p"], name), subject) == [
+                    ("error", f"the server's process {pid} uses it")
+                ]
+        finally:
+            connection.close()
+        other = pg.Database(database.server)
+        try:
+            problem = f"it decodes database {database.name}, not {other.name}"
+            assert ("error", problem) in _found(check(other.dsn, ["p"], name), subject)
+        finally:
+            other.drop()
+    finally:
+        drop_when_free(database.dsn, name)
+
+
+def test_privileges(database: pg.Database, schema: str) -> None:
+    role = f"{database.name}_r"
+    database.execute(
+        "CREATE TABLE checked.t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE checked.t",
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT USAGE ON SCHEMA checked TO {role}",
+    )
+    try:
+        dsn = (
+            " ".join(part for part in database.dsn.split() if not part.startswith("user=")) + f" user={role}"
+        )
+        report = check(dsn, ["p"])
+        assert _found(report, f"user {role}")[0][0] == "error"
+        with pytest.raises(psycopg2.Error):
+            create_slot(dsn, "refused")
+        assert _table(report, "t").startswith("warning: the user may not read it")
+        database.execute(f"ALTER ROLE {role} REPLICATION", f"GRANT SELECT ON checked.t TO {role}")
+        report = check(dsn, ["p"])
+        assert report.ok, str(report)
+        assert _table(report, "t") == ""
+        create_slot(dsn, f"{database.name}_q")
+        drop_slot(dsn, f"{database.name}_q")
+    finally:
+        database.execute(
+            f"REVOKE ALL ON checked.t FROM {role}",
+            f"REVOKE USAGE ON SCHEMA checked FROM {role}",
+            f"DROP ROLE {role}",
+        )

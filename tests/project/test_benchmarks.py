@@ -1,0 +1,172 @@
+"""The benchmarks run, and what they compare agrees; how fast anything is, is not tested here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks import capture, growth, guard, segments, snapshot, spark_curve
+from benchmarks.spark import queries, section, wide_segments
+
+import pgoutput_fast as pgo
+from support.paths import ROOT
+
+
+def _run(cache: Path, *arguments: str) -> str:
+    """What a benchmark prints; README.md stays as it is."""
+    readme = (ROOT / "benchmarks" / "README.md").read_bytes()
+    run = subprocess.run(
+        [sys.executable, "-m", *arguments, "--scale", "0.004", "--rounds", "1"],
+        cwd=ROOT,
+        env={**os.environ, "PGOUTPUT_FAST_BENCH_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (ROOT / "benchmarks" / "README.md").read_bytes() == readme
+    return run.stdout
+
+
+def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
+    printed = _run(tmp_path, "benchmarks")
+    for label in (
+        "wide text: 1,485 messages",
+        "wide binary",
+        "pgbench",
+        "| decode ",
+        "timestamptz",
+        "us/call",
+        "streamed, through files",
+    ):
+        assert label in printed
+
+
+def test_capture_at_a_tiny_scale() -> None:
+    try:
+        version, figures = capture.measure(2000, 1)
+    except LookupError as problem:
+        pytest.skip(str(problem))
+    table = capture.section(2000, version, figures)
+    assert [row[0] for row in table.rows] == list(figures)
+    assert len(figures) == 5
+    assert all(float(cell.replace(",", "")) >= 0 for row in table.rows for cell in row[1:])
+
+
+def test_snapshot_at_a_tiny_scale() -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    try:
+        spent = snapshot.measure(2000, 1)
+    except LookupError as problem:
+        pytest.skip(str(problem))
+    assert [len(measured.rounds) for measured in spent.values()] == [1, 1]
+
+
+def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
+    segments = tmp_path / "segments"
+    segments.mkdir()
+    rows, nbytes = wide_segments(segments, 2, 0.004)
+    assert rows == 2 * 1480
+    figures = section(spark, segments, 1, rows, nbytes).rows
+    assert [row[0] for row in figures] == list(queries(spark, segments))
+    assert all(float(cell) >= 0 for row in figures for cell in row[1:])
+
+
+def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
+    points = []
+    for times in (1, 2):
+        directory = tmp_path / str(times)
+        directory.mkdir()
+        points += spark_curve.measure(spark, directory, times, wide_segments(directory, times, 0.004)[1])
+    assert [p.tasks > 0 for p in points] == [True] * 6
+    assert all(p.worker > 20e6 for p in points)  # Python alone has as much
+    # What describes relations, and what ends transactions.
+    assert [p.shuffled > 0 for p in points] == [True, True, False] * 2
+    assert len(spark_curve.table(points).rows) == 6
+    paper = spark_curve.on_paper(points)
+    assert 'changes(transactions="committed")' in paper
+    drawn = ElementTree.fromstring(spark_curve.chart(points))
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}circle")) == 6
+
+
+def test_the_guard_tells_what_takes_more() -> None:
+    known = {"wide text": 1000, "pgbench": 500}
+    assert guard.compare(known, {"wide text": 1025, "pgbench": 400}) == []
+    (told,) = guard.compare(known, {"wide text": 1050, "pgbench": 500})
+    assert told.startswith("wide text: 1050 instructions a message, +5.0%: it took 1000")
+
+
+def test_the_guard_tells_what_grows_faster_than_its_input() -> None:
+    assert guard.uneven({"columns": (100, 105), "open streams": (900, 500)}) == []
+    (told,) = guard.uneven({"columns": (100, 105), "open streams": (500, 900)})
+    assert told.startswith("open streams: 900 instructions a unit in a long stream, 500 in a short one")
+
+
+def test_the_guard_says_when_it_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert guard.main([]) == 0
+    assert capsys.readouterr().out.startswith("bench-guard: NOT RUN, as valgrind is not installed")
+
+
+# Streams of boundaries and Relations only.
+_NO_CHANGES = {"transactions", "prepared of one name", "Relations in subtransactions", "bad boundaries"}
+
+
+@pytest.mark.parametrize("name", guard.FLAT)
+def test_the_guards_streams_are_as_long_as_they_say(name: str) -> None:
+    for make in guard.FLAT[name][:2]:
+        shape = make()
+        decoder = pgo.Decoder(shape.options)
+        decoder.decode(shape.known)
+        changes, messages = 0, 0
+        for call in shape.calls:
+            changes += sum(each.batch.num_rows for each in decoder.decode(call).changes)
+            messages += len(call)
+        assert decoder.state.next_seq == len(shape.known) + messages
+        assert changes > 0 or name in _NO_CHANGES
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prepared transactions of one name",
+        "Relations in subtransactions, rolled back",
+        "bad boundaries, with as many relations and streams",
+        "relations of a Truncate, tagged",
+    ],
+)
+def test_nothing_grows_with_what_is_open(name: str) -> None:
+    """Sixteen times as much of it, and a message takes as long: quadratic, it would take up to sixteen times as long."""
+    curve = growth.CURVES[name]
+    assert growth.measure(curve, 8_000) < 4 * growth.measure(curve, 500)
+
+
+def test_segments_of_streams_that_know_little() -> None:
+    points = [
+        growth.Point(name, length, cost)
+        for name, curve in segments.CURVES.items()
+        for length, cost in segments.measure(curve, (1, 4))
+    ]
+    assert all(point.cost > 0 for point in points)
+    assert segments.table(points).count("\n") == 2 + len(segments.CURVES)
+
+
+def test_growth_over_short_streams() -> None:
+    points = [
+        growth.Point(name, length, growth.measure(curve, length))
+        for name, curve in growth.CURVES.items()
+        for length in curve.bounded[:2]
+    ]
+    assert all(point.cost > 0 for point in points)
+    assert growth.table(points).count("\n") == 2 + len(growth.CURVES)
+    drawn = ElementTree.fromstring(growth.chart(points))
+    assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == len(growth.CURVES)

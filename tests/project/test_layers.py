@@ -1,0 +1,264 @@
+"""Who imports whom: every import points downwards, none goes in a circle, and `_core` stands on the ground.
+
+Every import counts: those inside of functions, those for type checkers alone, and those of stubs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from support.paths import SOURCE
+
+PACKAGE = "pgoutput_fast"
+
+# From top to bottom. A module may import its own group and those below its rank; groups of one rank do not import each
+# other. A name counts before a pattern, and the last pattern that fits counts before the others. "" is the package.
+LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {"demo": ("demo", "demo.*")},
+    {"spark": ("spark", "spark.*")},
+    {"capture": ("capture", "capture.*")},
+    {"snapshot": ("snapshot", "snapshot.*"), "mirror": ("mirror", "mirror.*")},
+    {
+        "segments": ("segments", "segments.*"),
+        "postgres": ("postgres", "postgres.*"),
+        "parallel_tag": ("parallel_tag", "parallel_tag.*"),
+        "the public face": ("",),
+    },
+    {"decoding": ("decoding", "decoding.*", "committed", "committed.*")},
+    {"_core": ("_core", "_core.*")},
+    {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
+    {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
+    {"ground": ("arguments", "errors", "protocol", "protocol.*")},
+)
+
+# What `_core` may import beside itself, by package.
+GROUND_OF_CORE = {"arguments", "catalog", "errors", "protocol", "schema"}
+
+# Packages that only some groups may import.
+FOREIGN = {
+    "pandas": {"spark"},
+    "psycopg2": {"capture", "postgres", "snapshot"},
+    "pyspark": {"demo", "spark"},
+}
+
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<base>[\w.]+)[ \t]+c?import[ \t]*(?P<names>\([^)]*\)|[^\n]+)"
+    r"|c?import[ \t]+(?P<modules>[^\n]+))",
+    re.MULTILINE,
+)
+
+
+def _module(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _statements(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """(how many dots, module, names) of a file's imports; no names for `import module`."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".py", ".pyi"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                yield from ((0, each.name, []) for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield node.level, node.module or "", [each.name for each in node.names]
+        return
+    for found in _IMPORT.finditer(re.sub(r"#[^\n]*", "", text)):
+        if found["base"]:
+            module = found["base"].lstrip(".")
+            names = [each.split()[0] for each in found["names"].strip("() \n").split(",") if each.strip()]
+            yield len(found["base"]) - len(module), module, names
+        else:
+            yield from ((0, each.split()[0], []) for each in found["modules"].split(","))
+
+
+def read_imports(root: Path) -> dict[str, set[str]]:
+    """The modules under `root`, by their full names, and what each imports, by full names."""
+    files = sorted(each for each in root.rglob("*") if each.suffix in (".py", ".pyi", ".pyx", ".pxd"))
+    modules = {_module(path, root) for path in files}
+    imports: dict[str, set[str]] = {module: set() for module in modules}
+    for path in files:
+        importer = _module(path, root)
+        for dots, base, names in _statements(path):
+            if dots:
+                parts = importer.split(".")
+                parts = parts[: len(parts) - dots + (path.stem == "__init__")]
+                base = ".".join([*parts, *([base] if base else [])])
+            found = {f"{base}.{name}" for name in names} & modules
+            if len(found) < len(names) or not names:
+                found.add(base)
+            imports[importer] |= found
+        imports[importer].discard(importer)
+    return imports
+
+
+def circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Modules that import each other, directly or by way of others: the strongly connected components of more than one."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        found: set[str] = set()
+        left = [module]
+        while left:
+            new = set(imports.get(left.pop(), ())) - found
+            found |= new
+            left += new
+        reached[module] = found
+    rings = {
+        frozenset(other for other in reached[module] if module in reached.get(other, ()))
+        for module in imports
+        if module in reached[module]
+    }
+    return sorted(sorted(ring) for ring in rings)
+
+
+def _own(imports: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """The imports within the package, without its name; "" is the package itself."""
+    return {
+        module.removeprefix(PACKAGE).lstrip("."): {
+            each.removeprefix(PACKAGE).lstrip(".") for each in found if each.split(".")[0] == PACKAGE
+        }
+        for module, found in imports.items()
+        if module.split(".")[0] == PACKAGE
+    }
+
+
+def place(module: str) -> tuple[int, str] | None:
+    """(rank from the top, group) of a module, None if it has none."""
+    found = None
+    for rank, groups in enumerate(LAYERS):
+        for group, patterns in groups.items():
+            if module in patterns:
+                return rank, group
+            if any("*" in pattern and fnmatchcase(module, pattern) for pattern in patterns):
+                found = rank, group
+    return found
+
+
+def misplaced(imports: Mapping[str, Iterable[str]]) -> list[str]:
+    """The imports that point upwards or sideways."""
+    wrong = []
+    for module, others in imports.items():
+        for other in others:
+            here, there = place(module), place(other)
+            if here is None or there is None:
+                continue
+            if there[0] < here[0] or (there[0] == here[0] and there != here):
+                wrong.append(f"{module} ({here[1]}) imports {other} ({there[1]})")
+    return sorted(wrong)
+
+
+IMPORTS = read_imports(SOURCE)
+OWN = _own(IMPORTS)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [module for module in OWN if place(module) is None] == []
+
+
+def test_the_layers_name_only_modules_that_there_are() -> None:
+    names = [name for groups in LAYERS for patterns in groups.values() for name in patterns]
+    assert [name for name in names if not any(fnmatchcase(module, name) for module in OWN)] == []
+    assert sorted(GROUND_OF_CORE - OWN.keys()) == []
+
+
+def test_imports_within_the_package_name_modules_that_there_are() -> None:
+    assert {(module, other) for module, others in OWN.items() for other in others - OWN.keys()} == set()
+
+
+def test_core_imports_nothing_but_the_ground() -> None:
+    arrows = [
+        f"{module} imports {other}"
+        for module, others in OWN.items()
+        if module.split(".")[0] == "_core"
+        for other in sorted(others)
+        if other.split(".")[0] != "_core" and other.split(".")[0] not in GROUND_OF_CORE
+    ]
+    assert arrows == []
+
+
+def test_imports_point_downwards() -> None:
+    assert misplaced(OWN) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(OWN) == []
+
+
+@pytest.mark.parametrize("package", FOREIGN)
+def test_who_imports_a_foreign_package(package: str) -> None:
+    found = {
+        module
+        for module, others in IMPORTS.items()
+        if module.split(".")[0] == PACKAGE and any(each.split(".")[0] == package for each in others)
+    }
+    groups = {module: (place(module.removeprefix(PACKAGE).lstrip(".")) or (0, ""))[1] for module in found}
+    assert {module: group for module, group in groups.items() if group not in FOREIGN[package]} == {}
+    assert found
+
+
+# ---- the reader itself -------------------------------------------------------------------------------------------
+
+
+def _write(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def test_every_form_of_import_is_seen(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "p/__init__.py": "from .a import name",
+            "p/a.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.b import B\n",
+            "p/b.py": "def f():\n    import p.c as c, p.d\n    try:\n        from . import e\n    finally:\n        pass\n",
+            "p/c.py": "'''\nimport p.a\n'''\n# import p.b\n",
+            "p/d.py": "from p.e import (\n    one,\n    two,\n)\n",
+            "p/e.py": "import other",
+            "p/q/__init__.py": "from .. import a\nfrom .n import x",
+            "p/q/n.pyx": "cimport p.q.o, p.q.r as s\nfrom p cimport a, b  # and not p.c\nfrom p.c import (\n    x,\n    y,\n)\n",
+            "p/q/n.pxd": "from p.q.t cimport Thing\ncdef extern from 'x.hpp':\n    pass\n",
+            "p/q/n.pyi": "from p.d import x\n",
+            "p/q/o.pyx": "    from ..a import thing\n    from .t cimport (thing, other)\n",
+            "p/q/r.pyx": "",
+            "p/q/t.pxd": "# from p import a\n",
+        },
+    )
+    assert read_imports(tmp_path) == {
+        "p": {"p.a"},
+        "p.a": {"typing", "p.b"},
+        "p.b": {"p.c", "p.d", "p.e"},
+        "p.c": set(),
+        "p.d": {"p.e"},
+        "p.e": {"other"},
+        "p.q": {"p.a", "p.q.n"},
+        "p.q.n": {"p.q.o", "p.q.r", "p.a", "p.b", "p.c", "p.q.t", "p.d"},
+        "p.q.o": {"p.a", "p.q.t"},
+        "p.q.r": set(),
+        "p.q.t": set(),
+    }
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": ["d"], "f": ["a"], "g": []}
+    assert circles(imports) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_what_points_upwards_is_found() -> None:
+    assert misplaced(
+        {
+            "_core.tagging.scan": ["decoding.state", "schema.tables", "_core.tagging.tag"],
+            "snapshot.load": ["capture.service", "mirror.parquet.files"],
+        }
+    ) == [
+        "_core.tagging.scan (_core) imports decoding.state (decoding)",
+        "snapshot.load (snapshot) imports capture.service (capture)",
+        "snapshot.load (snapshot) imports mirror.parquet.files (mirror)",
+    ]

@@ -1,0 +1,65 @@
+"""Stores of files: a directory here. `tests/capture/test_store.py` has one that speaks S3."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pgoutput_fast.storage.stores import Store, open_store
+
+
+@pytest.fixture(params=["path", "uri"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    directory = tmp_path / "a b"
+    return open_store(directory if request.param == "path" else f"file://{tmp_path}/a%20b")
+
+
+def test_files_appear_whole_and_are_replaced(store: Store, tmp_path: Path) -> None:
+    assert store.entries() == []
+    store.make()
+    store.make()
+    with store.write("deep/er/x.json") as file:
+        file.write(b"first")
+        assert [each.name for each in store.entries(recursive=True) if not each.hidden] == []
+    (entry,) = store.entries("deep", recursive=True)
+    assert (entry.name, entry.nbytes, entry.hidden) == ("deep/er/x.json", 5, False)
+    assert abs(entry.modified - os.stat(tmp_path / "a b" / entry.name).st_mtime) < 1
+    with pytest.raises(FileExistsError, match=r"x\.json exists"), store.write("deep/er/x.json"):
+        pass
+    store.put("deep/er/x.json", b"second")
+    assert store.read("deep/er/x.json") == b"second"
+    assert store.at("deep/er/x.json") == tmp_path / "a b" / "deep" / "er" / "x.json"
+    assert store.entries() == []
+    assert store.remove("deep/er/x.json")
+    assert not store.remove("deep/er/x.json")
+    with pytest.raises(FileNotFoundError):
+        store.read("deep/er/x.json")
+
+
+def test_what_fails_leaves_nothing(store: Store) -> None:
+    def fail() -> None:
+        with store.write("x") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert store.entries() == []
+    store.put("x", b"whole")
+    with pytest.raises(NotADirectoryError), store.write("x/y"):
+        pass
+    assert store.entries("x") == []
+    assert store.read("x") == b"whole"
+
+
+def test_hidden_entries(store: Store) -> None:
+    for name in ("_consumers/a.json", ".lock", "typed/_rejects/1.parquet", "typed/t/1.parquet"):
+        store.put(name, b"")
+    assert [each.name for each in store.entries(recursive=True) if not each.hidden] == ["typed/t/1.parquet"]
+
+
+def test_a_uri_that_became_a_path() -> None:
+    with pytest.raises(ValueError, match="was a URI"):
+        open_store(Path("s3://bucket/prefix"))
