@@ -13,7 +13,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The format `pgoutput`: see `pgoutput_fast.spark.source_plan`, and `snapshot_source` for mode snapshot."""
+    """The format `pgoutput`: see `pgoutput_fast.spark.source.plan`, and `snapshot` beside it for mode snapshot."""
 
     @classmethod
     def name(cls) -> str:
@@ -25,11 +25,11 @@ class DefaultSource(DataSource):
 
     def schema(self) -> Any:
         if "mode" in self.options:
-            from pgoutput_fast.spark.snapshot_source import plan_snapshot
+            from pgoutput_fast.spark.source.snapshot import plan_snapshot
 
             self._plan = plan_snapshot(self.options)
             return self._plan.spark_schema
-        from pgoutput_fast.spark.source_plan import plan_source
+        from pgoutput_fast.spark.source.plan import plan_source
 
         # The plan is kept. It travels from the planning process to the others, so all have the same schema.
         self._plan = plan_source(self.options)
@@ -37,11 +37,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: Any) -> Any:
         if "mode" in self.options:
-            from pgoutput_fast.spark.snapshot_source import make_snapshot_reader
+            from pgoutput_fast.spark.source.snapshot import make_snapshot_reader
 
             return make_snapshot_reader(self._plan, schema)
-        from pgoutput_fast.spark.source import make_reader
-        from pgoutput_fast.spark.source_plan import STREAM_OPTIONS, plan_source
+        from pgoutput_fast.spark.source.batch import make_reader
+        from pgoutput_fast.spark.source.plan import STREAM_OPTIONS, plan_source
 
         only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
         if only_streams:
@@ -53,7 +53,7 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         if "mode" in self.options:
             raise ValueError("option mode is one of spark.read: a stream has none")
-        from pgoutput_fast.spark.stream import StreamReader
-        from pgoutput_fast.spark.stream_plan import plan_stream
+        from pgoutput_fast.spark.source.stream import StreamReader
+        from pgoutput_fast.spark.source.stream_plan import plan_stream
 
         return StreamReader(plan_stream(self.options, schema, self._plan), schema)

@@ -134,8 +134,8 @@ def test_the_command_captures_through_sql_and_tells_metrics(
 def test_a_publication_whose_name_has_a_comma(base: pg.Database, slot: str, tmp_path: Path) -> None:
     """By the command it is given alone; in the options of a stream it stands in quotes."""
     pytest.importorskip("pyspark")
-    from pgoutput_fast.spark.snapshot_source import plan_snapshot
-    from pgoutput_fast.spark.stream_capture import known_with_server, settings_of
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
+    from pgoutput_fast.spark.source.stream_capture import known_with_server, settings_of
 
     base.execute(
         "CREATE TABLE apart (id int PRIMARY KEY)",

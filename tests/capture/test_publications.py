@@ -307,7 +307,7 @@ def test_a_server_that_cannot_be_asked_is_acknowledged_nothing(
 def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Its capture is a process of its own, and what that ends with is the query's error."""
     pytest.importorskip("pyspark")
-    from pgoutput_fast.spark.stream_capture import OwnCapture
+    from pgoutput_fast.spark.source.stream_capture import OwnCapture
 
     _few(database)
     database.execute("INSERT INTO counted VALUES (1, 1)")

@@ -110,7 +110,7 @@ def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
 @pytest.mark.unsanitized
 def test_spark_s_snapshot_says_so() -> None:
     pytest.importorskip("pyspark")
-    from pgoutput_fast.spark.snapshot_source import plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
 
     with pytest.raises(RuntimeError, match="cannot be read") as caught:
         plan_snapshot({"mode": "snapshot", "dsn": BAD, "table": "public.t"})

@@ -257,7 +257,7 @@ def test_a_capture_calls_nothing_that_was_planted(
 @pytest.mark.unsanitized
 def test_spark_s_snapshot_calls_nothing_that_was_planted(hostile: Hostile) -> None:
     pytest.importorskip("pyspark")
-    from pgoutput_fast.spark.snapshot_source import SnapshotSourceReader, plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import SnapshotSourceReader, plan_snapshot
 
     held = hold_snapshot(hostile.dsn, None, 30, None)
     try:

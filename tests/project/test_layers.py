@@ -22,6 +22,8 @@ PACKAGE = "pgoutput_fast"
 LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"demo": ("demo", "demo.*")},
     {"spark": ("spark", "spark.*")},
+    # What runs on executors: without PySpark, as FOREIGN says.
+    {"spark tasks": ("spark.tasks", "spark.tasks.*")},
     {"capture": ("capture", "capture.*")},
     {"snapshot": ("snapshot", "snapshot.*"), "mirror": ("mirror", "mirror.*")},
     {

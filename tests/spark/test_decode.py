@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_arrow_type
-from pgoutput_fast.spark.values import to_spark
 from pgoutput_fast.spark.workers import check_workers
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -222,7 +222,7 @@ def test_every_type_on_real_spark(captured: list[bytes], spark: Any) -> None:
     tagged, _ = pgo.tag(captured)
     wal = spark.createDataFrame(pa.Table.from_batches([tagged]))
     decoded = pgo.decode(captured).table("public.every_type")
-    expected = to_spark(decoded, spark_arrow_schema(decoded.schema)).to_pylist()
+    expected = to_types(decoded, spark_arrow_schema(decoded.schema)).to_pylist()
     assert _rows(pgspark.changes(wal, "public.every_type"), "_seq") == expected
     assert len(expected) == 51
 

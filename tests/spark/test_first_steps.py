@@ -91,7 +91,7 @@ def test_a_column_of_what_are_no_positions(spark: Any, kind: str, lsn: Any) -> N
 
 
 def test_the_position_of_a_snapshot_is_text_or_digits() -> None:
-    from pgoutput_fast.spark.snapshot_source import plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
 
     given = {"mode": "snapshot", "dsn": "host=/nowhere", "table": "public.t", "snapshot": "1-1-1"}
     with pytest.raises(ValueError, match=r"option consistent_lsn: an LSN as text is like"):

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.spark.order import bounds, pieces_of, slice_column, survey
-from pgoutput_fast.spark.order_tasks import ascending, runs_of
+from pgoutput_fast.spark.tagging.order import bounds, pieces_of, slice_column, survey
+from pgoutput_fast.spark.tasks.order import ascending, runs_of
 
 SEVERAL = {
     "int": ([-3, 0, 9, 2**40], pa.int64()),

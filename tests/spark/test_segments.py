@@ -23,7 +23,7 @@ from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from support.paths import DOCS
 
 # The package has a function of the same name.
-pgspark_outcomes = importlib.import_module("pgoutput_fast.spark.outcomes")
+pgspark_outcomes = importlib.import_module("pgoutput_fast.spark.dataframes.outcomes")
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("at", 1114))
 TABLES = [RelationSpec(20000 + k, "public", f"t{k}", COLUMNS) for k in range(10)]

@@ -144,7 +144,7 @@ def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None
 
 def test_a_range_of_which_no_more_is_wanted(newest: pg.Database) -> None:
     """Such as by a LIMIT, while the server looks in vain for rows that pass a filter."""
-    from pgoutput_fast.spark.snapshot_source import RangeOfTable, SnapshotSourceReader, plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import RangeOfTable, SnapshotSourceReader, plan_snapshot
 
     if newest.version < 15:
         pytest.skip("publications have row filters since 15")
@@ -244,7 +244,7 @@ def test_the_virtual_machine_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_are_wrong(newest: pg.Database, options: dict[str, str], what: str) -> None:
-    from pgoutput_fast.spark.snapshot_source import plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
 
     given = {"mode": "snapshot", "dsn": newest.dsn, "table": "s.t", "snapshot_seconds": "2"} | options
     if "snapshot" in options:
@@ -254,7 +254,7 @@ def test_options_that_are_wrong(newest: pg.Database, options: dict[str, str], wh
 
 
 def test_a_slot_that_exists_has_no_snapshot(newest: pg.Database, slot: str) -> None:
-    from pgoutput_fast.spark.snapshot_source import plan_snapshot
+    from pgoutput_fast.spark.source.snapshot import plan_snapshot
 
     create_slot(newest.dsn, slot)
     with pytest.raises(Exception, match="its consistent point has passed"):

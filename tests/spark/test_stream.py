@@ -27,9 +27,9 @@ from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.segments import known as segment_known
-from pgoutput_fast.spark.source_plan import plan_source
-from pgoutput_fast.spark.stream import StreamReader
-from pgoutput_fast.spark.stream_plan import plan_stream
+from pgoutput_fast.spark.source.plan import plan_source
+from pgoutput_fast.spark.source.stream import StreamReader
+from pgoutput_fast.spark.source.stream_plan import plan_stream
 from support import pg
 from support.capturing import drop_when_free
 from support.paths import DOCS

@@ -17,9 +17,9 @@ from cells.nested import DESCRIBED
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
-from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source_read import ManyRows, chosen_rows
-from pgoutput_fast.spark.stream_rows import RangeRows
+from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
+from pgoutput_fast.spark.source.read import ManyRows, chosen_rows
+from pgoutput_fast.spark.source.stream_rows import RangeRows
 from reference import messages as reference
 from support.streams import RandomChoices, Stream, make_stream
 

@@ -25,7 +25,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
-from pgoutput_fast.spark.tag_tasks import ChangedInputError, Start, Starts, TagStretches
+from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagStretches
 from support.interleaved import everything
 from support.paths import DOCS
 from support.plans import is_sorted
@@ -98,7 +98,7 @@ def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch
 
 def test_what_runs_again_cuts_at_the_same_places(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are in the plan: nothing that a task or another run of it samples."""
-    monkeypatch.setattr("pgoutput_fast.spark.shuffled._java", lambda thing, name: None)
+    monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled._java", lambda thing, name: None)
     got = pgspark.tag(frame(spark, without_sessions()), "place", payload="data", partitions=3)
     plan = got._jdf.queryExecution().executedPlan().toString()
     assert "CASE WHEN (order0" in plan
@@ -117,7 +117,7 @@ def test_the_input_is_shuffled_once(
 ) -> None:
     """However often the result is used; where Spark has no way to share it, the result is the same."""
     if not is_shared:
-        monkeypatch.setattr("pgoutput_fast.spark.shuffled._java", lambda thing, name: None)
+        monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled._java", lambda thing, name: None)
 
     def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (tmp_path / uuid.uuid4().hex).touch()

@@ -18,7 +18,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast._core.protocol.headers import headers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.protocol.kinds import KIND_NAMES
-from pgoutput_fast.spark.arrow_extension import ArrowBacked
+from pgoutput_fast.spark.udf.arrow_extension import ArrowBacked
 
 ORDERS = RelationSpec(
     16401,
@@ -258,7 +258,7 @@ def test_rows_of_other_versions_are_matched_by_name_or_null(spark: Any, arrow: b
 def test_a_damaged_row_is_still_an_error_and_a_cut_one_too() -> None:
     wal, catalog = _rows_of_versions()
     (insert,) = (payload for payload in wal[3:5] if payload[:1] == b"I")
-    from pgoutput_fast.spark.row_tasks import _versions
+    from pgoutput_fast.spark.tasks.payloads import _versions
 
     payloads = pa.array([insert, insert[:7], insert[:6], insert[:5]], pa.binary())
     counted = _versions(payloads.slice(1), np.zeros(3, np.int8), np.arange(3), catalog)

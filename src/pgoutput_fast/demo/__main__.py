@@ -29,9 +29,9 @@ from pgoutput_fast.capture import PINS, Capture, Limits, Loaded, LoadProgress, S
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.servers import Server, find_installations
+from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments.segment import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
-from pgoutput_fast.spark.values import to_spark
 
 # Small limits: a stream of a few seconds then gives several segments.
 LIMITS = Limits(rows=30_000, seconds=1.0)
@@ -264,7 +264,7 @@ def _decode(
 def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> tuple[list[str], int]:
     """Rebuilds a table from the loaded rows and the changes. Returns (differences, number of rows)."""
     key = shop.TABLES[name]
-    loaded = to_spark(before, spark_arrow_schema(before.schema, "string"))
+    loaded = to_types(before, spark_arrow_schema(before.schema, "string"))
     try:
         rebuilt = rebuild.rebuild([*loaded.to_pylist(), *changes.to_pylist()], key)
     except KeyError:

@@ -9,12 +9,12 @@ itself. If Spark uses another Python than this one, `register(spark)` makes the 
 """
 
 from pgoutput_fast.spark import udf
-from pgoutput_fast.spark.catalog import read_catalog, relations
-from pgoutput_fast.spark.changes import changes
-from pgoutput_fast.spark.outcomes import outcomes
-from pgoutput_fast.spark.records import messages, rejects
-from pgoutput_fast.spark.tag import tag
-from pgoutput_fast.spark.transactions import transactions
+from pgoutput_fast.spark.dataframes.catalog import read_catalog, relations
+from pgoutput_fast.spark.dataframes.changes import changes
+from pgoutput_fast.spark.dataframes.outcomes import outcomes
+from pgoutput_fast.spark.dataframes.records import messages, rejects
+from pgoutput_fast.spark.dataframes.transactions import transactions
+from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.spark.workers import register
 
 __all__ = [

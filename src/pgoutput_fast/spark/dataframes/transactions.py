@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 from pgoutput_fast.protocol.kinds import BOUNDARIES, MSG_ORIGIN
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
-from pgoutput_fast.spark.plan import task_options
-from pgoutput_fast.spark.tagged import expect_tagged
-from pgoutput_fast.spark.tasks import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords
+from pgoutput_fast.spark.dataframes.plan import task_options
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.tasks.changes import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 

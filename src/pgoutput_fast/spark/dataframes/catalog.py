@@ -11,7 +11,7 @@ from pgoutput_fast._core.protocol.relations import Malformed, parse_type, relati
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
-from pgoutput_fast.spark.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 
 __all__ = ["read_catalog", "relations"]
 

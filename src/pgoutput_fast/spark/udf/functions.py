@@ -1,15 +1,4 @@
-"""Functions on columns of single, untagged payloads: inspect them without a decoding pipeline.
-
-    raw.groupBy(udf.message_kind("payload")).count()
-    raw.select(udf.decode_row(orders)("payload").alias("row")).select("row.change_type", "row.after.*")
-
-The functions look at each payload alone. Only a payload's neighbours tell for certain whether it came inside a stream
-block. So the functions use the payload's own form, or the column `in_stream`.
-
-On Spark 4.1 and later the functions are Arrow UDFs, which receive the payloads without a conversion. On older versions,
-and with `arrow=False`, they are pandas UDFs. A null gives null. A payload that is no pgoutput message raises a
-DecodeError, or gives null with `malformed="null"`.
-"""
+"""The functions of this package, and the pandas or Arrow UDFs that they become."""
 
 from __future__ import annotations
 
@@ -30,9 +19,9 @@ from pgoutput_fast.schema.evolution import pin_schema
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import decoded_schema
 from pgoutput_fast.schema.tables import metadata_fields
-from pgoutput_fast.spark.arrow_extension import ArrowBacked
-from pgoutput_fast.spark.row_tasks import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
+from pgoutput_fast.spark.tasks.payloads import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.udf.arrow_extension import ArrowBacked
 
 __all__ = ["decode_row", "message_kind", "relation_oid", "xid"]
 

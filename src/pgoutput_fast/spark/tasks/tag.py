@@ -22,7 +22,7 @@ from pgoutput_fast.decoding.state import StreamState, native_decoder
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summarizer import Summarizer
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.spark.order_tasks import ascending, runs_of, text_at
+from pgoutput_fast.spark.tasks.order import ascending, runs_of, text_at
 
 __all__ = [
     "ERRORS_SCHEMA",

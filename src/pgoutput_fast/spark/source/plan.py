@@ -30,7 +30,7 @@ from pgoutput_fast.schema.resolve import (
 )
 from pgoutput_fast.schema.tables import metadata_fields
 from pgoutput_fast.segments.segment import segment_catalog
-from pgoutput_fast.spark.tasks import DecodeChanges
+from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
 __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_source"]
@@ -145,7 +145,7 @@ def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str])
     """Returns the catalog of the segments, or of segments and server if `dsn` is given."""
     if "dsn" not in given:
         return segment_catalog(paths)
-    from pgoutput_fast.spark.stream_capture import known_with_server
+    from pgoutput_fast.spark.source.stream_capture import known_with_server
 
     return known_with_server(given, _asked(names))
 

@@ -31,15 +31,15 @@ from pgoutput_fast.postgres.tables import SnapshotTable, describe_tables
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.protocol.lsn import parse_lsn
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import metadata_fields
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.holder import OpenSnapshot, hold_snapshot, java_above
 from pgoutput_fast.snapshot.load import run_readers, streamed
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
 from pgoutput_fast.snapshot.read import SnapshotReader, TableLostError, in_snapshot
-from pgoutput_fast.spark.source_plan import arrow_schema, listed
+from pgoutput_fast.spark.source.plan import arrow_schema, listed
 from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_schema
-from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["SnapshotPlan", "SnapshotSourceReader", "make_snapshot_reader", "plan_snapshot"]
 
@@ -269,7 +269,7 @@ class SnapshotSourceReader(DataSourceReader):
 
         try:
             for _, batch in streamed(run, _WAITING):
-                rows = to_spark(pa.Table.from_batches([batch]).select(plan.columns), plan.target)
+                rows = to_types(pa.Table.from_batches([batch]).select(plan.columns), plan.target)
                 yield from rows.cast(self._target).to_batches()
         except SnapshotError as problem:
             raise SnapshotError(f"{problem}. {plan.hint}") from None

@@ -17,7 +17,7 @@ __all__ = ["ArrowBacked"]
 
 
 class _ArrowBackedType(pd.api.extensions.ExtensionDtype):  # type: ignore[misc]
-    name = "carried"
+    name = "arrow_backed"
     type = object
     kind = "O"
 

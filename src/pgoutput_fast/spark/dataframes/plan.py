@@ -13,7 +13,7 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import Resolved, SchemaMode, mode_of, resolve, resolves_alone
-from pgoutput_fast.spark.catalog import read_catalog
+from pgoutput_fast.spark.dataframes.catalog import read_catalog
 
 __all__ = ["SchemaMode", "Transactions", "known_catalog", "plan", "rows_of", "task_options"]
 

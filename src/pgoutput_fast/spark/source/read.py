@@ -17,7 +17,7 @@ from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
 from pgoutput_fast.segments.segment import RowGroup, Segment
-from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, arrow_schema
+from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
 from pgoutput_fast.storage.paths import open_file
 
 __all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "chosen_rows", "fates_of", "may_have", "ranges"]

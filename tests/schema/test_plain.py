@@ -11,8 +11,8 @@ from pgoutput_fast.encode.values import to_text
 from support import pg
 
 pytest.importorskip("pyspark")
+from pgoutput_fast.schema.plain import iso_8601, to_types
 from pgoutput_fast.spark.types import spark_arrow_schema
-from pgoutput_fast.spark.values import iso_8601, to_spark
 
 KIND = pa.month_day_nano_interval()
 MONTHS, DAYS = (0, 1, -1, 12, -13, 2**31 - 1, -(2**31)), (0, 1, -2, 2**31 - 1)
@@ -43,11 +43,11 @@ def test_nulls_slices_and_lists() -> None:
     table = pa.table({"i": column, "l": lists, "n": [1, 2, 3, None]})
     target = pa.schema([("i", pa.string()), ("l", pa.list_(pa.string())), ("n", pa.int64())])
     for part in (table, table[1:], table[3:], table[:0], pa.concat_tables([table[2:], table])):
-        taken = to_spark(part, target)
+        taken = to_types(part, target)
         taken.validate(full=True)
         assert taken.schema == target
         assert taken["i"].to_pylist() == iso_8601(part["i"].combine_chunks()).to_pylist()
-    assert to_spark(table[1:], target)["l"].to_pylist() == [None, [], ["PT0S"]]
+    assert to_types(table[1:], target)["l"].to_pylist() == [None, [], ["PT0S"]]
 
 
 def test_intervals_inside_of_structs() -> None:
@@ -70,7 +70,7 @@ def test_intervals_inside_of_structs() -> None:
     )
     target = spark_arrow_schema(table.schema)
     for start in range(5):
-        taken = to_spark(table[start:], target)
+        taken = to_types(table[start:], target)
         taken.validate(full=True)
         assert taken.schema == target
         assert taken["s"].to_pylist() == expected[start:]

@@ -16,8 +16,8 @@ from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import KIND_NAMES, ROW_CHANGES
 from pgoutput_fast.protocol.reasons import OK
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
-from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["DETAILS", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
 
@@ -136,7 +136,7 @@ class DecodeRow:
         is_before = is_before.to_numpy(zero_copy_only=False).astype(bool)
         count = len(payload)
         before, after = _places(seqs, is_before, count), _places(seqs, ~is_before, count)
-        batches = to_spark(decoded.select(self.images.names), self.images).combine_chunks().to_batches()
+        batches = to_types(decoded.select(self.images.names), self.images).combine_chunks().to_batches()
         # A table without rows has no batch.
         whole = batches[0].to_struct_array() if batches else pa.array([], pa.struct(list(self.images)))
         there = before.is_valid().to_numpy(zero_copy_only=False) | after.is_valid().to_numpy(

@@ -1,6 +1,6 @@
 """Plans a streaming query, and plans it again when a table changes during the query.
 
-Options in addition to those of `source_plan`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for the query's
+Options in addition to those of `plan.py`: `starting`, `max_segments`, `max_bytes`, `consumer`; and for the query's
 own capture `dsn`, `slot`, `publication`, `capture`.
 """
 
@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
-from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan, plan_source
+from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
 
 __all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]
 

@@ -16,8 +16,8 @@ from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.values import to_spark
 
 __all__ = ["ORIGINS_SCHEMA", "SENT", "DecodeChanges", "DecodeOrigins", "DecodeRecords"]
 
@@ -77,7 +77,7 @@ class DecodeChanges:
                 if fits:
                     yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
                 else:
-                    yield from to_spark(rows, self.target).to_batches()
+                    yield from to_types(rows, self.target).to_batches()
 
     def _decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
         try:

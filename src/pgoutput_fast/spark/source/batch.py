@@ -1,4 +1,4 @@
-"""Batch reads of `format("pgoutput")`: executors read and decode segments. `source_plan` lists the options."""
+"""Batch reads of `format("pgoutput")`: executors read and decode segments. `plan.py` lists the options."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.segment import list_segments, segment_outcomes
-from pgoutput_fast.spark.source_plan import SourcePlan
-from pgoutput_fast.spark.source_read import RowsReader, SegmentRows, fates_of, ranges
+from pgoutput_fast.spark.source.plan import SourcePlan
+from pgoutput_fast.spark.source.read import RowsReader, SegmentRows, fates_of, ranges
 
 __all__ = ["SegmentReader", "make_reader"]
 

@@ -11,10 +11,17 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.kinds import DESCRIPTIONS, HELD_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
-from pgoutput_fast.spark.outcomes import released
-from pgoutput_fast.spark.plan import SchemaMode, Transactions, known_catalog, plan, rows_of, task_options
-from pgoutput_fast.spark.tagged import expect_tagged
-from pgoutput_fast.spark.tasks import DecodeRecords
+from pgoutput_fast.spark.dataframes.outcomes import released
+from pgoutput_fast.spark.dataframes.plan import (
+    SchemaMode,
+    Transactions,
+    known_catalog,
+    plan,
+    rows_of,
+    task_options,
+)
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.tasks.changes import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 

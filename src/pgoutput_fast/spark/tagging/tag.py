@@ -16,8 +16,8 @@ from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.lsns import LSN_TYPES, lsn_column
-from pgoutput_fast.spark.order import (
+from pgoutput_fast.spark.tagging.lsns import LSN_TYPES, lsn_column
+from pgoutput_fast.spark.tagging.order import (
     Pieces,
     Surveyed,
     bounds,
@@ -26,8 +26,8 @@ from pgoutput_fast.spark.order import (
     slice_column,
     survey,
 )
-from pgoutput_fast.spark.shuffled import shuffled_once
-from pgoutput_fast.spark.tag_tasks import (
+from pgoutput_fast.spark.tagging.shuffled import shuffled_once
+from pgoutput_fast.spark.tasks.tag import (
     ERRORS_SCHEMA,
     LSN,
     PAYLOAD,

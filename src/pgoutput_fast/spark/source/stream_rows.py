@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.segment import Segment, one_batch, outcomes_of
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
-from pgoutput_fast.spark.source_plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source_read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
+from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
+from pgoutput_fast.spark.source.read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
 
 __all__ = ["RangeRows"]
 

@@ -10,10 +10,10 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import Resolved
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.outcomes import released
-from pgoutput_fast.spark.plan import SchemaMode, Transactions, plan, rows_of, task_options
-from pgoutput_fast.spark.tagged import expect_tagged
-from pgoutput_fast.spark.tasks import SENT, DecodeChanges
+from pgoutput_fast.spark.dataframes.outcomes import released
+from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.tasks.changes import SENT, DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
 

@@ -1,4 +1,4 @@
-"""Streaming reads of `format("pgoutput")`: offsets, batches and their limits. `stream_plan` lists the options."""
+"""Streaming reads of `format("pgoutput")`: offsets, batches and their limits. `stream_plan.py` lists the options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyspark.sql.types import StructType
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
-from pgoutput_fast.spark.source_plan import TablePlan
-from pgoutput_fast.spark.source_read import ManyRows, RowsReader
-from pgoutput_fast.spark.stream_plan import StreamPlan, new_versions, planned_again
-from pgoutput_fast.spark.stream_rows import RangeRows
+from pgoutput_fast.spark.source.plan import TablePlan
+from pgoutput_fast.spark.source.read import ManyRows, RowsReader
+from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, planned_again
+from pgoutput_fast.spark.source.stream_rows import RangeRows
 
 if TYPE_CHECKING:
-    from pgoutput_fast.spark.stream_capture import OwnCapture
+    from pgoutput_fast.spark.source.stream_capture import OwnCapture
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -145,7 +145,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _own_capture(self) -> OwnCapture | None:
         if self._capture is None and "dsn" in self._resolved.given:
-            from pgoutput_fast.spark.stream_capture import OwnCapture
+            from pgoutput_fast.spark.source.stream_capture import OwnCapture
 
             self._capture = OwnCapture(self._resolved.given)
         return self._capture

@@ -1,0 +1,1 @@
+"""DataFrames of tagged payloads in, typed DataFrames out."""

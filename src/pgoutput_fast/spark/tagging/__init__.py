@@ -1,0 +1,1 @@
+"""Tags untagged payloads in parallel."""
