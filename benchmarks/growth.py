@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import log10
 from pathlib import Path
 
-from benchmarks import shapes
+from benchmarks.corpora import shapes
+from benchmarks.corpora.shapes import Shape
 from benchmarks.report import machine, rewrite
-from benchmarks.shapes import Shape
 
 __all__ = ["CURVES", "Curve", "Point", "chart", "main", "measure", "table"]
 

@@ -28,7 +28,8 @@ from functools import partial
 from pathlib import Path
 
 import pgoutput_fast as pgo
-from benchmarks import corpora, shapes
+from benchmarks import corpora
+from benchmarks.corpora import shapes
 from pgoutput_fast._core.columns import column
 
 __all__ = ["FLAT", "compare", "main", "uneven"]

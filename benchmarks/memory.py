@@ -31,7 +31,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import pgoutput_fast as pgo
-from benchmarks import corpora, shapes
+from benchmarks import corpora
+from benchmarks.corpora import shapes
 from benchmarks.report import machine, rewrite
 
 __all__ = ["BOUND", "CASES", "Taken", "main", "measure", "section"]

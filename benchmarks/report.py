@@ -20,8 +20,8 @@ import pyarrow as pa
 
 import pgoutput_fast as pgo
 from benchmarks import committed, corpora, threads, yardsticks
-from benchmarks.columns import TYPES, ColumnKind
-from benchmarks.printed_columns import PRINTED_TYPES
+from benchmarks.corpora.columns import TYPES, ColumnKind
+from benchmarks.corpora.printed_columns import PRINTED_TYPES
 from benchmarks.timing import Measured, interleaved
 from pgoutput_fast._core.bench import time_convert, time_headers, time_stages
 from pgoutput_fast._core.columns.column import convert

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from benchmarks.columns import Cells
 from benchmarks.corpora import Corpus
+from benchmarks.corpora.columns import Cells
 
 __all__ = [
     "check_csv",

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks import corpora
-from benchmarks.columns import fixed_width, join
 from benchmarks.corpora import Corpus
+from benchmarks.corpora.columns import fixed_width, join
 from benchmarks.peers.rooms import MissingError, wal2json
 from pgoutput_fast.demo.servers import Installation, Server, ServerError, find_installations
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from benchmarks import shapes
-from benchmarks.corpora import corpus
+from benchmarks.corpora import corpus, shapes
 
 import pgoutput_fast as pgo
 from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode

@@ -10,8 +10,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import capture, growth, guard, segments, snapshot, spark_curve
-from benchmarks.spark import queries, section, wide_segments
+from benchmarks import capture, growth, guard, segments, snapshot
+from benchmarks.spark import curve as spark_curve
+from benchmarks.spark.queries import queries, section, wide_segments
 
 import pgoutput_fast as pgo
 from support.paths import ROOT

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from benchmarks.columns import TYPES, Cells, ColumnKind, fixed_width, join, printed
+from benchmarks.corpora.columns import TYPES, Cells, ColumnKind, fixed_width, join, printed
 from pgoutput_fast.encode import (
     ColumnSpec,
     RelationSpec,

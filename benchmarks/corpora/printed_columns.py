@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.columns import Cells, ColumnKind, Rng
+from benchmarks.corpora.columns import Cells, ColumnKind, Rng
 from pgoutput_fast.encode.values import to_binary, to_text
 
 __all__ = ["PRINTED_TYPES"]

@@ -1,4 +1,4 @@
-"""The cost of tagging payloads on Spark: `python -m benchmarks.spark_tag`.
+"""The cost of tagging payloads on Spark: `python -m benchmarks.spark.tag`.
 
 It is compared with an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink, in
 interleaved rounds. Each round calls `tag` again, so its time includes both passes, and the check of the order before
@@ -34,7 +34,7 @@ CHECKED = ("seq", "kind", "relation", "version", "txn", "xid", "commit_lsn", "in
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser("python -m benchmarks.spark_tag", description=__doc__)
+    parser = argparse.ArgumentParser("python -m benchmarks.spark.tag", description=__doc__)
     parser.add_argument("--copies", type=int, default=7, help="how often the corpus is repeated; 161 MB each")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the corpus's full size")
     parser.add_argument("--rounds", type=int, default=5)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.columns import TYPES
 from benchmarks.corpora import SEED
-from benchmarks.printed_columns import PRINTED_TYPES
+from benchmarks.corpora.columns import TYPES
+from benchmarks.corpora.printed_columns import PRINTED_TYPES
 from benchmarks.report import check_convert, column_type
 from pgoutput_fast._core.bench import time_convert
 

@@ -1,6 +1,6 @@
 """Measures how the cost on Spark grows with the input: 1, 4, 16 and 64 times the same stream on two cores.
 
-    python -m benchmarks.spark_curve
+    python -m benchmarks.spark.curve
 
 For each size this measures wall and CPU time to the noop sink, shuffled bytes, tasks, and the peak memory of a Python
 worker. At full size this rewrites the figures in docs/cluster.md and docs/curve.svg. The largest input takes some 3 GB
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Section, machine, rewrite
-from benchmarks.spark import TABLE, cpu_seconds, session, wide_segments
+from benchmarks.spark.queries import TABLE, cpu_seconds, session, wide_segments
 
 __all__ = ["Point", "chart", "measure", "on_paper", "table"]
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 MARKERS = "<!-- curve -->", "<!-- end of curve -->"
 TIMES = (1, 4, 16, 64)
 SCALE = 0.5
@@ -252,7 +252,7 @@ def _escaped(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser("python -m benchmarks.spark_curve", description=__doc__)
+    parser = argparse.ArgumentParser("python -m benchmarks.spark.curve", description=__doc__)
     parser.add_argument("--scale", type=float, default=SCALE, help="share of the wide corpus that 1x is")
     parser.add_argument("--times", type=int, nargs="+", default=list(TIMES))
     parser.add_argument("--write", action="store_true", help="rewrite the page at any size")

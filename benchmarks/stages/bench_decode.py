@@ -9,8 +9,8 @@ import pytest
 
 import pgoutput_fast as pgo
 from benchmarks import corpora, yardsticks
-from benchmarks.conftest import SCALE
 from benchmarks.corpora import Corpus
+from benchmarks.stages.conftest import SCALE
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

@@ -1,0 +1,1 @@
+"""Benchmarks of each stage, for pytest-benchmark."""
