@@ -19,8 +19,8 @@ constexpr int64_t MESSAGE_WINDOW_BYTES = 1 << 24;
 // cells of one row are one block apart, and with a power of two they would share a few sets of the L1 cache.
 constexpr int64_t BLOCK_ROWS = 520;
 constexpr int64_t BLOCK_BYTES = 1 << 22;
-// Cells per block, counting the fields of composites. Wide relations have shorter blocks. So do relations with arrays of
-// composites, because nulls in them are short on the wire.
+// Cells per block, counting the fields of composites. Wide relations have shorter blocks. So do relations with arrays
+// of composites, because nulls in them are short on the wire.
 constexpr int64_t BLOCK_CELLS = 1 << 17;
 
 // How long the converted values of a block can be. A numeric of few bytes can print as 147,456 characters. Of all other
