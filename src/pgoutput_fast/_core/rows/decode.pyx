@@ -175,10 +175,7 @@ cdef class NativeDecoder:
 
     @property
     def open_plain(self):
-        """(txn, commit LSN, commit timestamp) of the open plain transaction, as its Begin said. None if none is open.
-
-        The next message may begin a session; then none is open.
-        """
+        """(txn, commit LSN and timestamp) of the open plain transaction, as its Begin said; None if none is open."""
         if self.tagger.state.context != PLAIN or self.tagger.state.session_starts:
             return None
         return (
