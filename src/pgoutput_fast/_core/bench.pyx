@@ -1,6 +1,6 @@
-"""Timing entries for the benchmarks: the stages as decoding runs them, with a clock between them.
+"""Timing functions for the benchmarks: they run the stages as decoding does, and take the time of each.
 
-All times are CPU seconds of the calling thread. Nothing of the package imports this.
+All times are CPU seconds of the calling thread. The package itself does not import this module.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
@@ -35,7 +35,7 @@ cdef inline double _now() noexcept nogil:
 
 
 def time_headers(array):
-    """Scans and tags the messages of one Arrow array: (seconds of scan, seconds of tag, changes found)."""
+    """Scans and tags the messages of one Arrow array. Returns (seconds of scan, seconds of tag, changes found)."""
     cdef Payloads payloads = Payloads(array)
     cdef Tagger tagger = Tagger(False)
     cdef Window w = Window()
@@ -55,10 +55,10 @@ def time_headers(array):
 
 
 def time_stages(array, options):
-    """Decodes the messages of one Arrow array, which must be all well-formed.
+    """Decodes the messages of one Arrow array, which must all be well-formed.
 
     Returns ({stage: seconds}, [(relation, batch)]). The stages are scan, tag, slice, convert (with the metadata
-    columns) and assemble; what sorts a window's messages by relation counts as tag.
+    columns) and assemble. To sort a window's messages by relation counts as tag.
     """
     cdef Payloads payloads = Payloads(array)
     cdef Tagger tagger = Tagger(False)
@@ -112,7 +112,7 @@ def time_stages(array, options):
 
 cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& messages, int64_t* done, Scratch scratch,
                double* spent) except -1 nogil:
-    """RelationRows.fill without its care for what is malformed, and with a clock."""
+    """Does what RelationRows.fill does, with a clock. It raises ValueError for everything that is malformed."""
     cdef Block block
     cdef double t0, t1
     cdef int64_t room
@@ -157,10 +157,13 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
 
 
 def time_convert(column_type, values, bint binary, int passes):
-    """Converts the cells of one column again and again: seconds per pass.
+    """Converts the cells of one column `passes` times. Returns the seconds of each pass.
 
-    `values` is a `pa.binary` array. The cells lie as in messages, each behind its header, and are converted in blocks
-    into buffers that are warm. ValueError if a cell cannot be taken as it is.
+    `values` is a `pa.binary` array. As in messages, each cell comes behind its header. The cells are converted in
+    blocks. After the first pass, the buffers need no new memory.
+
+    Raises:
+        ValueError: if a cell has an issue.
     """
     cdef Column* column = make_column(column_type)
     cdef Convert convert = column.binary if binary else column.text

@@ -1,6 +1,6 @@
-"""The COPY data of a connection, taken through libpq: bytes into one buffer, and no Python object per message.
+"""Takes a connection's COPY data through libpq: all bytes go into one buffer, without a Python object per message.
 
-The functions are those of the libpq that opened the connection: the caller looks them up and passes their addresses.
+The functions must be those of the libpq that opened the connection. The caller passes their addresses.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, strlen
@@ -36,12 +36,12 @@ cdef extern from "poll.h" nogil:
 cdef extern from *:
     """
     #include <chrono>
-    // Does not jump when somebody sets the clock.
+    // This clock does not jump when somebody sets the time.
     static inline int64_t monotonic_ms() {
         using namespace std::chrono;
         return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
     }
-    // False if there is no memory.
+    // Returns false if there is no memory.
     static inline bool append_bytes(std::vector<uint8_t>& to, const char* p, int64_t n) {
         try {
             to.insert(to.end(), p, p + n);
@@ -50,13 +50,14 @@ cdef extern from *:
             return false;
         }
     }
-    // What a server says beside the data. libpq hands it over in the middle of a call, on the thread that made it.
+    // The server's notices. libpq passes them on during a call, on the thread that makes the call.
     struct Notices {
         char* (*field)(const void*, int) = nullptr;
         std::vector<std::pair<std::string, std::string>> kept;  // SQLSTATE, message
         bool dropped = false;  // there was no memory, or there were too many
     };
-    // Whoever calls libpq listens meanwhile. A connection that outlives its listener has nothing that dangles.
+    // Where this thread's notices go. It is set only during a call of libpq, so a connection that outlives its listener
+    // has no dangling pointer.
     static thread_local Notices* listening = nullptr;
     static const size_t MOST_NOTICES = 1000;
     static inline void keep_notice(void*, const void* result) noexcept {
@@ -89,18 +90,18 @@ FUNCTIONS = (
     "PQputCopyEnd", "PQflush", "PQsetNoticeReceiver",
 )
 
-# What a COPY is in after a look at it.
+# States of a COPY, which `take` returns.
 OPEN, ENDED, FAILED = 0, 1, 2
-# As libpq-fe.h numbers them: they are a part of its binary interface.
+# States of a result. The numbers are those of libpq-fe.h; they are a part of libpq's binary interface.
 COMMAND_OK, TUPLES_OK, COPY_OUT, COPY_BOTH = 1, 2, 3, 8
 
 cdef int SQLSTATE = 67  # PG_DIAG_SQLSTATE, 'C'
-# A message has at most 1 GiB; with a batch of at most this before it, offsets stay in int32.
+# A message has at most 1 GiB. If at most this many bytes come before it, its offsets fit int32.
 cdef int64_t MOST_BATCH = 1 << 29
 
 
 cdef class CopyData:
-    """Reads what a connection sends. Not for two threads at once, as the connection is not."""
+    """Reads what a connection sends. Like the connection, it must not be used by two threads at once."""
 
     cdef get_copy_data_t _get_copy_data
     cdef freemem_t _freemem
@@ -115,12 +116,12 @@ cdef class CopyData:
     cdef Notices _notices
     cdef vector[uint8_t] _data
     cdef vector[int32_t] _offsets
-    # How often there was something to read: a large message takes its time, and is no silence.
+    # How often data arrived, including parts of a message: while a large message arrives, the server is not silent.
     cdef readonly int64_t arrivals
     cdef bint _torn                      # memory ran out: messages that were taken are lost
 
     def __init__(self, functions):
-        """`functions`: name -> address of each of FUNCTIONS, in one and the same libpq."""
+        """`functions` has the address of each of FUNCTIONS, by name. All are in the same libpq."""
         self._get_copy_data = <get_copy_data_t> <uintptr_t> functions["PQgetCopyData"]
         self._freemem = <freemem_t> <uintptr_t> functions["PQfreemem"]
         self._consume_input = <on_connection_t> <uintptr_t> functions["PQconsumeInput"]
@@ -139,17 +140,18 @@ cdef class CopyData:
         self._notices.field = self._error_field
 
     def attend(self, uintptr_t connection):
-        """Has what the server says beside the data kept for `notices`, and nothing of it printed."""
+        """Keeps the server's notices for `notices`. Without this, libpq prints them."""
         self._set_receiver(<void*> connection, keep_notice, NULL)
 
     def notices(self):
-        """(SQLSTATE, message) of what the server said beside the data since this was last called.
+        """Returns (SQLSTATE, message) of the server's notices since the last call of this.
 
-        Raises MemoryError if some of it could not be kept.
+        Raises:
+            MemoryError: if notices could not be kept.
         """
         if self._notices.dropped:
             raise MemoryError("the server says more beside the data than can be kept")
-        # By their places: a loop over them makes copies, which Cython does not expect to fail.
+        # A loop over indices: Cython's loop over a vector copies the elements, and does not expect a copy to fail.
         said = [
             (_text(self._notices.kept[k].first.c_str()), _text(self._notices.kept[k].second.c_str()))
             for k in range(self._notices.kept.size())
@@ -158,14 +160,15 @@ cdef class CopyData:
         return said
 
     def take(self, uintptr_t connection, int64_t most_bytes, int64_t first_ms, int64_t more_ms):
-        """Takes messages until they are `most_bytes`; the one that makes them so many is whole.
+        """Takes whole messages until they have `most_bytes`. The last message may go beyond that.
 
-        Waits `first_ms` for the first one, and `more_ms` from then on for more.
+        Waits `first_ms` for the first message, and from then on `more_ms` for more.
 
-        Returns (a binary array of the messages, OPEN, ENDED if nothing follows, FAILED if the connection did).
+        Returns (binary array of the messages, state). The state is OPEN, or ENDED if nothing follows, or FAILED if the
+        connection failed.
 
         Raises:
-            MemoryError: messages may be lost then; what follows them is not taken.
+            MemoryError: if memory runs out, and in each call after that. Messages may be lost.
         """
         cdef void* c = <void*> connection
         cdef char* message = NULL
@@ -197,7 +200,7 @@ cdef class CopyData:
                     state = 1 if got == -1 else 2
                     break
                 if not looked:
-                    # What came already, before anybody waits.
+                    # Reads what has come already before it waits.
                     looked = True
                 elif not self._wait(c, deadline):
                     break
@@ -212,10 +215,11 @@ cdef class CopyData:
         return messages, state
 
     cdef bint _wait(self, void* c, int64_t deadline) noexcept nogil:
-        """Whether there is something to read before the deadline. A signal ends it, too.
+        """Waits until there is something to read. Returns False at the deadline, and if a signal comes.
 
-        It wakes for every message that a server sends by itself. That looks dear, but to let them gather, by pauses or
-        a low-water mark, costs the server more than it spares here: its kernel then keeps and merges small packets.
+        It wakes for every message that the server sends separately. That looks expensive. But if messages gather, by
+        pauses or a low-water mark, that costs the server more than it saves here: the server's kernel then keeps and
+        merges small packets.
         """
         cdef pollfd one
         cdef int64_t left = deadline - monotonic_ms()
@@ -224,7 +228,7 @@ cdef class CopyData:
         one.fd = self._socket(c)
         one.events = POLLIN
         one.revents = 0
-        # A connection that is lost has no descriptor; reading says so.
+        # A lost connection has no descriptor. The next read reports the loss.
         if one.fd >= 0 and poll(&one, 1, <int> min(left, 1 << 20)) <= 0:
             return False
         self.arrivals += 1
@@ -241,19 +245,18 @@ cdef class CopyData:
         return pa.Array.from_buffers(pa.binary(), count, [None, offsets, data])
 
     def send(self, uintptr_t connection, bytes query):
-        """Sends a query; whether that went well."""
+        """Sends a query. Returns whether that succeeded."""
         return bool(self._send_query(<void*> connection, query))
 
     def end(self, uintptr_t connection):
-        """Says that nothing more will be written; whether that went well."""
+        """Tells the server that nothing more will be written. Returns whether that succeeded."""
         cdef void* c = <void*> connection
         return self._put_copy_end(c, NULL) == 1 and self._flush(c) == 0
 
     def result(self, uintptr_t connection, int64_t milliseconds):
-        """What came of a query, or of a COPY that has ended.
+        """Returns the next result of a query, or of a COPY that has ended: (status, SQLSTATE or None, error message).
 
-        Returns None if nothing came so long; (-1, None, "") if there is no more; else (its status, SQLSTATE or None,
-        error message).
+        Returns None if no result comes within `milliseconds`, and (-1, None, "") if there are no more results.
         """
         cdef void* c = <void*> connection
         cdef int64_t deadline = monotonic_ms() + milliseconds
@@ -262,7 +265,7 @@ cdef class CopyData:
         with nogil:
             listen(&self._notices)
             while True:
-                # A connection that is lost is not busy: the result says so.
+                # A lost connection is not busy. Its result reports the loss.
                 if not self._is_busy(c):
                     busy = False
                     break
@@ -286,7 +289,7 @@ cdef class CopyData:
             self._clear(found)
 
     def error(self, uintptr_t connection):
-        """What the connection last failed with."""
+        """Returns the connection's last error message."""
         return _text(self._connection_error(<void*> connection))
 
 

@@ -1,4 +1,4 @@
-"""A COPY in binary format with the columns lsn and data -> positions and payloads. Chunks may be cut anywhere."""
+"""Reads LSNs and payloads from a COPY in binary format with the columns lsn and data. Chunks may be cut anywhere."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp.vector cimport vector
@@ -30,16 +30,16 @@ import pyarrow as pa
 
 from pgoutput_fast._core.protocol.relations import Malformed
 
-# What an extension is not longer than: what its length can say.
+# The greatest length that the header can give for its extension.
 cdef int64_t LONGEST_EXTENSION = MAX_OFFSET
-cdef int64_t ROW = 18              # how many fields, a length, the position, a length
+cdef int64_t ROW = 18              # bytes before the payload: number of fields, a length, the LSN, a length
 
 
 cdef struct Place:
     CopyHeader header
-    int64_t at             # what was read in full ends here
-    int64_t needed         # bytes from there on, without which nothing more can be read
-    int64_t first_row      # where the first row begins, if there is one
+    int64_t at             # the end of what was read completely
+    int64_t needed         # how many bytes from there on must come before more can be read
+    int64_t first_row      # offset of the first complete row; -1 if there is none
     int64_t rows
     int64_t payload_bytes
     uint8_t reason
@@ -47,7 +47,7 @@ cdef struct Place:
 
 
 cdef void read_copy(const uint8_t* p, int64_t size, Place* place) noexcept nogil:
-    """Goes over all that is there in full."""
+    """Reads all that is complete: the header, rows, and the trailer. It checks and counts the rows."""
     cdef int64_t left, n
     place.at = place.needed = place.rows = place.payload_bytes = 0
     place.first_row = -1
@@ -110,7 +110,7 @@ cdef void stop(Place* place, uint8_t reason, int64_t offset) noexcept nogil:
 
 cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data, int32_t* offsets32,
                     int64_t* offsets64) noexcept nogil:
-    """Copies rows that `read_copy` has gone over."""
+    """Copies rows that `read_copy` has checked."""
     cdef int64_t i, n, written = 0
     for i in range(rows):
         lsn[i] = <int64_t> load64(p + 6)
@@ -125,7 +125,7 @@ cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data,
 
 
 cdef class CopiedRows:
-    """Takes a COPY's data as it comes. What it keeps is at most one row that is not there in full."""
+    """Takes a COPY's data as it comes. It keeps at most one incomplete row."""
 
     cdef vector[uint8_t] _rest
     cdef Place _place
@@ -139,16 +139,16 @@ cdef class CopiedRows:
 
     @property
     def rows(self):
-        """How many were taken."""
+        """How many rows it has returned."""
         return self._rows
 
     def feed(self, chunk):
-        """Takes a chunk, a pyarrow buffer. Returns (payloads, positions as int64) of the rows that it completes.
+        """Takes a chunk, a pyarrow buffer. Returns (payloads, LSNs as int64) of the rows that it completes.
 
         Raises:
-            Malformed: with the offset in the whole stream, and as `frame` the ordinal of the row.
-            ValueError: after that.
-            MemoryError: nothing more is taken then.
+            Malformed: if the data is invalid. `offset` counts in the whole stream, `frame` is the row's ordinal.
+            ValueError: if an earlier call raised Malformed.
+            MemoryError: if memory runs out, and in each call after that.
         """
         if self._failed:
             raise ValueError("the COPY was malformed before this")
@@ -185,14 +185,14 @@ cdef class CopiedRows:
         return out
 
     def finish(self):
-        """The COPY has ended.
+        """Checks that the COPY is complete.
 
         Raises:
-            Malformed: if that came too early.
+            Malformed: if it is not.
         """
         if self._failed:
             return
-        # What waits for more may be wrong already.
+        # The incomplete row may be invalid already: that error comes first.
         self._needed = 0
         self.feed(pa.py_buffer(b""))
         if self._place.header.stage != BEHIND_TRAILER:

@@ -1,6 +1,6 @@
-"""The stages for a snapshot: `COPY ... TO STDOUT (FORMAT binary)` -> record batches as of a relation's inserts.
+"""Decodes a snapshot: `COPY ... TO STDOUT (FORMAT binary)` -> record batches like those of a relation's inserts.
 
-Slicing alone is another one than that of messages: rows lie behind each other, in pieces that are cut anywhere.
+Only the slicing differs from that of messages: rows follow each other, in pieces that are cut anywhere.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -64,10 +64,10 @@ cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
                           CopyPlace* place) noexcept
 
 
-# So much is gathered before it is decoded: several blocks, and still in the cache.
+# So many bytes are gathered before they are decoded. They are several blocks, and still in the cache.
 cdef int64_t WINDOW_BYTES = 1 << 18
 cdef int64_t LONGEST_WINDOW = 1 << 28
-# What readers may look at before a value.
+# How many bytes before a value may be read.
 cdef int64_t ROOM = 64
 
 cdef int64_t LONGEST_EXTENSION = 1 << 20
@@ -75,17 +75,18 @@ cdef int64_t LONGEST_EXTENSION = 1 << 20
 
 @cython.final
 cdef class CopyRows:
-    """Rows of one relation from a COPY in binary format, which `write` gets in pieces.
+    """Decodes rows of one relation from a COPY in binary format. `write` takes the stream in pieces.
 
     Args:
-        relation: the Relation that the columns of the COPY are those of.
-        options, types: as for decoding; `options.columns` are those that are converted.
-        commit_lsn: what `_commit_lsn` is in all rows, an int.
-        text_columns: names of columns whose cells are text, as COPY sends what was cast.
-        on_batch: what gets each record batch as soon as it is full; without it they wait for `take_batches`.
+        relation: the Relation whose columns the COPY has.
+        options, types: as for decoding. Only `options.columns` are converted.
+        commit_lsn: the value of `_commit_lsn` in all rows, an int.
+        text_columns: names of columns that the COPY's query casts to text. Their cells are text.
+        on_batch: gets each record batch as soon as it is full. Without it, batches wait for `take_batches`.
+        window_bytes: how many bytes are gathered before they are decoded; 0 for the usual number.
 
     Raises:
-        ValueError: if a column bears the name of a metadata column.
+        ValueError: if a column has the name of a metadata column.
     """
     cdef RelationRows rows
     cdef Tagger tagger
@@ -93,16 +94,16 @@ cdef class CopyRows:
     cdef Scratch scratch
     cdef object options
     cdef object types
-    cdef Buffer kept                    # what was written and is no whole row yet, with room before it
-    cdef vector[int64_t] steady         # per column: the length that its cells have
+    cdef Buffer kept                    # what was written and is not decoded yet, behind ROOM zero bytes
+    cdef vector[int64_t] steady         # per column: the length that all its cells had in the block before
     cdef vector[int64_t] no_seqs
     cdef CopyHeader header
     cdef vector[uint8_t] cell_formats   # per column
-    cdef int64_t window_bytes, least_window  # so much is gathered, and is when no long row is under way
-    cdef readonly int64_t decoded_bytes  # of the stream, that are decoded
-    cdef readonly int64_t row_count     # rows that are decoded, rejected ones included
+    cdef int64_t window_bytes, least_window  # how many bytes are gathered: now, and when no long row is incomplete
+    cdef readonly int64_t decoded_bytes  # how many bytes of the stream are decoded
+    cdef readonly int64_t row_count     # how many rows are decoded, rejected ones included
     cdef object on_batch
-    cdef object told                    # RecordTables whose rejects are being made
+    cdef object told                    # RecordTables that makes the rejects; kept if that fails
     cdef bint failed
 
     def __init__(self, relation, options, types, int64_t commit_lsn, text_columns=(), *, on_batch=None,
@@ -122,7 +123,7 @@ cdef class CopyRows:
         self.window_bytes = self.least_window = window_bytes if window_bytes > 0 else WINDOW_BYTES
         for column in relation.columns:
             self.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
-        # A row stands for a message: all of them are of one stretch, and before every change.
+        # A row takes the place of a message. All rows have the same run, and `seq` -1: they come before every change.
         self.no_seqs.resize(BLOCK_ROWS, -1)
         self.tagger.seqs = self.no_seqs.data()
         self.tagger.lsns = NULL
@@ -145,7 +146,7 @@ cdef class CopyRows:
 
     @property
     def schema(self):
-        """That of the batches: the one of the relation's changes."""
+        """The schema of the batches: it is the schema of the relation's changes."""
         return self.rows.schema
 
     cdef int _make_room(self) except -1:
@@ -153,12 +154,12 @@ cdef class CopyRows:
         return 0
 
     def write(self, piece):
-        """Takes the next bytes of the stream, cut anywhere; how many.
+        """Takes the next bytes of the stream, cut anywhere. Returns how many.
 
         Raises:
-            DecodeError: for a stream that is no COPY of this relation, and under `on_error="raise"` for a value that
-                is none; nothing more is taken then.
-            MemoryError: nothing more is taken then, either.
+            DecodeError: if the stream is not a COPY of this relation, and with `on_error="raise"` if a value is
+                invalid. The rest of the stream cannot be decoded then.
+            MemoryError: if memory runs out. The rest of the stream cannot be decoded then, either.
         """
         cdef Py_buffer view
         cdef const uint8_t* p
@@ -170,7 +171,7 @@ cdef class CopyRows:
             if self.failed:
                 raise ValueError("the COPY could not be decoded: nothing more of it is taken")
             if <int64_t> self.kept.size() == ROOM and size >= self.window_bytes:
-                # Decoded where it lies; only what is no whole row is kept.
+                # Decodes the piece without a copy of it. Keeps only an incomplete row.
                 self._take(p, size)
             else:
                 self.kept.append(p, <size_t> size)
@@ -181,10 +182,10 @@ cdef class CopyRows:
         return size
 
     def finish(self):
-        """The stream has ended: decodes what is left of it.
+        """Decodes the rest, after the end of the stream.
 
         Raises:
-            DecodeError: if it ended before its trailer.
+            DecodeError: if the stream ended before its trailer, or as in `write`.
         """
         if self.failed:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
@@ -193,29 +194,30 @@ cdef class CopyRows:
             self._raise(COPY_TRUNCATED, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
 
     def take_batches(self):
-        """Record batches that are ready, and the one that is being filled; they are the caller's now."""
+        """Closes the open record batch and returns all finished batches. It does not keep them."""
         return self.rows.take_batches()
 
     def take_rejects(self):
-        """Values without an Arrow form and, under quarantine, whole rows: a record batch with REJECTS_SCHEMA.
+        """Returns a record batch with REJECTS_SCHEMA: values without an Arrow form and, under quarantine, whole rows.
 
-        `seq` is -1, `byte_offset` counts from the beginning of the stream.
+        `seq` is -1. `byte_offset` counts from the beginning of the stream.
         """
         if self.told is None:
             self.told = take_records(self.scratch.records, self.tagger.versions, self.options, self.types)
         rejects = self.told.rejects
-        self.told = None  # now, for an error before would lose them
+        self.told = None  # only here, because an error in the line before must not lose them
         return rejects
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     cdef int _take_kept(self) except -1:
-        """Decodes what is kept, and moves the rest to the front."""
+        """Decodes what is kept, and moves what is left to the front."""
         cdef int64_t size = <int64_t> self.kept.size() - ROOM
         cdef int64_t used = self._decode(self.kept.data() + ROOM, size, self.kept.data())
         memmove(self.kept.data() + ROOM, self.kept.data() + ROOM + used, <size_t> (size - used))
         self.kept.set_size(<size_t> (ROOM + size - used))
-        # The rest is the beginning of a row: if that is long, it is not looked at again for every piece of it.
+        # What is left is the beginning of a row. If it is long, more bytes are gathered, so that the row is not read
+        # again for every piece of it.
         self.window_bytes = max(self.least_window, min(2 * (size - used), LONGEST_WINDOW))
         return 0
 
@@ -227,19 +229,19 @@ cdef class CopyRows:
         return 0
 
     cdef int64_t _decode(self, const uint8_t* p, int64_t size, const uint8_t* least) except -1:
-        """Decodes what is whole of the bytes at p; before them one may look at those from `least` on. How many it took.
+        """Decodes the complete rows of the bytes at p, which continue the stream. Returns how many bytes it took.
 
-        They go on where the last ones ended.
+        The bytes from `least` to p may be read, too.
         """
         cdef int64_t used = 0
         cdef int64_t n = 1
         cdef int progress
-        # Whatever is raised, by `on_batch` too, leaves it so: what was decoded then is not known any more.
+        # This stays if anything raises, `on_batch` included: it is not known then how much was decoded.
         self.failed = True
         while self.header.stage < IN_ROWS and n:
             n = take_copy_header(&self.header, p + used, size - used, LONGEST_EXTENSION)
             if n < 0:
-                # Flags and extension are the options of a COPY: they count as one field here.
+                # Flags and extension are the options of a COPY. An error in either has the offset of the flags.
                 self._raise(BAD_COPY_HEADER, min(self.header.bad_at, COPY_FLAGS_AT), -1, -1, 0)
             used += n
             self.decoded_bytes += n
@@ -259,7 +261,10 @@ cdef class CopyRows:
         return used
 
     cdef int _rows(self, const uint8_t* p, int64_t size, const uint8_t* least, int64_t* used) except -1 nogil:
-        """Whole rows from p + used[0] on: ROWS_DONE if no more are there, or what RelationRows.fill says."""
+        """Decodes complete rows from p + used[0] on.
+
+        Returns ROWS_DONE if there are no more, else what RelationRows.fill returns in the same case.
+        """
         cdef Block block
         cdef CopyCells cells
         cdef CopyPlace place
@@ -277,7 +282,7 @@ cdef class CopyRows:
             if <int64_t> self.scratch.cells.size() < stride * columns + 1:
                 self.scratch.cells.resize(stride * columns + 1)
             at = p + used[0]
-            # Cells lie within 32 bits of the base: a block ends with the row that goes beyond `block_bytes`.
+            # Offsets of cells have 32 bits. That is enough: a block ends with the row that reaches `block_bytes`.
             self.window.base = at - min(ROOM, at - least)
             self.window.end = p + size
             block.origin = self.decoded_bytes - (at - self.window.base)
@@ -318,11 +323,11 @@ cdef class CopyRows:
                     break
                 if progress == ROWS_FAILED:
                     return ROWS_FAILED
-                # Rows of the block were malformed and are rejected now: the block once more without them.
+                # Malformed rows of the block are rejected now. The block is done again without them.
             for c in range(columns):
                 self.steady[c] = steady_length(self.rows.columns[c][0]) if self.rows.wanted[c] else NOT_STEADY
             if self.rows.rows == cells.rows and self.rows.batch_rows - self.rows.rows > BLOCK_ROWS and cells.rows:
-                # A batch's first block shows how long values are.
+                # The first block of a batch shows how long the values are.
                 self.rows.expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))
             used[0] += place.at - at
             self.decoded_bytes += place.at - at

@@ -1,5 +1,5 @@
-// Tuples of a COPY in binary format -> a table of cells. A row's end is known only when its last cell was reached, so rows
-// are sliced one behind the other, for as long as they are there as a whole.
+// Makes a table of cells from the tuples of a COPY in binary format. A row's end is known only when its last cell is
+// reached, so rows are sliced one after another, as long as they are complete.
 #pragma once
 #include <cstdint>
 
@@ -14,39 +14,39 @@ namespace pgo {
 // No cell has this length.
 constexpr int64_t NOT_STEADY = INT64_MIN;
 
-// The length that all cells of the block before had, by what its converter saw.
+// The length that all cells of the last block had, as its converter saw them; NOT_STEADY if they differ.
 inline int64_t steady_length(const Column& column) noexcept {
     return column.shortest == column.longest ? static_cast<int64_t>(column.longest) : NOT_STEADY;
 }
 
 enum CopyStop : uint8_t {
     COPY_FULL,  // as many rows or bytes as were asked for
-    COPY_MORE,  // what is left is no whole row
+    COPY_MORE,  // what is left is not a complete row
     COPY_END,   // at the trailer
-    COPY_BAD,   // see the place
+    COPY_BAD,   // an error, see CopyPlace
 };
 
-// Where slicing stopped, and if something is wrong there, what.
+// Where slicing stopped, and the error there, if there is one.
 struct CopyPlace {
     const uint8_t* at = nullptr;
     Reason reason = OK;
     int32_t column = -1, sent = -1;
-    int64_t row = 0;  // among those sliced
+    int64_t row = 0;  // its ordinal among the sliced rows
 };
 
-// What slicing fills: cells of column c in cells[c * stride ..], and where each row lies.
+// What slicing fills. The cells of column c are cells[c * stride ..]; `start` and `length` give the place of each row.
 struct CopyCells {
     Cell* cells = nullptr;
     int64_t stride = 0;
     uint32_t* start = nullptr;   // of each row that was met, from base
     uint32_t* length = nullptr;
-    uint32_t* row_message = nullptr;  // of each row that was taken: which of those that were met it is
+    uint32_t* row_message = nullptr;  // of each row that was taken: its ordinal among the rows that were met
     int64_t met = 0, rows = 0, bytes = 0;
 };
 
-// Slices rows from `p` on until `most_rows` were met, `most_bytes` are behind, or no whole row is left. Those that are not
-// `taken` get no cells. `steady` has, per column, the length that all its cells are likely to have, or NOT_STEADY: a row
-// need not be read value by value then.
+// Slices rows from `p` on until it has met `most_rows` rows or `most_bytes` bytes, or until no complete row is left.
+// Rows that are not `taken` get no cells. `steady` has, per column, the length that all its cells probably have, or
+// NOT_STEADY. With these lengths, the processor need not wait for one value's length to find the next value.
 inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
                              int64_t most_bytes, const uint8_t* taken, const int64_t* steady, CopyCells* out,
                              CopyPlace* place) noexcept {
@@ -77,7 +77,7 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
             const int32_t length = static_cast<int32_t>(load32(q));
             q += 4;
             *cell = {static_cast<uint32_t>(q - base), length};
-            // The comparison lets the processor go on with what it expects, before the length has come.
+            // With this comparison, the processor continues with the expected length before it has loaded the real one.
             int64_t size = steady[c];
             if (length != size) {
                 if (__builtin_expect(length < -1, 0)) return bad(q - 4, BAD_CELL_LENGTH, c);
@@ -85,7 +85,8 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
                 size = length < 0 ? 0 : length;
             }
             if (__builtin_expect(end - q < size, 0)) {
-                // What is there of it lies behind p, what is to come is known: a row that is too long never gets whole.
+                // The row's length up to this value's end is known. If that is too long already, the row can never be
+                // complete.
                 return (q - p) + size > MAX_PAYLOAD ? bad(p, ROW_TOO_LONG, c) : COPY_MORE;
             }
             q += size;

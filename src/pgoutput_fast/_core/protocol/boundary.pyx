@@ -1,4 +1,4 @@
-"""What boundary and logical messages say: their fields, without regard to where they stand in a stream."""
+"""Parses the fields of boundary messages and logical decoding messages. Does not check their place in the stream."""
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 from pgoutput_fast._core.protocol.fields cimport (
@@ -31,9 +31,9 @@ from pgoutput_fast._core.tagging.stream_state cimport NONE64, BoundaryRecord, Me
 
 cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid,
                          int64_t* gid_length) noexcept nogil:
-    """Fills `b` with what the message says and points `gid` to the transaction's name, if it has one.
+    """Fills `b` with the message's fields. Points `gid` to the name of the prepared transaction, if there is one.
 
-    `f` stands behind the tag; whatever is wrong is in it afterwards.
+    `f` stands behind the tag. Afterwards `f.reason` says whether the message is valid.
     """
     cdef uint8_t first
     b.kind = kind
@@ -62,7 +62,8 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
         b.xid = read_u32(f)
         b.subxid = read_u32(f)
         if f.at < f.size:
-            # Only with streaming=parallel: the length tells, not the protocol's version.
+            # The server sends these fields only with streaming=parallel. The message's length shows it, the protocol
+            # version does not.
             b.lsn = read_lsn(f)
             b.timestamp = read_timestamp(f)
             if b.lsn == 0:
@@ -96,7 +97,7 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
 
 cdef void parse_message(Fields* f, MessageRecord* m, const uint8_t** prefix, int64_t* prefix_length,
                         const uint8_t** content, int64_t* content_length) noexcept nogil:
-    """A logical decoding message; `f` stands behind the tag and the xid, if there is one."""
+    """Reads a logical decoding message. `f` stands behind the tag, and behind the xid if there is one."""
     cdef uint8_t flags = read_byte(f)
     if flags > 1:
         wrong(f, BAD_FLAGS, f.at - 1)

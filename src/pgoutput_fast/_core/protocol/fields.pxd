@@ -1,4 +1,4 @@
-"""A reader of a message's fixed fields: never leaves the message, and remembers the first thing that was wrong."""
+"""A reader of a message's fields. It never reads beyond the message, and it keeps only the first error."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 from libcpp cimport bool as cbool
@@ -22,7 +22,8 @@ cdef extern from "types/utf8.hpp" namespace "pgo" nogil:
 
 cdef extern from *:
     """
-    // From PostgreSQL's epoch, 2000-01-01, to Unix's, in microseconds; and the last time that still fits after it.
+    // Microseconds between the Unix epoch and PostgreSQL's epoch, 2000-01-01. The second constant is the last
+    // PostgreSQL timestamp that still fits int64 as a Unix timestamp.
     static const int64_t EPOCH_SHIFT = 946684800000000LL;
     static const int64_t LAST_TIMESTAMP = INT64_MAX - 946684800000000LL;
     """
@@ -62,7 +63,7 @@ cdef inline uint32_t read_u32(Fields* f) noexcept nogil:
 
 
 cdef inline int64_t read_lsn(Fields* f) noexcept nogil:
-    """A position; PostgreSQL's are unsigned, ours must fit the other half of int64."""
+    """Reads an LSN. PostgreSQL's LSNs are unsigned. Here they are int64, so the highest bit must be 0."""
     if not need(f, 8):
         return 0
     cdef int64_t value = <int64_t> load64(f.p + f.at - 8)
@@ -72,7 +73,7 @@ cdef inline int64_t read_lsn(Fields* f) noexcept nogil:
 
 
 cdef inline int64_t read_timestamp(Fields* f) noexcept nogil:
-    """Microseconds since 1970."""
+    """Reads a timestamp as microseconds since 1970."""
     if not need(f, 8):
         return 0
     cdef int64_t value = <int64_t> load64(f.p + f.at - 8)

@@ -1,4 +1,7 @@
-"""Walsender frames -> the messages in them, and positions. One look at each frame, then one copy of its payload."""
+"""Unpacks walsender frames into messages and positions.
+
+The first pass checks and counts the frames. The second pass copies their payloads.
+"""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -31,7 +34,7 @@ cdef int64_t DATA_HEADER = 25
 
 
 cdef struct Frame:
-    bint data            # w: its payload lies behind the header; else k
+    bint data            # True: 'w', a payload follows the header. False: 'k', a keepalive.
     int64_t start_lsn
     int64_t wal_end
     int64_t sent_at
@@ -39,7 +42,7 @@ cdef struct Frame:
 
 
 cdef uint8_t read_frame(const uint8_t* p, int64_t size, Frame* frame, int64_t* at) noexcept nogil:
-    """Reads one frame's header. Returns why it is none, and where in `at`."""
+    """Reads one frame's header. Returns the reason why it is invalid, or OK; `at` is the offset of the error."""
     cdef Fields f
     at[0] = 0
     if size == 0:
@@ -69,7 +72,10 @@ cdef class _Counts:
 
 
 cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1:
-    """Adds up what is in the frames. Malformed carries the frame's ordinal as its third argument."""
+    """Adds the number of frames and payload bytes to `counts`.
+
+    `before` is the number of frames in earlier arrays. Malformed has the frame's ordinal in its attribute `frame`.
+    """
     cdef int64_t i, size, at = 0, data = 0, keepalives = 0, total = 0
     cdef uint8_t reason = OK
     cdef Frame frame
@@ -119,13 +125,14 @@ cdef uint8_t* _bytes_room(list buffers, int64_t count) except? NULL:
 
 
 def unframe_arrays(arrays):
-    """Takes binary or large binary arrays of frames.
+    """Unpacks binary or large binary arrays of frames.
 
-    Returns (payloads, [lsn, wal_end, sent_at as int64], [after, wal_end, sent_at as int64], reply as uint8). `after` is
-    how many payloads come before a keepalive.
+    Returns (payloads, [lsn, wal_end, sent_at], [after, wal_end, sent_at], reply). The first list is about payloads,
+    the second list and `reply` are about keepalives. `after` is the number of payloads before a keepalive. `reply` is
+    uint8, the others are int64.
 
     Raises:
-        Malformed: with the frame's ordinal as its attribute `frame`.
+        Malformed: if a frame is invalid. Its attribute `frame` is the frame's ordinal.
     """
     cdef list sources = [Payloads(array) for array in arrays]
     cdef _Counts counts = _Counts()

@@ -1,9 +1,12 @@
-"""Headers of messages that are looked at without their neighbours: kind, relation, xid.
+"""Reads the headers of single messages, without the messages around them: kind, relation, xid.
 
-Whether a message came inside a stream block, and so has an xid before its body, is told by the messages before it.
-Alone it tells only if its whole body fits one of the two layouts; one that fits both is not guessed at. But a plain
-Relation or Type message nearly always fits both: it is taken for one from a stream block only if its oid is no text, as
-none below 0x20202020 (539 million) is.
+Inside a stream block a message has an xid before its body. Normally the messages before it tell whether it is inside a
+stream block. A single message tells it only if its whole body fits one of the two layouts and not the other. A message
+that fits both is reported as ambiguous.
+
+A plain Relation or Type message nearly always fits both layouts: the first four bytes of its schema's name are then the
+oid of the streamed layout. So if these four bytes can be text, the message counts as plain. An oid below 0x20202020
+(539 million) cannot be text.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memchr
@@ -48,7 +51,7 @@ from pgoutput_fast._core.protocol.wire cimport load16, load32
 import pyarrow as pa
 
 
-# Where a boundary message has its transaction's xid.
+# By tag: the offset of the transaction's xid in a boundary message; 0 if the message has no xid.
 cdef uint8_t XID_AT[256]
 
 
@@ -67,7 +70,7 @@ _fill_xid_places()
 
 
 cdef int64_t _past_text(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Behind a zero-terminated string at `at`; -1 if it does not end."""
+    """Returns the offset behind the zero-terminated string at `at`; -1 if the string has no end."""
     if at < 0 or at >= size:
         return -1
     cdef const uint8_t* end = <const uint8_t*> memchr(p + at, 0, <size_t> (size - at))
@@ -75,7 +78,7 @@ cdef int64_t _past_text(const uint8_t* p, int64_t size, int64_t at) noexcept nog
 
 
 cdef int64_t _past_tuple(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Behind a tuple at `at` (its N, K or O has been read); -1 if it leaves the message."""
+    """Returns the offset behind the tuple at `at` (behind its N, K or O); -1 if the tuple is invalid."""
     cdef int64_t count, length
     cdef uint8_t kind
     if size - at < 2:
@@ -101,7 +104,7 @@ cdef int64_t _past_tuple(const uint8_t* p, int64_t size, int64_t at) noexcept no
 
 
 cdef bint _fits(const uint8_t* p, int64_t size, int64_t at) noexcept nogil:
-    """Whether the message ends exactly where its body, if it begins at `at`, does."""
+    """Whether a body that begins at `at` ends exactly at the message's end."""
     cdef uint8_t kind = p[0]
     cdef int64_t count
     if kind == MSG_MESSAGE:
@@ -153,7 +156,7 @@ cdef struct Header:
 
 
 cdef void _read(const uint8_t* p, int64_t size, int told, Header* h) noexcept nogil:
-    """`told` is whether the message came inside a stream block; -1 if that is not known."""
+    """Reads one header. `told`: 1 if the message is inside a stream block, 0 if not, -1 if this is not known."""
     cdef uint8_t cls
     cdef bint plain, streamed
     cdef int64_t at
@@ -183,7 +186,7 @@ cdef void _read(const uint8_t* p, int64_t size, int told, Header* h) noexcept no
         plain = _fits(p, size, 1)
         streamed = size > 5 and _fits(p, size, 5)
         if plain and streamed and (p[0] == MSG_RELATION or p[0] == MSG_TYPE) and _is_name(p + 5):
-            # The oid that a streamed one would have there is the beginning of a schema's name.
+            # These bytes are the beginning of a schema's name, not an oid.
             streamed = False
         if plain == streamed:
             h.reason = LAYOUT_AMBIGUOUS if plain else LAYOUT_UNKNOWN
@@ -205,16 +208,17 @@ cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
 
 
 def headers(array, in_stream=None):
-    """Headers of all messages of one Arrow binary array, each for itself.
+    """Reads the headers of all messages of one Arrow binary array, each message on its own.
 
     Args:
-        array: binary or large binary; what lies below a null is looked at like the rest.
-        in_stream: int8 Arrow array, a value per message: 1 if it came inside a stream block, 0 if not, -1 if that is
-            not known; None if it is of none. Where it is known only headers are looked at, not the body.
+        array: binary or large binary. The bytes of a null are read like those of any other value.
+        in_stream: int8 Arrow array, one value per message: 1 if the message is inside a stream block, 0 if not, -1 if
+            this is not known. None: not known for any message. If it is known, only the header is read, not the body.
 
     Returns:
-        Arrow arrays, a value per message: `kind` (uint8, the tag), `in_stream` (int8, 0 or 1), `relation` and `xid`
-        (int64, -1 where a message has none), `reason` (uint8, why it was not taken, 0 if it was), `byte_offset`.
+        A dict of Arrow arrays, one value per message: `kind` (uint8, the tag), `in_stream` (int8, 0 or 1), `relation`
+        and `xid` (int64, -1 where a message has none), `reason` (uint8, 0 if the header is valid), `byte_offset`
+        (int64, the place of the error).
 
     Raises:
         ValueError: if the array's offsets are damaged.

@@ -1,29 +1,30 @@
-// Limits that several stages keep. Each of them stands here and nowhere else.
+// Limits that several stages share.
 #pragma once
 #include <cstdint>
 
 namespace pgo {
 
-// MaxAllocSize of the server, 1 GiB - 1: no message, row or value that it sends is longer.
+// The server's MaxAllocSize, 1 GiB - 1. The server sends no longer message, row or value.
 constexpr int64_t MAX_PAYLOAD = 0x3fffffff;
 
-// Offsets of strings, binaries and lists are int32 in Arrow.
+// Arrow's offsets of strings, binaries and lists are int32.
 constexpr int64_t MAX_OFFSET = 0x7fffffff;
 
-// A window's headers and items take some 30 bytes a message beside the payloads themselves. Of larger ones, the cache
-// has forgotten what scanning fetched when the values are read.
+// Besides the payloads, a window's headers and items take about 30 bytes per message. If windows were larger, the
+// payloads that the scan fetched would have left the cache before their values are read.
 constexpr int64_t USUAL_WINDOW_MESSAGES = 1 << 14;
 constexpr int64_t MESSAGE_WINDOW_BYTES = 1 << 24;
 
-// Rows of a block: its cells, their messages and what they become stay in L2. Not a power of two: the cells of a row lie
-// a block apart, and would all fall into the same few sets of the L1 cache.
+// Rows per block: the block's cells, their messages and the converted values stay in L2. It is not a power of two: the
+// cells of one row are one block apart, and with a power of two they would share a few sets of the L1 cache.
 constexpr int64_t BLOCK_ROWS = 520;
 constexpr int64_t BLOCK_BYTES = 1 << 22;
-// Wide relations have shorter blocks, and so have those with arrays of composites, whose nulls are short on the wire.
+// Cells per block, counting the fields of composites. Wide relations have shorter blocks. So do relations with arrays
+// of composites, because nulls in them are short on the wire.
 constexpr int64_t BLOCK_CELLS = 1 << 17;
 
-// A numeric of few bytes can print as 147,456 characters. Of all other cells the bits of a bit string grow most, to eight
-// times their bytes.
+// How long the converted values of a block can be. A numeric of few bytes can print as 147,456 characters. Of all other
+// types, bit strings grow most: to eight times their bytes.
 constexpr int64_t LONGEST_NUMERIC = 147'460;
 constexpr int64_t GROWTH = 8;
 

@@ -1,6 +1,6 @@
-"""Bodies of Relation and Type messages -> their fields, and relation versions.
+"""Parses the bodies of Relation and Type messages, and makes relation versions from them.
 
-These messages are rare, so plain Python objects do. Every read is bounded.
+These messages are rare, so Python objects are fast enough. Every read checks the body's bounds.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -21,13 +21,13 @@ from pgoutput_fast.catalog.relations import Column, Relation, version_of
 
 
 class Malformed(Exception):
-    """A body that breaks the protocol: `reason` is a code of reasons.py, `offset` counts from the body's start."""
+    """A body that breaks the protocol. `reason` is a code of reasons.py, `offset` counts from the body's start."""
 
     def __init__(self, int reason, int64_t offset):
         super().__init__(reason, offset)
         self.reason = reason
         self.offset = offset
-        self.frame = 0  # the ordinal of the frame concerned, where frames are read
+        self.frame = 0  # the frame's ordinal; only the reader of frames sets it
 
 
 cdef class _Reader:
@@ -77,7 +77,10 @@ cdef class _Reader:
 
 
 def parse_relation(const uint8_t[::1] body):
-    """(oid, namespace, name, replica identity, [(name, type oid, typmod, key)]) of a body without tag and xid."""
+    """Returns (oid, namespace, name, replica identity, [(name, type oid, typmod, key)]).
+
+    `body` is a Relation message without tag and xid.
+    """
     cdef _Reader r = _Reader(body)
     cdef uint32_t oid = r.u32()
     namespace = r.text() or "pg_catalog"
@@ -88,7 +91,7 @@ def parse_relation(const uint8_t[::1] body):
         raise Malformed(BAD_IDENTITY, at)
     at = r.at
     cdef int64_t count = r.i16()
-    # A column takes ten bytes at least.
+    # A column takes at least ten bytes.
     if count < 0 or count * 10 > r.size - r.at:
         raise Malformed(BAD_COUNT if count < 0 else TRUNCATED, at if count < 0 else r.size)
     columns = []
@@ -110,20 +113,20 @@ def parse_relation(const uint8_t[::1] body):
     return oid, namespace, name, chr(identity), columns
 
 
-# A stream's Relation messages come again with every new decoder, session and task: what they say is remembered.
+# Every new decoder, session and task reads the same Relation messages again.
 fields_of = lru_cache(maxsize=1024)(parse_relation)
 
-# Many relations have columns that are alike: one object for all.
+# Equal columns of different relations share one object.
 _column = lru_cache(maxsize=4096)(Column)
 
 
 @lru_cache(maxsize=1024)
 def relation_of(body, type_names=()):
-    """The relation version that a Relation body (without tag and xid) describes.
+    """Returns the relation version that a Relation message describes.
 
     Args:
-        body: the bytes.
-        type_names: (oid, (namespace, name)) of what Type messages said of its columns' types.
+        body: the message without tag and xid.
+        type_names: (oid, (namespace, name)) of the columns' types that Type messages named.
 
     Raises:
         Malformed: if the body breaks the protocol.
@@ -138,7 +141,7 @@ def relation_of(body, type_names=()):
 
 
 def parse_type(const uint8_t[::1] body):
-    """(oid, namespace, name) of a Type body without tag and xid."""
+    """Returns (oid, namespace, name). `body` is a Type message without tag and xid."""
     cdef _Reader r = _Reader(body)
     oid = r.u32()
     namespace = r.text() or "pg_catalog"

@@ -1,4 +1,4 @@
-// Reads of the wire's big-endian integers. Nothing here checks bounds: the caller has clamped the range before.
+// Reads big-endian integers. These functions do not check bounds: the caller must have done so.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -20,15 +20,15 @@ inline uint64_t load64(const uint8_t* p) noexcept {
     std::memcpy(&v, p, sizeof v);
     return __builtin_bswap64(v);
 }
-// Eight bytes in memory order: the form that arithmetic on several characters at once wants.
+// Eight bytes in memory order, for arithmetic on several characters at once.
 inline uint64_t load64_raw(const uint8_t* p) noexcept {
     uint64_t v;
     std::memcpy(&v, p, sizeof v);
     return v;
 }
 
-// A cell of a tuple: where its value lies, as an offset from the block's base, and how long it is.
-// Negative lengths say why there is no value.
+// A cell of a tuple: its value's offset from the block's base, and the value's length. A negative length says why there
+// is no value.
 struct Cell {
     uint32_t offset;
     int32_t length;

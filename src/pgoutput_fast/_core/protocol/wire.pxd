@@ -20,5 +20,5 @@ cdef extern from "tagging/truncate.hpp" namespace "pgo" nogil:
 
 
 cdef extern from *:
-    # Asks for a cache line before it is needed.
+    # Fetches a cache line before it is needed.
     void prefetch "__builtin_prefetch"(const void* p) noexcept nogil

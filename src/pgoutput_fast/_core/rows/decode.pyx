@@ -1,8 +1,8 @@
-"""The stages in a row: payloads -> windows -> scan -> tag -> tasks, each of which slices, converts and assembles.
+"""Runs the stages of decoding: payloads -> windows -> scan -> tag -> tasks. A task slices, converts and assembles.
 
-With several threads, each scans and tags the next window when it is its turn, and does that window's tasks: so what it
-fetched into its cache is what it needs. A thread that finds no window any more helps with tasks that nobody has begun.
-What they make is taken in the order of the stream.
+With several threads, one thread at a time scans and tags the next window. Then the same thread does the window's tasks,
+because it has the window in its cache. A thread that finds no more windows helps with tasks that nobody has begun. The
+results are taken in the order of the stream.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -33,15 +33,15 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.schema.column_types import column_type_of
 
 cdef int64_t WINDOW_MESSAGES = USUAL_WINDOW_MESSAGES
-# With more tasks than this in a window, and fewer messages than that in each, the next window is twice as long: what a
-# task costs by itself is more than what the cache saves.
+# If a window has more than MANY_TASKS tasks, with fewer than FEW_MESSAGES messages each on average, the next window is
+# twice as long. A task's fixed cost is then more than the cache saves.
 cdef int64_t MANY_TASKS = 256
 cdef int64_t FEW_MESSAGES = 64
 cdef int64_t LONGEST_WINDOW = 1 << 17
 
 
 def use_windows(int64_t messages):
-    """Sets how many messages a window has at most; says how many before. For tests."""
+    """Sets how many messages a window has at most. Returns the number before. For tests."""
     global WINDOW_MESSAGES
     before = WINDOW_MESSAGES
     WINDOW_MESSAGES = max(messages, 1)
@@ -49,7 +49,7 @@ def use_windows(int64_t messages):
 
 
 cdef const int64_t* _int64_values(object array) except? NULL:
-    """Pointer to the values of an Arrow int64 array without nulls; NULL for None."""
+    """Returns a pointer to the values of an Arrow int64 array without nulls; NULL for None."""
     if array is None:
         return NULL
     cdef object values = array.buffers()[1]
@@ -58,7 +58,10 @@ cdef const int64_t* _int64_values(object array) except? NULL:
 
 
 cdef object _one_tagged_batch(list tagged, payload):
-    """Windows' columns and payloads as one batch; `payload` is the array that all of them are stretches of, if any."""
+    """Combines the columns and payloads of windows into one batch.
+
+    `payload` is the array that consists of all these payloads, or None if there is none.
+    """
     if not tagged:
         return pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)
     if payload is None and len(tagged) == 1:
@@ -74,7 +77,7 @@ cdef object _one_tagged_batch(list tagged, payload):
     heads = [head for head, _ in tagged]
     head = heads[0]
     if len(heads) > 1:
-        # Of no rows, to_batches makes no batch at all.
+        # If there are no rows, to_batches makes no batch.
         head = next(iter(pa.Table.from_batches(heads).combine_chunks().to_batches()), head)
     return pa.RecordBatch.from_arrays([*head.columns, payload], schema=TAGGED_SCHEMA)
 
@@ -103,19 +106,24 @@ cdef class NativeDecoder:
     cdef readonly object types           # what a live server said of its types
     cdef Tagger tagger
     cdef int64_t batch_rows, batch_bytes
-    cdef int64_t window_messages         # how long the next window is at most
+    cdef int64_t window_messages         # how many messages the next window has at most
     cdef list batches                    # Batches of each slot, None until its first change
     cdef Spares spares
-    cdef list touched                    # those that the call at hand has messages for, in the order of these
-    cdef list idle                       # frames that are on no way
-    cdef list scratches                  # and rooms that no thread uses
-    cdef Window window                   # what was tagged last
-    cdef set described_columns           # (table, column) that a version has that is not at hand
-    cdef vector[int64_t] ends            # per slot: 0, but while a window is planned
+    cdef list touched                    # Batches with messages in the current call, in the order of the messages
+    cdef list idle                       # frames that are not in use
+    cdef list scratches                  # Scratches that no thread uses
+    cdef Window window                   # the window that was tagged last
+    cdef set described_columns           # (table, column) that some version has; see Options.check_columns
+    cdef vector[int64_t] ends            # per slot: 0, except while `_plan` runs
 
     def __init__(self, options, catalog=None, values=None):
-        """`catalog` has the relation versions to know from the beginning, `values` say where the stream stands: what
-        `state_values` gave. None for a stream's beginning."""
+        """Begins at a stream's beginning, or at a given state.
+
+        Args:
+            options: the decoding options.
+            catalog: relation versions that are known from the beginning.
+            values: the state, as one dict of all that `state_values` gave. None for a stream's beginning.
+        """
         self.options = options
         self.tagger = Tagger(options.on_error == "quarantine")
         self.batch_rows = options.batch_rows
@@ -140,7 +148,7 @@ cdef class NativeDecoder:
             raise ValueError(f"not a stream state: {problem}") from None
 
     def state_values(self):
-        """(where the stream stands, as a dict of JSON values; `Described` for what was said outside of streams)."""
+        """Returns the stream's state: a dict of JSON values, and `Described` for what was said outside of streams."""
         return export_state(self.tagger)
 
     @property
@@ -157,7 +165,7 @@ cdef class NativeDecoder:
 
     @property
     def relations(self):
-        """The relation versions that it has met, as a list to which others are appended; and how many they are now."""
+        """The list of relation versions that it has met, and how many they are now. More are appended to the list."""
         return self.tagger.versions, len(self.tagger.versions)
 
     @property
@@ -167,7 +175,7 @@ cdef class NativeDecoder:
 
     @property
     def open_plain(self):
-        """(txn, commit LSN and timestamp that its Begin announced) of the plain transaction that is open, or None."""
+        """(txn, commit LSN and timestamp) of the open plain transaction, as its Begin said; None if none is open."""
         if self.tagger.state.context != PLAIN or self.tagger.state.session_starts:
             return None
         return (
@@ -177,9 +185,9 @@ cdef class NativeDecoder:
         )
 
     def learn_from(self, NativeDecoder other, int64_t start):
-        """Relation versions that another decoder met from its `start`-th on; how many it has met by now.
+        """Takes over another decoder's types, and its relation versions from the `start`-th on.
 
-        The other's types count here, too.
+        Returns how many versions the other decoder has met.
         """
         self.types = other.types
         cdef int64_t k
@@ -189,27 +197,29 @@ cdef class NativeDecoder:
         return met
 
     def tentative(self):
-        """A context in which a call counts only if the whole block succeeds."""
+        """Returns a context manager. If its block raises, the calls in it are undone."""
         return _Tentative(self.tagger)
 
     # ---- a call --------------------------------------------------------------------------------------------------
 
     def decode(self, list arrays, lsn, seq, before=None):
-        """([(relation, batch)], records) of the payloads in `arrays`; lsn and seq are int64 Arrow arrays or None.
+        """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
-        `before` is a batch with TAGGED_SCHEMA of what this decoder tagged earlier: it is decoded first.
+        `lsn` and `seq` are int64 Arrow arrays or None. `before` is a batch with TAGGED_SCHEMA that this decoder tagged
+        earlier: it is decoded first.
         """
         return self._run(arrays, lsn, seq, False, False, before)
 
     def tag(self, list arrays, lsn, seq, bint changes_only=False):
-        """(batch with TAGGED_SCHEMA, records) of the payloads in `arrays`, which are copied only where they must be.
+        """Tags the payloads in `arrays`. Returns (batch with TAGGED_SCHEMA, records).
 
-        With `changes_only`: of changes, truncates and messages, in memory of their own.
+        It copies payloads only if it must. With `changes_only`, the batch has only changes, truncates and logical
+        messages, and their payloads are copied.
         """
         return self._run(arrays, lsn, seq, True, changes_only, None)
 
     def decode_tagged(self, batch):
-        """([(relation, batch)], records) of a batch with TAGGED_SCHEMA."""
+        """Decodes a batch with TAGGED_SCHEMA. Returns ([(relation, batch)], records)."""
         cdef _Call call = _Call(self, [], None, None, batch)
         self.tagger.begin_call()
         try:
@@ -262,9 +272,9 @@ cdef class NativeDecoder:
         return batches
 
     cdef int _plan(self, Frame frame, int64_t left) except -1:
-        """The frame's tasks for what was tagged last: relation versions in the order of their first items.
+        """Makes the frame's tasks for the window that was tagged last.
 
-        `left` messages of this array are still to come.
+        Relation versions come in the order of their first items. `left` is how many messages of this array follow.
         """
         cdef int64_t items, i, begin, end, at, rows, each
         cdef int32_t slot
@@ -281,7 +291,7 @@ cdef class NativeDecoder:
                 self.ends.resize(self.tagger.bodies.size())
             if <int64_t> frame.order.size() < items:
                 frame.order.resize(<size_t> items)
-            # Now, for nothing may fail before `ends` is 0 everywhere again.
+            # Allocated here, because nothing may fail until `ends` is 0 everywhere again.
             present.reserve(min(<size_t> items, self.ends.size()))
             stops.reserve(min(<size_t> items, self.ends.size()))
             for i in range(items):
@@ -321,7 +331,7 @@ cdef class NativeDecoder:
                 task.closes = at < end
                 task.expected = batches.rows - rows
                 if not task.closes:
-                    # As many more as the rest of the array may have, but no more than the batch takes of such a size.
+                    # The rest of the array may add rows at the same rate, but no more than the batch can take.
                     task.expected += task.expected * left // frame.window.count
                     each = max(1, batches.bytes // max(1, batches.rows))
                     task.expected = min(task.expected, self.batch_bytes // each)
@@ -356,7 +366,7 @@ cdef class NativeDecoder:
         return self.tagger.lsns[message]
 
     cdef object _kind_of(self, int64_t message):
-        """What the tag byte of a message in the window says, None if it is not known."""
+        """Returns the name of a message's kind, None if the kind or the message is not known."""
         if self.window is None or not 0 <= message < self.window.count:
             return None
         return MESSAGE_KINDS.get(self.window.kind[message])
@@ -381,7 +391,7 @@ cdef class NativeDecoder:
 @cython.final
 @cython.no_gc
 cdef class _Holder:
-    """Holds a lock as long as anybody has it: a thread that cannot even begin lets go of it, too."""
+    """Holds a lock until nobody refers to the object. So the lock is released even if a thread cannot begin."""
     cdef readonly object lock
     cdef bint has_let_go
 
@@ -395,7 +405,7 @@ cdef class _Holder:
             self.lock.release()
 
     cdef int let_go(self) except -1:
-        """Now, and not when nobody has it any more: a trace or a debugger may keep it."""
+        """Releases the lock now, because a trace or a debugger may keep the object."""
         self.lock.release()
         self.has_let_go = True
         return 0
@@ -403,18 +413,18 @@ cdef class _Holder:
 
 @cython.final
 cdef class _Call:
-    """One call: what is still to be tagged, the frames under way, and the threads that work on both."""
+    """One call: the messages that are not tagged yet, the frames in use, and the threads that work on both."""
     cdef NativeDecoder decoder
     cdef list arrays
-    cdef object lsn, seq                 # Arrow arrays, which the pointers below are the values of
+    cdef object lsn, seq                 # Arrow arrays; the pointers below point to their values
     cdef const int64_t* lsns
     cdef const int64_t* seqs
-    cdef object before                   # tagged rows that come first, None when they are loaded
-    cdef int64_t array, at, done         # where the next window begins: in which array, there, of all messages
-    cdef Payloads payloads               # of that array
-    cdef object frames                   # those whose results were not taken, the oldest first
-    cdef object turn                     # a lock: held by whoever tags
-    cdef bint stopped                    # nothing more is to be tagged
+    cdef object before                   # tagged rows that come first; None once they are loaded
+    cdef int64_t array, at, done         # the array after the current one; tagged messages in this array, and in all
+    cdef Payloads payloads               # of the current array
+    cdef object frames                   # those whose results have not been taken, the oldest first
+    cdef object turn                     # a lock: the thread that tags holds it
+    cdef bint stopped                    # nothing more will be tagged
     cdef bint failed                     # a thread ended before its work was done
     cdef object error                    # why; None if there was no memory to keep it
 
@@ -432,7 +442,7 @@ cdef class _Call:
     # ---- windows ---------------------------------------------------------------------------------------------------
 
     cdef bint _tag_next(self, Frame frame) except -1:
-        """Scans and tags the next window; False if there is none."""
+        """Scans and tags the next window. Returns False if there is none."""
         cdef Tagger tagger = self.decoder.tagger
         cdef bint in_stream
         cdef int64_t taken
@@ -457,7 +467,7 @@ cdef class _Call:
         return True
 
     def tag(self, bint changes_only):
-        """All messages as one batch with TAGGED_SCHEMA."""
+        """Returns all messages as one batch with TAGGED_SCHEMA."""
         cdef Frame frame = self.decoder._free_frame()
         cdef list tagged = []
         cdef bint whole = len(self.arrays) == 1
@@ -475,7 +485,7 @@ cdef class _Call:
         return _one_tagged_batch(tagged, self.arrays[0] if whole else None)
 
     cdef Frame _next_frame(self):
-        """The next window, tagged and planned; None if there is none. It is the caller's turn."""
+        """Tags and plans the next window; returns None if there is none. The caller must hold `turn`."""
         cdef Frame frame
         cdef int64_t left
         if self.stopped:
@@ -498,7 +508,7 @@ cdef class _Call:
     # ---- threads ---------------------------------------------------------------------------------------------------
 
     def _work(self):
-        """What each thread does. What goes wrong is kept with its task, or stops the call."""
+        """Does the work of one thread. A task's error is kept with the task, any other error stops the call."""
         cdef Frame frame = None
         cdef Frame other
         cdef Scratch scratch
@@ -506,7 +516,7 @@ cdef class _Call:
         try:
             scratch = self.decoder.scratches.pop() if self.decoder.scratches else Scratch()
             while True:
-                frame = None  # another thread may reuse the last one
+                frame = None  # another thread may reuse the last frame
                 frame = self._frame_in_turn()
                 if frame is None:
                     break
@@ -521,16 +531,16 @@ cdef class _Call:
             if self.error is None:
                 self.error = error
         finally:
-            # This also runs where there is no memory to keep the error.
+            # This also runs if there is no memory to keep the error.
             if not finished:
                 self.stopped = self.failed = True
                 if frame is not None:
                     frame.give_up(self.error)
 
     cdef Frame _frame_in_turn(self):
-        """The next window as `_next_frame` gives it, after all threads that wait for their turn already.
+        """Waits for this thread's turn, then returns what `_next_frame` returns.
 
-        There is no `with`, see `wait_for`.
+        It does not use `with`, see `wait_for`.
         """
         cdef bint tagged = False
         self.turn.acquire()
@@ -544,7 +554,7 @@ cdef class _Call:
         return frame
 
     cdef int64_t _more_threads(self) except -1:
-        """How many threads beside this one find something to do."""
+        """Returns how many threads beside this one would find work."""
         cdef int64_t messages = sum([len(array) for array in self.arrays])
         cdef int64_t size = sum([array.nbytes for array in self.arrays])
         cdef int64_t windows = max(messages // WINDOW_MESSAGES, size // MESSAGE_WINDOW_BYTES)
@@ -553,9 +563,9 @@ cdef class _Call:
         return min(<int64_t> self.decoder.options.threads - 1, windows)
 
     cdef int _start(self, list at_work) except -1:
-        """Starts threads; appends a lock for each, which it holds as long as it is at work.
+        """Starts threads. Appends a lock for each to `at_work`; the thread holds it while it works.
 
-        Python's own Thread is not used: an interruption anywhere inside of it would leave it half made.
+        threading.Thread is not used: an interruption inside of it would leave an incomplete thread object.
         """
         for _ in range(self._more_threads()):
             holder = _Holder()
@@ -563,7 +573,7 @@ cdef class _Call:
             try:
                 start_new_thread(self._work_beside, (holder,))
             except RuntimeError:
-                # No more are to be had: those that there are do it all.
+                # No more threads can be started: the others do all the work.
                 at_work.pop()
                 break
         return 0
@@ -577,7 +587,7 @@ cdef class _Call:
             holder.let_go()
 
     cdef int _join(self, list at_work) except -1:
-        """No thread is at work any more, even if waiting is interrupted: what they work on is about to go."""
+        """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""
         cdef Py_ssize_t ended = 0
         interruption = None
         while ended < len(at_work):
@@ -592,7 +602,7 @@ cdef class _Call:
         return 0
 
     def run(self):
-        """[(relation, batch)] of the whole call."""
+        """Decodes everything. Returns [(relation, batch)] of the whole call."""
         cdef Batches batches
         cdef list at_work = []
         self.decoder.touched = []
@@ -606,7 +616,7 @@ cdef class _Call:
         finally:
             self._join(at_work)
         if self.error is not None and (isinstance(self.error, MemoryError) or not isinstance(self.error, Exception)):
-            raise self.error  # that, or an interruption, is no message's fault
+            raise self.error  # memory ran out, or somebody interrupted the call: no message is the cause
         if self.failed and self.error is None:
             raise MemoryError
         self._take_finished(0)
@@ -624,9 +634,9 @@ cdef class _Call:
         return changes
 
     cdef int _take_finished(self, int64_t under_way) except -1:
-        """Takes what the oldest frames made, in order, until one is not finished: but it waits until few are under way.
+        """Takes the results of the oldest frames, in order, until it comes to a frame that is not finished.
 
-        Raises the first error, if any of their tasks has one.
+        While there are more than `under_way` frames, it waits for that frame. Raises the first error of their tasks.
         """
         cdef Frame frame
         cdef Task task
@@ -635,12 +645,12 @@ cdef class _Call:
             if frame.left:
                 if len(self.frames) <= under_way:
                     break
-                wait_for(frame.at_work)  # which is held until all is done
+                wait_for(frame.at_work)  # held until all its tasks are done
             for task in frame.tasks:
                 if task.error is not None:
                     raise task.error
                 if not task.done:
-                    raise MemoryError  # there was none to keep the error
+                    raise MemoryError  # there was no memory to keep the error
             self.decoder.tagger.records.take_rejects(frame.records)
             for task in frame.tasks:
                 task.batches.done.extend(task.made)
@@ -652,7 +662,7 @@ cdef class _Call:
         return 0
 
     cdef int end(self) except -1:
-        """No batch is open any more, and nothing leads to what was made. It takes no memory, so it cannot fail."""
+        """Closes all batches and drops all references to results. It allocates no memory, so it cannot fail."""
         cdef Batches batches
         cdef Frame frame
         while self.frames:

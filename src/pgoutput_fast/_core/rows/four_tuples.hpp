@@ -1,5 +1,6 @@
-// Four tuples sliced side by side. Where a cell begins is known only when the one before it was read; four chains of that
-// kind take little longer than one. Nothing is guessed by a branch: which cells are null is as good as random.
+// Slices four tuples side by side. A cell's place is known only after the cell before it has been read, so with one
+// tuple the processor waits; four tuples take little longer than one. There is no branch on a cell's kind: which cells
+// are null is as good as random, so the processor would guess wrong.
 #pragma once
 #include <cstdint>
 
@@ -7,8 +8,9 @@
 
 namespace pgo {
 
-// What a cell's first byte says, in the parts of one word: which bits of the length count (none for a null), how long its
-// header is, and what was met: bit 0 for text, bit 1 for binary, UNUSUAL for whatever is left to others.
+// What a cell's first byte says, as parts of one word. The low 32 bits are a mask for the length, 0 for a null. Then
+// come the length of the cell's header, and what was met: bit 0 for text, bit 1 for binary, UNUSUAL for what this code
+// leaves to slice_message.
 constexpr int HEADER_SHIFT = 32, MET_SHIFT = 40;
 constexpr uint64_t UNUSUAL = 0x80;
 struct CellKinds {
@@ -22,17 +24,19 @@ struct CellKinds {
 };
 inline constexpr CellKinds CELL_KINDS{};
 
-// How far behind a message's end one may read.
+// This many bytes behind a message's end must be readable.
 constexpr int64_t HEADER_ROOM = 8;
 
 // The five bytes of a cell's header, in memory order.
 constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;
 
-// Slices `columns` cells of four tuples; those of one column lie side by side, columns `stride` apart. True if every tuple
-// ends with its message and had nothing but values and nulls. `formats` gets the bits of what was met.
+// Slices `columns` cells of each of four tuples. The four cells of a column are adjacent, and columns are `stride`
+// cells apart. Returns true if every tuple ends with its message and has only values and nulls. `formats` gets the bits
+// of what was met.
 //
-// `alike` has, per column, the header that all cells had so far, or zero where they differ: with `learn` it is filled, and
-// otherwise heeded. Values of one length (numbers, times, UUIDs) need not be read one after the other then.
+// `alike` has, per column, the header that all cells have had so far, or 0 if they differ. With `learn` it is filled,
+// otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for the
+// length: that is usual for numbers, times and UUIDs.
 inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* const ends[4], const uint8_t* base,
                               int32_t columns, int64_t stride, Cell* cell, uint8_t* formats, uint64_t* alike,
                               bool learn) noexcept {
@@ -43,7 +47,7 @@ inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* con
         if (learn) {
             const uint64_t header = load64_raw(at[0]) & HEADER_BITS;
             const uint64_t others = (load64_raw(at[1]) ^ header) | (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
-            // A null has no length: what lies where it would be is no header.
+            // A null has no length: the bytes behind its first byte are not its header.
             alike[c] = (others & HEADER_BITS) || *at[0] == 'n' ? 0 : header;
         } else if (alike[c]) {
             const uint64_t header = alike[c];

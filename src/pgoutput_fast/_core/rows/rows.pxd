@@ -28,9 +28,9 @@ cdef enum:
 
 cdef enum Progress:
     ROWS_DONE = 0
-    ROWS_FULL = 1     # the batch is as large as it may become
+    ROWS_FULL = 1     # the batch has reached its largest size
     ROWS_FAILED = 2   # see Trouble
-    ROWS_AGAIN = 3    # some messages were rejected: once more without them
+    ROWS_AGAIN = 3    # messages were rejected: the block must be done again without them
 
 
 cdef struct Trouble:
@@ -42,7 +42,7 @@ cdef struct Trouble:
 
 
 cdef class Scratch:
-    """Room for one block of cells, for whatever relation a thread is at; and what it rejected."""
+    """A thread's memory for one block of cells, of any relation; and the rejects that it found."""
     cdef vector[Cell] cells
     cdef vector[uint64_t] alike
     cdef vector[uint32_t] row_message
@@ -50,12 +50,12 @@ cdef class Scratch:
     cdef vector[Mark] marks
     cdef Issues issues
     cdef vector[uint32_t] issue_ends     # per column: where its issues end
-    cdef vector[int32_t] refused         # per row: the issue for which it cannot be taken, or -1
-    cdef vector[int32_t] refused_column  # and that issue's column
-    cdef vector[int64_t] stretch_end     # of rows with the same run
-    cdef vector[const Run*] stretch_run
+    cdef vector[int32_t] refused         # per row: the issue for which it is refused, or -1
+    cdef vector[int32_t] refused_column  # per row: that issue's column
+    cdef vector[int64_t] stretch_end     # consecutive rows with the same run: where they end
+    cdef vector[const Run*] stretch_run  # and their run
     cdef Trouble trouble
-    cdef Records records                 # nothing but rejects
+    cdef Records records                 # only rejects
 
 
 cdef class RelationRows:
@@ -65,22 +65,22 @@ cdef class RelationRows:
     cdef object built_schema
     cdef int32_t slot
     cdef int32_t count                   # of the relation's columns
-    cdef int64_t leaves                  # of the columns that these become, fields of fields included
-    cdef bint nested                     # whether any has columns inside
-    cdef int64_t block_bytes             # a block ends with the message that goes beyond
+    cdef int64_t leaves                  # how many columns these become, with the fields of composites at all depths
+    cdef bint nested                     # whether any column has a child or fields
+    cdef int64_t block_bytes             # a block ends with the message that reaches this size
     cdef vector[Column*] columns
     cdef vector[int64_t] type_oids
-    cdef vector[uint8_t] wanted          # per column: whether it is converted and given
-    cdef int32_t given                   # how many are
+    cdef vector[uint8_t] wanted          # per column: whether it is converted and becomes part of the batch
+    cdef int32_t given                   # how many of these columns there are
     cdef list column_names
     cdef Column* meta[7]
     cdef Buffer changes
     cdef vector[NamedCell] unchanged
     cdef vector[NamedCell] unrepresentable
-    cdef vector[int64_t] name_bytes      # per column: what its name in one of these takes
-    cdef int64_t named_bytes             # of all that are in these
+    cdef vector[int64_t] name_bytes      # per column: the bytes of its name in `_unchanged` or `_unrepresentable`
+    cdef int64_t named_bytes             # the bytes of all names in these two
     cdef int64_t rows
-    cdef bint torn                       # memory ran out in the middle: columns are not of one length
+    cdef bint torn                       # memory ran out during a change: the columns may differ in length
     cdef list batches
     cdef int64_t batch_rows
     cdef int64_t batch_bytes

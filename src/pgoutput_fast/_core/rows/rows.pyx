@@ -48,19 +48,19 @@ import pyarrow as pa
 from pgoutput_fast.schema.tables import relation_schema
 from pgoutput_fast.schema.column_types import column_type_of
 
-# Blocks with arrays of composites are at most so many times smaller than others.
+# Blocks with arrays of composites are at most this many times smaller than other blocks.
 cdef int64_t WIDEST = 32
 
 # Values of `_change_type`, in the order of rows/slice.pxd's codes.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 
-# The same, each in sixteen bytes.
+# The same names, each padded to sixteen bytes.
 cdef bytes _PADDED_NAMES = b"".join(name.encode().ljust(16, b"\0") for name in CHANGE_TYPES)
 cdef const char* CHANGE_NAMES = _PADDED_NAMES
 cdef int32_t[5] CHANGE_LENGTHS = [6, 15, 16, 6, 8]
 
-# Metadata columns that are int64 inside; the order is that of the contract, with _change_type before and
-# _key_only, _unchanged, _unrepresentable behind them.
+# Metadata columns that are int64 in memory, in the order of the batch's columns. `_change_type` comes before them;
+# `_key_only`, `_unchanged` and `_unrepresentable` come after them.
 cdef enum:
     SEQ = 0
     LSN = 1
@@ -72,12 +72,12 @@ cdef enum:
 
 
 cdef inline int64_t _place(Window w, uint32_t message, const Block* block, const Cell* cell) noexcept nogil:
-    """Where a cell's value lies: in its message, or in the stream that the whole block comes from."""
+    """Returns the offset of a cell's value in its message, or for a COPY in the whole stream."""
     return block.origin + cell.offset if block.cell_formats != NULL else cell.offset - <int64_t> w.start[message]
 
 
 cdef inline int64_t _of_run(const Run* run, int64_t k) noexcept nogil:
-    """What the run's rows have in a metadata column, NONE64 for null."""
+    """Returns the value of metadata column k in all rows of a run; NONE64 for null."""
     if k == TXN:
         return run.txn
     if k == XID:
@@ -100,9 +100,9 @@ cdef class Scratch:
 
 @cython.final
 cdef class _Plan:
-    """What is decided once for a relation version, whoever fills its batches."""
+    """What all RelationRows of one relation version and one set of options have in common."""
     cdef object schema
-    cdef object built_schema             # what the buffers are laid out as
+    cdef object built_schema             # the schema that the buffers have
     cdef list column_types
     cdef list column_names
     cdef vector[int64_t] type_oids
@@ -117,7 +117,7 @@ cdef class _Plan:
         self.column_types = [column_type_of(column, options, types) for column in relation.columns]
         self.schema = self.built_schema = relation_schema(relation, self.column_types, options)
         if options.strings == "string_view":
-            # These columns are made of strings.
+            # These columns are built as strings, and cast when the batch is finished.
             self.built_schema = pa.schema(
                 [pa.field(f.name, pa.string()) if pa.types.is_string_view(f.type) else f for f in self.schema]
             )
@@ -192,9 +192,10 @@ cdef class RelationRows:
 
     cdef int fill(self, Tags tags, Window w, const uint32_t* messages, int64_t count, int64_t expected, int64_t* at,
                   Scratch scratch) except -1 nogil:
-        """Decodes messages from at[0] on until all are done, the batch is too large or one is malformed and raised.
+        """Decodes messages from at[0] on, until all are done, the batch is full, or an error must be raised.
 
-        They have no more rows than go into the batch, which is expected to get that many.
+        The caller passes no more messages than the batch's number of rows allows. `expected` is how many more rows the
+        batch will probably get.
         """
         cdef Block block
         cdef int64_t k, first, worst
@@ -245,15 +246,15 @@ cdef class RelationRows:
                     break
                 if progress == ROWS_FAILED:
                     return ROWS_FAILED
-                # Messages of the block were malformed and are rejected now: the block once more without them.
+                # Malformed messages of the block are rejected now. The block is done again without them.
             at[0] = k
             if self.rows == block.rows:
-                # The first block of a batch shows how long values are.
+                # The first block of a batch shows how long the values are.
                 self.expect(expected - self.rows)
         return ROWS_DONE
 
     cdef int expect(self, int64_t more) except -1 nogil:
-        """Sizes the buffers for that many rows more, within what a batch may hold."""
+        """Sizes the buffers for `more` rows, but for no more than the batch can still take."""
         cdef int64_t rows = min(more, self.batch_rows - self.rows)
         cdef size_t k
         if rows < BLOCK_ROWS:
@@ -275,10 +276,10 @@ cdef class RelationRows:
                          t.sent)
 
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
-        """Appends the block's rows to the columns: ROWS_DONE.
+        """Appends the block's rows to the columns and returns ROWS_DONE.
 
-        Or, if a value cannot be taken, leaves the columns as they were: ROWS_FAILED if it is to be raised, ROWS_AGAIN
-        if all messages with malformed values have gone to the rejects.
+        If a value is refused, the columns stay as they were. The result is then ROWS_FAILED if an error must be raised,
+        or ROWS_AGAIN if all messages with malformed values have been rejected.
         """
         cdef int32_t c
         cdef const Cell* cells
@@ -321,17 +322,17 @@ cdef class RelationRows:
         return ROWS_DONE
 
     cdef void _rewind(self, Scratch scratch) noexcept nogil:
-        """The columns are as they were before the block at hand."""
+        """Restores the columns as they were before the current block."""
         cdef int32_t c
         for c in range(self.count):
             self.columns[c].rewind(scratch.marks[c])
         self.torn = False
 
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
-        """Whether the block has malformed values, or else any that its columns cannot hold.
+        """Returns whether the block has refused values: malformed ones, or without `malformed` any with an issue.
 
-        The first one in the stream is the scratch's trouble then; under quarantine every message with a malformed value
-        is rejected, each for its first one.
+        The first one in the stream becomes the scratch's trouble. But under quarantine, every message with a malformed
+        value is rejected, with its first malformed value as the reason.
         """
         cdef int32_t c
         cdef int64_t row
@@ -369,7 +370,10 @@ cdef class RelationRows:
 
     cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
                             Scratch scratch) except -1 nogil:
-        """A block with both formats: each stretch of one format by itself. A cell's format stands before its length."""
+        """Converts a column with cells of both formats: consecutive cells of one format at a time.
+
+        A cell's format is the byte before its length.
+        """
         cdef size_t i = 0, start = 0, before, k
         cdef uint8_t format = 0, here
         while start < n:
@@ -393,7 +397,7 @@ cdef class RelationRows:
         return 0
 
     cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil:
-        """Values that have no Arrow form: named in their row, kept in the rejects."""
+        """Adds values with an issue to the rejects. If a value has no Arrow form, its row also names the column."""
         cdef int32_t c
         cdef size_t k, first = 0
         cdef Issue* issue
@@ -450,9 +454,9 @@ cdef class RelationRows:
         cdef int64_t stretches = 0
         cdef int64_t value
         cdef uint32_t message, run_number
-        cdef uint32_t nulls = 0, values = 1 << SEQ  # which columns have them: a bit each
+        cdef uint32_t nulls = 0, values = 1 << SEQ  # one bit per column that has nulls, or values
         cdef const uint32_t* messages = block.row_message
-        # What a transaction (or a block of a stream) is, is the same for a stretch of rows.
+        # Consecutive rows of one transaction (or of one stream block) have the same values.
         if <int64_t> scratch.stretch_run.size() < n:
             scratch.stretch_end.resize(<size_t> n)
             scratch.stretch_run.resize(<size_t> n)
@@ -504,7 +508,7 @@ cdef class RelationRows:
         return 0
 
     cdef void rest(self) noexcept nogil:
-        """Nobody fills it for a while: keeps no more than its buffers and small rooms."""
+        """Frees large working memory, because nobody fills it for a while. It keeps its buffers."""
         cdef size_t c
         if not self.nested:
             return
@@ -514,7 +518,7 @@ cdef class RelationRows:
     # ---- batches -------------------------------------------------------------------------------------------------
 
     cdef int finish_batch(self) except -1:
-        """Closes the batch at hand, if there is any row in it, and appends it to `batches`."""
+        """Closes the open batch and appends it to `batches`, unless it has no rows."""
         cdef ArrowArray* array
         if self.torn:
             raise MemoryError("memory ran out while these rows were made: they are lost")
@@ -580,7 +584,7 @@ cdef class RelationRows:
         data = column.data.append_uninitialized(<size_t> total)
         with nogil:
             if others == 0:
-                # One name all over, as nearly always: what is there is doubled until there is enough.
+                # All names are the same, as nearly always: each copy doubles the bytes that are written.
                 at = CHANGE_LENGTHS[code]
                 memcpy(data, CHANGE_NAMES + 16 * code, <size_t> at)
                 i = at
@@ -592,7 +596,7 @@ cdef class RelationRows:
             else:
                 for i in range(count):
                     code = change[i] & 7
-                    # Sixteen bytes at once: no name is longer, and the buffer has room behind its end.
+                    # Copies sixteen bytes at once: no name is longer, and bytes behind the buffer's end may be written.
                     memcpy(data + at, CHANGE_NAMES + 16 * code, 16)
                     at += CHANGE_LENGTHS[code]
                     offsets[i + 1] = at
@@ -613,7 +617,7 @@ cdef class RelationRows:
         return 0
 
     cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out) except -1:
-        """A list<string> with the names of the cells noted for each row; null for a row without any."""
+        """Makes a list<string> column: the column names of the named cells of each row; null for a row without any."""
         cdef Column column
         cdef Column* child = new Column()
         cdef int32_t* offsets
@@ -650,7 +654,7 @@ cdef class RelationRows:
         return 0
 
     def take_batches(self):
-        """The finished batches, the open one included; they are the caller's now."""
+        """Closes the open batch and returns all finished batches. It does not keep them."""
         self.finish_batch()
         batches = self.batches
         self.batches = []
@@ -661,8 +665,9 @@ _plan = functools.lru_cache(maxsize=1024)(_Plan)
 
 
 def make_rows(relation, options, types):
-    """A RelationRows for a relation version; `types` are those of its catalog.
+    """Makes a RelationRows for a relation version. `types` are those of its catalog.
 
-    ValueError if a column bears the name of a metadata column.
+    Raises:
+        ValueError: if a column has the name of a metadata column.
     """
     return RelationRows(relation, _plan(relation, options, types), options)

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.protocol.wire cimport Cell, prefetch
 
-# What a row is; the order is that of CHANGE_TYPES. KEY_ONLY is added where the tuple was tagged K.
+# The change type of a row, in the order of CHANGE_TYPES. KEY_ONLY is added if the tuple's tag is K.
 cdef enum:
     INSERT = 0
     UPDATE_PREIMAGE = 1
@@ -11,15 +11,15 @@ cdef enum:
     DELETE = 3
     TRUNCATE = 4
     KEY_ONLY = 8
-    SEVERAL = 128    # of a change: more tuples than one
+    SEVERAL = 128    # no change type: the change may have more than one tuple
 
-# Formats that a block's cells came in: bits of Block.formats.
+# Bits of Block.formats: the formats of a block's cells.
 cdef enum:
     TEXT_CELLS = 1
     BINARY_CELLS = 2
 
 
-# While one message is sliced, the one this far ahead is fetched; its beginning only, where it is long.
+# While a message is sliced, the message AHEAD places later is prefetched, but only its first FETCHED_BYTES.
 cdef enum:
     AHEAD = 8
     FETCHED_BYTES = 1024
@@ -32,7 +32,7 @@ cdef extern from "rows/four_tuples.hpp" namespace "pgo" nogil:
 
 
 cdef inline const uint8_t* prefetch_message(Window w, uint32_t message, const uint8_t* fetched) noexcept nogil:
-    """Fetches the message's cache lines in order, but for those before `fetched`; returns where the next one begins."""
+    """Prefetches the message's cache lines in order, from `fetched` on. Returns where the next cache line begins."""
     cdef const uint8_t* at = w.base + w.start[message]
     cdef const uint8_t* end = at + min(w.length[message], <uint32_t> FETCHED_BYTES)
     if at > fetched:
@@ -47,17 +47,17 @@ cdef struct Block:
     Cell* cells              # of column c: cells[c * stride .. c * stride + rows)
     int64_t stride
     uint32_t* row_message    # per row: ordinal of its message in the window
-    uint8_t* row_change      # per row: what it is
+    uint8_t* row_change      # per row: its change type
     int64_t rows
     int64_t bytes            # of the messages
     uint8_t formats
-    # Of cells that do not say their formats, as messages do: the format of each column, else NULL; and where in the
-    # stream the window's base lies.
+    # For cells of a COPY, which do not say their format: the format of each column, and the offset of the window's base
+    # in the stream. For messages `cell_formats` is NULL.
     const uint8_t* cell_formats
     int64_t origin
-    uint64_t* alike          # per column: room for the header that its cells share
-    bint unchanged           # some cell was not sent and nothing answers it
-    # Where a tuple went wrong.
+    uint64_t* alike          # per column: the header that its cells share
+    bint unchanged           # some cell was not sent, and no old tuple has its value
+    # Where a tuple is malformed.
     uint8_t reason
     uint32_t message
     int64_t byte_offset

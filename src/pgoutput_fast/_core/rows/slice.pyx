@@ -1,6 +1,6 @@
-"""Stage 3, slice: the tuples of one relation version -> a table of cells (where each value lies, how long it is).
+"""Stage 3, slice: makes a table of cells from tuples of one relation version. A cell is a value's offset and length.
 
-Column by column, so that a converter reads its cells one behind the other. No value is looked at.
+The cells of a column are adjacent, so that a converter reads them one after another. Slicing does not read values.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -40,7 +40,7 @@ cdef inline const uint8_t* _fail(Block* block, uint8_t reason, const uint8_t* at
 
 cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const uint8_t* base, const uint8_t* message,
                                   int32_t columns, int64_t row, Block* block, bint* unchanged) noexcept nogil:
-    """Slices the tuple at p into row `row`. Returns where it ends, or NULL with the block's reason set."""
+    """Slices the tuple at p into row `row`. Returns the tuple's end; if it is malformed, NULL, and sets the reason."""
     cdef int32_t c
     cdef int64_t length
     cdef uint8_t kind
@@ -66,7 +66,7 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
                              message, c)
             cell.offset = <uint32_t> (p - base)
             cell.length = <int32_t> length
-            # 't' is 0x74 and 'b' is 0x62: bit 1 is BINARY_CELLS where it is a 'b', bit 2 tells text.
+            # 't' is 0x74 and 'b' is 0x62: only 'b' has bit 1, which is BINARY_CELLS; only 't' has bit 2.
             formats |= (kind & 2) | ((kind >> 2) & 1)
             p += length
         else:
@@ -85,7 +85,7 @@ cdef inline const uint8_t* _tuple(const uint8_t* p, const uint8_t* end, const ui
 
 
 cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
-    """What the row of a change is whose first tuple has this tag, if that is all it has; else SEVERAL."""
+    """Returns the change type of a change's row if a first tuple with this tag is its only tuple, else SEVERAL."""
     if tag == TUPLE_NEW:
         return INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE if kind == MSG_UPDATE else SEVERAL
     if kind == MSG_DELETE:
@@ -96,7 +96,7 @@ cdef inline uint8_t _only_tuple(uint8_t kind, uint8_t tag) noexcept nogil:
 cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns, Block* block) noexcept nogil:
     """Appends the rows of four messages at once, if each is a change with one tuple and nothing unusual in it.
 
-    False leaves the block as it was: slice_message takes the messages one by one then.
+    If not, it returns False and leaves the block as it was. slice_message must then slice them one by one.
     """
     cdef const uint8_t* at[4]
     cdef const uint8_t* end[4]
@@ -131,7 +131,7 @@ cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns
 
 
 cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil:
-    """Appends the one or two rows of a change, or the row of a truncate. False if it is malformed: see the block."""
+    """Appends the rows of a change, or the row of a truncate. Returns False if it is malformed: the block says why."""
     cdef const uint8_t* start = w.base + w.start[message]
     cdef const uint8_t* end = start + w.length[message]
     cdef const uint8_t* p = start + (9 if w.flags[message] & IN_STREAM else 5)
@@ -172,7 +172,7 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
         block.row_message[row] = message
         block.row_change[row] = INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE
         if unsent_new and old:
-            # A value that was not sent because it did not change, but that the old tuple has.
+            # A value that did not change was not sent. The old tuple may have it.
             unsent_new = False
             for c in range(columns):
                 cell = block.cells + c * block.stride + row
@@ -196,12 +196,12 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
 
 cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int64_t k, int32_t columns,
                          const uint8_t* taken, int64_t most_bytes, Block* block) noexcept nogil:
-    """Slices messages k, k + 1, ... until the block is full or they are done; returns which comes next.
+    """Slices messages k, k + 1, ... until the block is full or all are done. Returns the message that comes next.
 
-    Messages that are not `taken` are passed over. Where one is malformed it stops at it, with the block's reason set.
+    It skips messages that are not `taken`. It stops at a malformed message and sets the block's reason.
     """
     cdef int64_t j
-    cdef int64_t patience = 0  # messages to go until four at once are tried again
+    cdef int64_t patience = 0  # how many messages to slice until four at once are tried again
     cdef const uint8_t* fetched = w.base
     block.reason = OK
     while k < count and block.rows + 2 <= block.stride and block.bytes < most_bytes:

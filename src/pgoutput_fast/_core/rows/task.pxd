@@ -8,23 +8,24 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef class Batches:
-    """Of one relation version: the batch that is being filled, and those of this call that are done."""
+    """The batches of one relation version: the open batch, and the finished batches of the current call."""
     cdef object relation
     cdef list spare                      # RelationRows that nobody fills
-    cdef RelationRows open               # the batch at hand, None if there is none
-    cdef Task last                       # what fills it, None before its first messages
-    cdef int64_t rows, bytes             # that went to it: rows of all its messages, those of rejects too
+    cdef RelationRows open               # the open batch; None if there is none
+    cdef Task last                       # the last task of the open batch; None before its first messages
+    cdef int64_t rows, bytes             # of all messages for the open batch, rejected ones included
     cdef list done
-    cdef bint touched                    # whether the call at hand has messages for it
+    cdef bint touched                    # whether the current call has messages for this relation version
 
 
 cdef class Spares:
-    """RelationRows that nobody fills: making one costs some microseconds, keeping one some kilobytes.
+    """RelationRows that nobody fills. Making one costs some microseconds, keeping one costs some kilobytes.
 
-    No more are kept than have SPARE_COLUMNS columns; those of the relation version that was longest unused go first.
+    All together have at most SPARE_COLUMNS columns. If there are more, the relation version that has been unused for
+    the longest time loses its RelationRows first.
     """
-    cdef dict kept                       # Batches that have any; the longest unused come first
-    cdef int64_t columns                 # that all of them have
+    cdef dict kept                       # Batches that have any; those unused for the longest time come first
+    cdef int64_t columns                 # how many columns all of them have
 
     cdef RelationRows take(self, Batches batches)
     cdef int keep(self, Batches batches, RelationRows rows) except -1
@@ -35,13 +36,13 @@ cdef class Task:
     cdef Batches batches
     cdef RelationRows rows
     cdef object at_work                  # its frame's lock
-    cdef Task before                     # what must be done first, as it fills the same batch
-    cdef int64_t begin, count            # in the frame's order
-    cdef int64_t expected                # rows that the batch will get yet, as far as one knows
+    cdef Task before                     # a task that must be done first, because it fills the same batch
+    cdef int64_t begin, count            # its messages in the frame's `order`
+    cdef int64_t expected                # how many more rows the batch will probably get
     cdef bint closes
-    cdef list made                       # batches
+    cdef list made                       # the batches that it finished
     cdef bint done
-    cdef object error                    # why it could not be
+    cdef object error                    # why it could not be done
 
 
 cdef object new_lock()
@@ -49,18 +50,18 @@ cdef int wait_for(object lock) except -1
 
 
 cdef class Frame:
-    """A window on its way through the stages, and the tasks that it became."""
+    """A window that is being decoded, and its tasks."""
     cdef Window window
     cdef Tags tags
     cdef vector[uint32_t] order          # the items' messages, by relation version
     cdef list tasks                      # in the order in which results are taken
-    cdef list waiting                    # the same in the order in which they are begun
-    cdef Py_ssize_t begun                # how many of those were
+    cdef list waiting                    # the same tasks in the order in which they begin
+    cdef Py_ssize_t begun                # how many have begun
     cdef int64_t left                    # how many are not done
     cdef Records records                 # rejects
     cdef object options
     cdef object types
-    cdef object at_work                  # a lock of this use, held until all are done
+    cdef object at_work                  # a new lock for each window, held until all tasks are done
 
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1

@@ -1,6 +1,7 @@
-"""What one thread does at a time: messages of a window -> rows of their batches, without a look at any others.
+"""Tasks: a task makes a batch's rows from messages of one window. One thread does a task and needs no other messages.
 
-Which messages a batch has is settled before, by their headers alone: it does not depend on who decodes them, or when.
+Which messages a batch gets is decided before, from the messages' headers alone. So a batch does not depend on which
+thread decodes it, or when.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
@@ -14,13 +15,14 @@ from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import MESSAGE_KINDS
 from pgoutput_fast.schema.column_types import column_type_of
 
-# Some 6 MB, and up to 20 kB for each list or composite: of 1,000 narrow relation versions, or of ten as wide as can be.
+# They take about 6 MB, and up to 20 kB more for each list or composite. That is enough for 1,000 narrow relation
+# versions, or for ten of the greatest possible width.
 cdef int64_t SPARE_COLUMNS = 1 << 14
 
 
 cdef int64_t messages_that_fit(Window w, const uint32_t* messages, int64_t count, int64_t most_rows, int64_t most_bytes,
                                int64_t* rows, int64_t* bytes) noexcept nogil:
-    """How many of the messages go into a batch that has `rows` and `bytes` already; adds theirs to both.
+    """Returns how many of the messages go into a batch that already has `rows` and `bytes`. Adds theirs to both.
 
     The first message of a batch always fits.
     """
@@ -59,16 +61,16 @@ cdef class Spares:
         self.kept = {}
 
     cdef RelationRows take(self, Batches batches):
-        """One for that relation version that nobody fills, None if none is kept."""
+        """Returns a RelationRows for that relation version; None if none is kept."""
         if not batches.spare:
             return None
         self.columns -= _columns_of(batches)
         if len(batches.spare) == 1:
-            self.kept.pop(batches, None)  # `keep` may have failed to note them
+            self.kept.pop(batches, None)  # `keep` may have failed before it added them
         return batches.spare.pop()
 
     cdef int keep(self, Batches batches, RelationRows rows) except -1:
-        """From now on nobody fills it."""
+        """Keeps a RelationRows that nobody fills any more."""
         cdef Batches oldest
         batches.spare.append(rows)
         self.columns += _columns_of(batches)
@@ -96,7 +98,8 @@ cdef object new_lock():
 cdef int wait_for(object lock) except -1:
     """Waits until nobody holds the lock.
 
-    It takes no memory. A `with` would: for an exception that passes, and then it crashes or never releases the lock.
+    It allocates no memory. A `with` statement does when an exception passes it. If that fails, the process crashes or
+    the lock is never released.
     """
     lock.acquire()
     lock.release()
@@ -118,7 +121,7 @@ cdef class Frame:
         self.waiting = _NO_TASKS
 
     cdef int start(self, list tasks, options, types) except -1:
-        """From now on there are tasks to be done, by any thread."""
+        """Takes the frame's tasks. From now on, any thread may do them."""
         cdef Task task
         cdef Task each
         self.options = options
@@ -130,15 +133,15 @@ cdef class Frame:
             self.at_work.acquire()
         for each in tasks:
             each.at_work = self.at_work
-        # Those that go on with a batch come last: what began it may be under way still.
+        # Tasks that continue a batch come last, because the task that began the batch may still be running.
         waiting = [task for task in tasks if task.before is None]
         waiting.extend([task for task in tasks if task.before is not None])
         self.begun = 0
-        self.waiting = waiting  # at the very end: whoever still holds the frame may help
+        self.waiting = waiting  # last, because any thread that still has the frame may now begin a task
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
-        """Does a task that nobody has begun; False if there is none. What goes wrong is the task's error."""
+        """Does a task that nobody has begun. Returns False if there is none. An error is kept with the task."""
         cdef Task task
         if self.begun == len(self.waiting):
             return False
@@ -157,7 +160,7 @@ cdef class Frame:
         return True
 
     cdef int _one_less(self) except -1:
-        """A task less that is not done."""
+        """Counts down the tasks that are not done."""
         self.left -= 1
         if self.left == 0:
             self.at_work.release()
@@ -171,7 +174,7 @@ cdef class Frame:
         task.before = None
         if before is not None and not before.done:
             if before.error is None and before.at_work is not self.at_work:
-                wait_for(before.at_work)  # which is held until it is done
+                wait_for(before.at_work)  # held until it is done
             if not before.done:
                 raise RuntimeError("what came before was not done") from before.error
         while True:
@@ -191,7 +194,7 @@ cdef class Frame:
         return 0
 
     cdef int give_up(self, object error) except -1:
-        """Ends all tasks that nobody has begun, so that nobody waits for them. `error` says why. It takes no memory."""
+        """Ends all tasks that nobody has begun, so that nobody waits for them. It allocates no memory."""
         cdef Task task
         while self.begun < len(self.waiting):
             task = self.waiting[self.begun]
@@ -201,7 +204,7 @@ cdef class Frame:
         return 0
 
     cdef int forget(self) except -1:
-        """What it made is taken: no task leads to it any more, nor to batches. It takes no memory."""
+        """Drops references to results and batches, after the results were taken. It allocates no memory."""
         cdef Task task
         for task in self.tasks:
             task.before = None

@@ -1,4 +1,4 @@
-"""Where whole plain transactions lie among payloads: what need not wait for anything behind it."""
+"""Finds complete plain transactions among payloads. They need not wait for any later message."""
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
@@ -8,15 +8,17 @@ from pgoutput_fast._core.protocol.limits cimport MAX_PAYLOAD
 from pgoutput_fast._core.tagging.scan cimport BOUNDARY, Payloads, damaged_offsets, message_class
 from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 
-# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+# Tags are too far apart for the processor to prefetch them by itself. So the search prefetches this many messages
+# ahead.
 cdef int64_t AHEAD = 64
 
-# Whether a kind opens or closes something, or is unknown: asked for each message, so not by a call.
+# By kind: whether it is a boundary message or unknown. A table, because a call for each message would be slow.
 cdef uint8_t[256] TURNS
 for _kind in range(256):
     TURNS[_kind] = message_class(_kind) & BOUNDARY or message_class(_kind) == 0
 
-# Where the search stands: in something that is no plain transaction, between transactions, in a plain one.
+# Where the search is: inside something that is not a plain transaction, between transactions, inside a plain
+# transaction.
 cdef enum Place:
     ELSEWHERE
     BETWEEN
@@ -27,9 +29,9 @@ cdef inline int64_t _offset(Payloads payloads, int64_t i) noexcept nogil:
     return payloads.offsets32[i] if payloads.offsets32 != NULL else payloads.offsets64[i]
 
 
-# What the two read is a part of what protocol/boundary.pyx reads: here they are asked of every third message or so.
+# The next two functions read less than protocol/boundary.pyx does, because they run for about every third message.
 cdef inline bint _begins(const uint8_t* p, int64_t size, int64_t* lsn, int64_t* timestamp) noexcept nogil:
-    """Whether a Begin is valid, and the Commit's position and time that it announces."""
+    """Whether a Begin is valid. `lsn` and `timestamp` are then those of the Commit that it announces."""
     if size != 21:
         return False
     lsn[0] = <int64_t> load64(p + 1)
@@ -41,17 +43,16 @@ cdef inline bint _begins(const uint8_t* p, int64_t size, int64_t* lsn, int64_t* 
 
 
 cdef inline bint _commits(const uint8_t* p, int64_t size, int64_t lsn, int64_t timestamp) noexcept nogil:
-    """Whether a Commit is valid and the one that was announced."""
+    """Whether a Commit is valid and is the one that the Begin announced."""
     return (size == 26 and p[1] == 0 and <int64_t> load64(p + 2) == lsn and <int64_t> load64(p + 10) >= 0
             and <int64_t> load64(p + 18) == timestamp - EPOCH_SHIFT)
 
 
 cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timestamp, int64_t least,
                      vector[int64_t]& found) except? -2 nogil:
-    """Appends begin and end of each stretch to `found`. Returns -1 - i where message i's offsets are
-    damaged.
+    """Appends the begin and end of each range to `found`. Returns -1 - i if the offsets of message i are damaged.
 
-    `lsn` and `timestamp` are what the Begin said, where it begins inside of a transaction.
+    If the search begins inside a plain transaction, `lsn` and `timestamp` are those that its Begin announced.
     """
     cdef int64_t count = payloads.count
     cdef int64_t begin = 0, complete = 0
@@ -79,7 +80,7 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
                     found.push_back(begin)
                     found.push_back(complete)
                 begin = complete = i + 1
-                # After these no transaction is open, whether they can be read or not.
+                # After any other boundary message no transaction is open, even if the message is invalid.
                 if (kind != 0 and kind != MSG_BEGIN and kind != MSG_BEGIN_PREPARE and kind != MSG_STREAM_START
                         and message_class(kind)):
                     place = BETWEEN
@@ -93,18 +94,19 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
 
 
 def plain_stretches(array, bint between, int64_t least, announced=None):
-    """[(begin, end)] of stretches of whole plain transactions, each with a Begin and the Commit that it announced.
+    """Finds ranges of messages with complete plain transactions: [(begin, end)].
 
-    A stretch from 0 on may begin with the rest of the plain transaction that is open.
+    Each transaction has a Begin and the Commit that the Begin announced. A range from 0 on may begin with the rest of
+    the open plain transaction.
 
-    What a stretch gives is known when it ends: none of its messages has to wait, and none of its boundaries is one
-    that could be refused.
+    At the end of a range, the outcome of all its messages is known: none has to wait for a later message. None of its
+    boundary messages can be invalid.
 
     Args:
         array: payloads, a binary or large binary Arrow array.
-        between: whether no transaction is open before the first.
-        least: how many messages make a stretch worth while, unless the payloads are nothing else.
-        announced: the Commit's (LSN, timestamp) of the plain transaction that is open before the first, if one is.
+        between: whether no transaction is open before the first message.
+        least: a range has at least this many messages, or all messages of `array`.
+        announced: (LSN, timestamp) of the Commit if a plain transaction is open before the first message.
     """
     cdef Payloads payloads = Payloads(array)
     cdef vector[int64_t] found

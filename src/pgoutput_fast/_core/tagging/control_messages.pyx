@@ -1,4 +1,4 @@
-"""Which messages move a stream's state: what a stretch of the stream says to those behind it, without its changes."""
+"""Selects control messages: messages that change a stream's state, so that later messages depend on them."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
@@ -21,16 +21,19 @@ from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 
 import pyarrow as pa
 
-# So many LSNs of logical messages, the largest, tell which of them a state knows, and what the largest other is.
+# How many of the largest LSNs of logical messages to keep. A state knows MOST_LSNS of them, and the largest of the
+# rest.
 LSNS_KEPT = MOST_LSNS + 1
 
-# Tags lie too far apart for the processor to guess: this many messages ahead they are asked for.
+# Tags are too far apart for the processor to prefetch them by itself. So the search prefetches this many messages
+# ahead.
 cdef int64_t AHEAD = 16
 
-# Beside the contexts of a state: what is open is not known.
+# One more context beside those of a state: it is not known what is open.
 cdef int UNKNOWN = -1
 
-# Where the search stands: not known or in something that is no plain transaction, between transactions, in a plain one.
+# Where the search is: not known or inside something that is not a plain transaction, between transactions, inside a
+# plain transaction.
 cdef enum Place:
     ELSEWHERE
     BETWEEN
@@ -53,7 +56,7 @@ cdef bint _is_origin(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef int64_t _message_lsn(const uint8_t* p, int64_t size, bint in_stream) noexcept nogil:
-    """The LSN of a logical message if it is one that is known by its LSN, else 0."""
+    """Returns the LSN of a logical message if it is non-transactional, else 0."""
     cdef int64_t at = 5 if in_stream else 1
     cdef int64_t lsn
     if size < at + 9 or p[at] != 0:
@@ -69,19 +72,19 @@ cdef int _hear(SeenLsns& seen, int64_t lsn) except -1 nogil:
 
 
 cdef list _largest(const SeenLsns& seen):
-    # The floor is one of them: the largest that had no room.
+    # `floor` belongs to them: it is the largest LSN that the set dropped.
     cdef vector[int64_t] lsns = seen.lsns()
     return ([seen.floor()] if seen.floor() > 0 else []) + [lsns[k] for k in range(lsns.size())]
 
 
 cdef class _Selection:
-    """What was found in a batch."""
+    """What `select` found in a batch of payloads."""
     cdef vector[int64_t] kept, begun
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
 
     cdef int64_t select(self, Payloads payloads, int context, bint settled) except -2 nogil:
-        """Returns how many messages were looked at, or -1 for offsets that run back."""
+        """Returns how many messages were read, or -1 if offsets are damaged."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end, begin = 0, lsn = 0
         cdef int64_t at = _offset(payloads, 0)
@@ -116,7 +119,7 @@ cdef class _Selection:
                 continue
             self.kept.push_back(i)
             if cls == 0:
-                return i + 1  # nothing behind it will be read
+                return i + 1  # no message after it will be read
             if cls & BOUNDARY:
                 start_fields(&f, p, end - at, 1)
                 if place == BETWEEN and kind == MSG_BEGIN:
@@ -129,7 +132,7 @@ cdef class _Selection:
                 elif place == INSIDE and kind == MSG_COMMIT:
                     parse_boundary(&f, kind, &b, &gid, &gid_length)
                     if f.reason == OK and b.lsn == lsn:
-                        # Nothing of it outlives it but what Relations and Types in it said.
+                        # After its end, only its Relation and Type messages still count.
                         self.begun.push_back(begin)
                         self.begun_xids.push_back(xid)
                         left = first
@@ -154,21 +157,25 @@ cdef class _Selection:
 
 
 def control_messages(array, int context, bint settled):
-    """What of a batch of payloads moves the state.
+    """Selects the messages of a batch of payloads that change the state.
 
     Args:
         array: payloads, a binary or large binary Arrow array.
-        context: what is open before the first: -1 where that is not known, 0 nothing, 1 a plain transaction, 2 one that
-            is being prepared, 3 a stream block.
-        settled: whether a transaction was closed already: only then may what lies before the first be left out.
+        context: what is open before the first message: 0 nothing, 1 a plain transaction, 2 a transaction that is being
+            prepared, 3 a stream block, -1 if this is not known.
+        settled: whether an earlier message ended a transaction. If not, nothing is left out until the batch ends one.
 
     Returns:
-        A dict with `messages`, ordinals of boundary, Relation, Type and Origin messages, and of the first that no tag
-        of pgoutput begins (no message behind it is looked at). Left out are boundaries and Origins of plain
-        transactions that begin and end in the batch: `begun` (int64 array) are the ordinals of their Begins, `xids`
-        (uint32 array) the xids. `lsns` are the largest distinct LSNs of non-transactional messages, in ascending order
-        and at most `LSNS_KEPT`; `lsns_before` two such lists of those for which the context is not known, read as
-        outside of a stream block and as inside of one.
+        A dict with these keys:
+
+        messages: ordinals of boundary, Relation, Type and Origin messages. Boundary and Origin messages of plain
+            transactions that begin and end in the batch are left out. A message with an unknown tag is the last: no
+            message after it is read.
+        begun: int64 array, ordinals of the Begins that were left out.
+        xids: uint32 array, the xids of these transactions.
+        lsns: the largest distinct LSNs of non-transactional logical messages, at most `LSNS_KEPT`, in ascending order.
+        lsns_before: two lists like `lsns`, of messages for which the context is not known. The first list reads them
+            as outside of a stream block, the second as inside of one.
     """
     cdef Payloads payloads = Payloads(array)
     cdef _Selection found = _Selection()
@@ -189,9 +196,9 @@ def control_messages(array, int context, bint settled):
 
 
 def boundary_of(bytes payload):
-    """(xid, subxid, lsn, end_lsn, gid, first segment) of a boundary message; None if it is malformed.
+    """Returns (xid, subxid, lsn, end_lsn, gid, first segment) of a boundary message; None if it is malformed.
 
-    What its kind does not have is 0, empty or False.
+    If its kind does not have a field, an xid is 0, an LSN is -2**63, the gid is empty and `first segment` is False.
     """
     cdef Fields f
     cdef BoundaryRecord b

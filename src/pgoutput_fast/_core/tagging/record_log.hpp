@@ -1,4 +1,5 @@
-// Records of what happened beside the changes: written one behind the other into chunks that never move, read in order.
+// A log of the records that become tables beside the changes. It writes them one after another into chunks that never
+// move, and they are read in order.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace pgo {
 
-// How a record is written: at most MOST bytes, of which `write` and `read` return the end.
+// How a record is written: as at most MOST bytes. `write` and `read` return the end of these bytes.
 template <class R>
 struct RecordForm {
     static_assert(std::is_trivially_copyable<R>::value, "records that own anything need a form of their own");
@@ -26,7 +27,7 @@ struct RecordForm {
     }
 };
 
-// Of `count` values those that are not `none`, behind a mask that says which.
+// Writes those of `count` values that are not `none`, behind a mask that says which they are.
 inline uint8_t* write_some(uint8_t* to, const int64_t* values, int count, int64_t none) noexcept {
     uint8_t* at = to + sizeof(uint16_t);
     uint16_t mask = 0;
@@ -93,7 +94,7 @@ private:
     size_t room_ = 0;  // in the last chunk
 };
 
-// Goes through a log from its beginning. The log must stay as it is meanwhile.
+// Reads a log from its beginning. The log must not change meanwhile.
 template <class R>
 class RecordReader {
 public:
@@ -101,7 +102,7 @@ public:
         log_ = &log;
         chunk_ = at_ = 0;
     }
-    // False at the end.
+    // Returns false at the log's end.
     bool next(R& record) noexcept {
         while (chunk_ < log_->chunks_.size() && at_ == log_->chunks_[chunk_].size()) ++chunk_, at_ = 0;
         if (chunk_ == log_->chunks_.size()) return false;

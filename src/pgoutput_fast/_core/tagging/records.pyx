@@ -1,4 +1,4 @@
-"""What happened beside the changes -> the tables transactions, outcomes, truncates, messages and rejects."""
+"""Makes the tables beside the changes from records: transactions, outcomes, truncates, messages and rejects."""
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
@@ -51,7 +51,7 @@ cdef dict LAYOUTS = {}
 
 
 cdef list _layouts(schema):
-    """(layout, width) of each column. Remembered, as the schemas are few: asking pyarrow is slow."""
+    """Returns (layout, width) of each column. The result is cached, because asking pyarrow is slow."""
     cdef list found
     if id(schema) not in LAYOUTS:
         found = []
@@ -91,7 +91,7 @@ cdef class TableBuilder:
             del self.columns[k]
 
     cdef int put_int(self, int k, int64_t value) except -1 nogil:
-        """A value of a FIXED column; NONE64 is null."""
+        """Appends a value to a FIXED column; NONE64 is null."""
         cdef Column* column = self.columns[k]
         cdef uint8_t there = value != NONE64
         if not there:
@@ -102,7 +102,7 @@ cdef class TableBuilder:
         return 0
 
     cdef int put_bytes(self, int k, const uint8_t* p, int64_t length) except -1 nogil:
-        """A string or binary value; a negative length is null."""
+        """Appends a string or binary value; a negative length is null."""
         cdef Column* column = self.columns[k]
         cdef uint8_t there = length >= 0
         cdef int32_t* offsets = column.reserve_offsets(1)
@@ -123,7 +123,7 @@ cdef class TableBuilder:
         return self.put_bytes(k, <const uint8_t*> <const char*> encoded, len(encoded))
 
     cdef int put_bool(self, int k, int value) except -1 nogil:
-        """0, 1, or -1 for null."""
+        """Appends 0, 1, or -1 for null."""
         cdef Column* column = self.columns[k]
         cdef uint8_t there = value >= 0
         cdef uint8_t bit = value > 0
@@ -158,7 +158,7 @@ cdef class TableBuilder:
 
 @cython.final
 cdef class RecordTables:
-    """Keeps a call's records and makes a table of them when somebody asks for it."""
+    """Keeps the records of a call. It makes a table from them when somebody asks for it."""
 
     def __cinit__(self):
         self.versions = []
@@ -172,12 +172,12 @@ cdef class RecordTables:
 
     @property
     def known(self):
-        """The relation versions that the decoder knew behind the call, in the order in which they were described."""
+        """The relation versions that the decoder knew after the call, in the order in which they were described."""
         return self.versions[:self.met]
 
     @property
     def forgotten(self):
-        """Keys of transactions of which is not known what became of them."""
+        """Keys of transactions whose outcome is not known."""
         return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
 
     @property
@@ -193,8 +193,11 @@ cdef class RecordTables:
         return found
 
     def fates(self):
-        """(txn, at_seq, commit_lsn, commit_timestamp, committed) of whole transactions, each the bytes of an int64
-        array; and [(txn, subxid, at_seq)] of subtransactions that were rolled back."""
+        """Returns the outcomes of whole transactions, and those of subtransactions.
+
+        Whole transactions: [txn, at_seq, commit_lsn, commit_timestamp, committed], each as the bytes of an int64 array.
+        Subtransactions that were rolled back: [(txn, subxid, at_seq)].
+        """
         cdef OutcomeRecord o
         cdef vector[int64_t] columns[5]
         cdef list rolled_back = []
@@ -242,7 +245,7 @@ cdef class RecordTables:
             t.put_int(11, b.origin_lsn)
             t.put_bool(12, b.first_segment)
         made = t.finish()
-        self.records.boundaries.clear()  # nothing else is made of them
+        self.records.boundaries.clear()  # no other table needs them
         return made
 
     @property
@@ -358,7 +361,7 @@ cdef class RecordTables:
 
 
 cdef RecordTables take_records(Records& records, list versions, object options, object types):
-    """Moves the records into tables to be made later."""
+    """Moves the records into a RecordTables."""
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
     tables.records.swap(records)
     tables.versions = list(versions) if tables.records.rejects.size() else versions

@@ -3,24 +3,24 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.kinds cimport TUPLE_KEY, TUPLE_OLD
 
-# What a message is to the stages behind: bits of Window.flags.
+# Bits of Window.flags: what later stages must know of a message.
 cdef enum:
-    IN_STREAM = 1      # the message carries an xid prefix if its kind does
-    MALFORMED = 2      # too short for its header, or longer than any message can be
+    IN_STREAM = 1      # inside a stream block: the message has an xid prefix if its kind can have one
+    MALFORMED = 2      # empty, too short for its header, or longer than any message can be
     OLD_TUPLE = 4      # of an update: an old tuple comes before the new one
 
 # Classes of tags: bits of the table that `message_class` reads.
 cdef enum:
     CHANGE = 1         # I U D: a relation's oid, then tuples
     PREFIXED = 2       # R Y T M (and changes): an xid prefix inside a stream block
-    BOUNDARY = 4       # opens or closes a stretch of messages
+    BOUNDARY = 4       # begins or ends a transaction or a stream block
     UNPREFIXED = 8     # Origin: never has an xid prefix
 
 cdef uint8_t message_class(uint8_t tag) noexcept nogil
 
 
 cdef inline uint8_t old_tuple(uint8_t tag) noexcept nogil:
-    """The flag of an update whose first tuple has this tag."""
+    """Returns the flag of an update whose first tuple has this tag."""
     return OLD_TUPLE if tag == TUPLE_KEY or tag == TUPLE_OLD else 0
 
 
@@ -28,7 +28,7 @@ cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil
 
 
 cdef class Payloads:
-    """The bytes of one Arrow array: raw pointers, and the object that keeps them alive."""
+    """The bytes of one Arrow array: raw pointers, and the object that owns them."""
     cdef object owner
     cdef const uint8_t* data
     cdef int64_t data_size
@@ -38,7 +38,7 @@ cdef class Payloads:
 
 
 cdef class Window:
-    """Headers of a bounded stretch of messages, a value per message in each column."""
+    """Headers of a limited number of consecutive messages. Each column has one value per message."""
     cdef const uint8_t* base       # where `start` counts from
     cdef const uint8_t* end        # nothing at or behind it may be read
     cdef int64_t first             # ordinal of the first message among the payloads
@@ -46,7 +46,7 @@ cdef class Window:
     cdef uint8_t* kind
     cdef uint8_t* flags
     cdef uint32_t* relation        # of a change
-    cdef uint32_t* subxid          # the xid prefix, where there is one
+    cdef uint32_t* subxid          # the xid prefix, if there is one
     cdef uint32_t* start
     cdef uint32_t* length
     cdef vector[uint8_t] _kind, _flags

@@ -1,7 +1,7 @@
-"""Stage 1, scan: message headers -> kind, relation, positions. Reads a few bytes per message, copies none.
+"""Stage 1, scan: reads kind, relation and position from message headers. It reads a few bytes per message, copies none.
 
-The only thing carried from message to message is whether a stream block is open: between Stream Start and Stream Stop
-the messages R Y I U D T M have an xid before their body. Any boundary message settles it anew.
+From one message to the next it remembers only whether a stream block is open. Between Stream Start and Stream Stop the
+messages R Y I U D T M have an xid before their body. Every boundary message but Stream Start closes the block.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 
@@ -31,7 +31,8 @@ from pgoutput_fast._core.protocol.wire cimport load32, prefetch
 
 import pyarrow as pa
 
-# Headers lie too far apart for the processor to guess: this many messages ahead they are asked for.
+# Headers are too far apart for the processor to prefetch them by itself. So the scan prefetches this many messages
+# ahead.
 cdef int64_t AHEAD = 64
 
 cdef uint8_t CLASSES[256]
@@ -59,7 +60,7 @@ cdef uint8_t message_class(uint8_t tag) noexcept nogil:
 
 
 cdef bint is_hex_text(const uint8_t* p, int64_t size) noexcept nogil:
-    """Whether the bytes look like those that SQL output shows as text: \\x..., or nothing but pairs of hex digits."""
+    """Whether the bytes look like SQL's text output of bytes: \\x..., or only pairs of hex digits."""
     cdef int64_t i
     if size >= 2 and p[0] == c'\\' and p[1] == c'x':
         return True
@@ -76,7 +77,7 @@ cdef class Payloads:
         cdef bint large = pa.types.is_large_binary(array.type)
         if not large and not pa.types.is_binary(array.type):
             raise TypeError(f"payloads must be a binary or large_binary Arrow array, not {array.type}")
-        # A few shape checks of Arrow's own, so that the first and last offset lie within the data.
+        # Arrow's own cheap checks: afterwards the first and the last offset lie within the data.
         array.validate()
         self.owner = array
         self.count = len(array)
@@ -105,8 +106,9 @@ cdef class Window:
         self.first = 0
 
     cdef void reserve(self, int64_t count) except *:
-        """Room for `count` messages; what was there is gone."""
-        if <int64_t> self._length.size() < count:  # made last: where there was no memory for one, all are made again
+        """Makes the columns large enough for `count` messages. Their old values are lost."""
+        # `_length` is resized last: if memory runs out before, the next call resizes all columns again.
+        if <int64_t> self._length.size() < count:
             self._kind.resize(count)
             self._flags.resize(count)
             self._relation.resize(count)
@@ -129,7 +131,7 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
                    int64_t count, int64_t most_bytes, bint* in_stream, Window w) noexcept nogil:
     """Scans messages until `most_bytes` are in the window.
 
-    Returns how many, or -1 - i where the offsets of message i run backwards or out of the data.
+    Returns the number of messages, or -1 - i if the offsets of message i run backwards or leave the data.
     """
     cdef int64_t begin = _offset(offsets32, offsets64, 0)
     cdef int64_t window_begin = begin
@@ -188,10 +190,10 @@ cdef int64_t _scan(const uint8_t* data, int64_t data_size, const int32_t* offset
 
 cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages, int64_t most_bytes, bint* in_stream,
                          Window window) except -1:
-    """Fills `window` with messages from `first` on and returns how many it took (at least one, if there is one).
+    """Fills `window` with messages from `first` on. Returns how many: at least one, if there is one.
 
-    `in_stream` says whether a stream block is open before the first message, and afterwards whether one is behind the
-    last.
+    `in_stream` says whether a stream block is open before the first message. Afterwards it says whether one is open
+    after the last message.
     """
     cdef int64_t count = min(payloads.count - first, most_messages)
     window.reserve(count)
@@ -211,16 +213,16 @@ cdef int64_t scan_window(Payloads payloads, int64_t first, int64_t most_messages
 
 
 cdef object damaged_offsets(int64_t i):
-    """What to raise where an Arrow array's i-th value lies nowhere; -1 if nobody knows which."""
+    """Returns the error for damaged offsets of value i of an Arrow array; i is -1 if the value is not known."""
     place = f"payload {i}: " if i >= 0 else ""
     return ValueError(f"{place}the Arrow array's offsets are damaged: they run backwards or out of its data")
 
 
 def scan(array, bint in_stream=False):
-    """Headers of all messages of one Arrow binary array, as lists (for tests and benchmarks of this stage).
+    """Returns the headers of all messages of one Arrow binary array. For tests of this stage.
 
-    Returns a dict with `kind`, `in_stream`, `malformed`, `relation` and `subxid`, a value per message; relation and
-    subxid are 0 where a message has none.
+    The result is a dict with `kind`, `in_stream`, `malformed`, `relation` and `subxid`, one value per message.
+    `relation` and `subxid` are 0 if a message has none.
     """
     cdef Payloads payloads = Payloads(array)
     cdef Window w = Window()

@@ -1,4 +1,4 @@
-// Which non-transactional logical messages came before: a bounded set of their LSNs.
+// Which non-transactional logical messages have come already: a bounded set of their LSNs.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -10,15 +10,17 @@
 
 namespace pgo {
 
-// The largest distinct LSNs of all that were added, and the floor: the largest of the others. The order in which they
-// come does not matter, so what stretches of a stream saw may be put together. Copies share the set until one adds to it.
+// Keeps the MOST largest of all distinct LSNs that were added. `floor()` is the largest LSN that it dropped. The order
+// of adding does not matter, so the sets of several parts of a stream can be combined. Copies share the set until one
+// of them adds to it.
 class SeenLsns {
 public:
     static constexpr int64_t MOST = 1024;
 
     SeenLsns() = default;
     explicit SeenLsns(int64_t floor) : floor_(floor) {}
-    // False if it is among them, or not above the floor: whether it came is not known any more there.
+    // Returns false if the LSN is in the set or not above `floor()`. It counts as known then: nobody can tell any more
+    // which LSNs up to `floor()` came.
     bool add(int64_t lsn) {
         if (lsn <= floor_) return false;
         if (lsns_) {
@@ -28,7 +30,7 @@ public:
         std::vector<int64_t>& lsns = own(lsns_);
         lsns.insert(std::lower_bound(lsns.begin() + gone_, lsns.end(), lsn), lsn);
         if (lsns.end() - (lsns.begin() + gone_) > MOST) floor_ = *(lsns.begin() + gone_++);
-        // Many at a time, so that one costs little where they ascend.
+        // Erases many LSNs at a time, so that adding ascending LSNs is cheap.
         if (gone_ == MOST) {
             lsns.erase(lsns.begin(), lsns.begin() + gone_);
             gone_ = 0;
@@ -44,7 +46,7 @@ public:
 private:
     int64_t floor_ = 0;
     std::shared_ptr<std::vector<int64_t>> lsns_;
-    std::ptrdiff_t gone_ = 0;  // that many at its front are let go of
+    std::ptrdiff_t gone_ = 0;  // how many LSNs at the front of the vector are dropped
 };
 
 }  // namespace pgo

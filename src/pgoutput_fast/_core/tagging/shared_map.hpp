@@ -1,4 +1,4 @@
-// Maps by oid or xid whose copies share what none of them has changed since.
+// Maps by oid or xid. Copies of a map share the parts that none of them has changed.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -9,7 +9,8 @@
 
 namespace pgo {
 
-// Copies of a state share their large parts until one of them writes: a call that may be undone keeps a copy.
+// Returns the value for writing. If others share the value, it is copied first. So a call that may be undone can keep a
+// cheap copy of the state.
 template <class T>
 T& own(std::shared_ptr<T>& shared) {
     if (!shared) shared = std::make_shared<T>();
@@ -17,8 +18,8 @@ T& own(std::shared_ptr<T>& shared) {
     return *shared;
 }
 
-// A copy costs nothing, and the first change after it a 64th of the map: so calls stay cheap, however much is known.
-// Places of values stay the same until the map is copied and changed.
+// A copy of the map costs nothing, and the first change after it copies a 64th of the map. So calls stay cheap, however
+// much is known. A pointer to a value stays valid until the map is copied and then changed.
 template <class T>
 class SharedMap {
 public:
@@ -31,7 +32,7 @@ public:
         return found == part.end() ? nullptr : &found->second;
     }
     size_t count(uint32_t key) const { return find(key) != nullptr; }
-    // To be changed; made if it is not there.
+    // The value, for writing. It is created if the key is missing.
     T& operator[](uint32_t key) {
         auto made = own(own(parts_)[part_of(key)]).try_emplace(key);
         size_ += made.second;
@@ -56,7 +57,7 @@ public:
         std::sort(found.begin(), found.end());
         return found;
     }
-    // Keys whose values are not those of an earlier copy, in ascending order. Parts that both share are not looked at.
+    // Keys whose values differ from those of an earlier copy, in ascending order. Skips parts that both share.
     std::vector<uint32_t> changed_since(const SharedMap& before) const {
         std::vector<uint32_t> found;
         if (!parts_ || parts_ == before.parts_) return found;

@@ -1,7 +1,7 @@
-"""The stream state as plain values, and back: what StreamState pickles and writes as JSON.
+"""Converts the stream state to plain values and back. StreamState pickles these values and writes them as JSON.
 
-What was said outside of streams, a value per relation and type, is large where there are many tables: `Described` keeps
-it as it is, at no cost, until somebody wants the values.
+What Relation and Type messages said outside of streams is a value per relation and type, so it is large if there are
+many tables. `Described` keeps it unconverted, at no cost, until somebody wants the values.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -29,12 +29,12 @@ from pgoutput_fast._core.tagging.tag cimport Tagger
 
 CONTEXTS = ("outside", "plain", "preparing", "streaming")
 
-# Stands for a whole transaction among its subtransactions: no xid is 0.
+# Stands for the whole transaction in a list of its subtransactions. No xid is 0.
 _WHOLE = 0
 
 
 cdef str _text(const string& text):
-    # Cython's own way makes a copy, which it does not expect to fail.
+    # Cython's own conversion copies the string, and does not expect the copy to fail.
     return text.data()[:text.size()].decode("utf-8")
 
 
@@ -46,7 +46,7 @@ cdef int64_t _or_none64(value) except? -2:
     return NONE64 if value is None else <int64_t> value
 
 
-# Ordinals are counted on from what a state says.
+# Decoding counts on from the ordinals of a state. If they are not above this limit, the count cannot overflow.
 cdef int64_t LAST_ORDINAL = <int64_t> 1 << 62
 
 
@@ -58,19 +58,22 @@ cdef int64_t _ordinal(value) except? -2:
 
 
 cdef object _version(list versions, int32_t slot):
-    """Version ids use all of int64, more than JSON numbers promise to keep: they are written as strings."""
+    """Returns a version id as a string: it uses all of int64, and JSON numbers may lose digits."""
     return None if slot < 0 else str(versions[slot].version)
 
 
 @cython.final
 cdef class Described:
-    """What Relation and Type messages said outside of streams, at a moment: `relations` {oid: [version, seq]} and
-    `types` {oid: [namespace, name, seq]} of all, or of those that are new since an earlier moment."""
+    """What Relation and Type messages had said outside of streams at one moment.
+
+    `relations` returns {oid: [version, seq]} and `types` returns {oid: [namespace, name, seq]}. `changed_since` returns
+    only what is new since an earlier moment.
+    """
     cdef SharedMap[Known] known
     cdef SharedMap[TypeName] named
     cdef list versions                   # of the stream; grows
-    cdef dict slots                      # the same by version id
-    cdef int64_t lost_at                 # what was described before that message is not known any more
+    cdef dict slots                      # version id -> slot, its place in `versions`
+    cdef int64_t lost_at                 # what was described before this message is not known any more
 
     cdef object _relations(self, vector[uint32_t] oids):
         cdef const Known* known
@@ -99,8 +102,10 @@ cdef class Described:
         return self._types(self.named.keys())
 
     def changed_since(self, Described before):
-        """(relations, types) that are not as they were then; None if that was another stream, or if all that was
-        described until then is lost."""
+        """Returns (relations, types) that differ from those of `before`.
+
+        None if `before` is of another stream, or if all that was described until then is lost.
+        """
         if before.versions is not self.versions or before.lost_at != self.lost_at:
             return None
         return (
@@ -109,7 +114,7 @@ cdef class Described:
         )
 
     def in_order(self, versions):
-        """The relation versions of these ids, those that the stream has, as they were described first."""
+        """Returns the stream's relation versions with these ids, in the order in which they were first described."""
         return [self.versions[slot] for slot in sorted(self.slots[each] for each in versions if each in self.slots)]
 
 
@@ -140,7 +145,7 @@ cdef dict _export_transaction(const StreamState& s, const Transaction& t, list v
         ],
     }
     if unread.size():
-        values["relations_missed"] = list(unread)  # by these subtransactions
+        values["relations_missed"] = list(unread)  # the subtransactions that missed them
     return values
 
 
@@ -162,14 +167,14 @@ cdef dict _export_prepared(Tagger tagger, uint32_t xid):
 
 
 cdef list _export_messages(const SeenLsns& seen):
-    """LSNs in ascending order, each as its distance from the one before it, the first from the floor."""
+    """Returns the LSNs in ascending order, each as its distance from the one before, the first from `floor`."""
     cdef vector[int64_t] lsns = seen.lsns()
     cdef size_t k
     return [lsns[k] - (lsns[k - 1] if k else seen.floor()) for k in range(lsns.size())]
 
 
 def export_state(Tagger tagger):
-    """(the state as a dict of JSON values, relation versions by their ids; `Described` for the rest of it)."""
+    """Returns (the state as a dict of JSON values, a `Described` with the rest). Relation versions are given as ids."""
     cdef StreamState* s = &tagger.state
     cdef Described described = Described.__new__(Described)
     described.known = s.relations()
@@ -248,8 +253,8 @@ cdef int64_t _lsn(value) except? -2:
 cdef int _import_messages(dict values, SeenLsns* seen) except -1:
     cdef int64_t lsn
     if "message_lsn" in values:
-        # Earlier states say the last LSN, and the highest of earlier sessions. A server sends messages in the order of
-        # their LSNs, so what is not above both came before.
+        # Earlier versions of this package wrote the last LSN, and the highest LSN of earlier sessions. A server sends
+        # messages in the order of their LSNs, so a message has come already unless its LSN is above both.
         lsn, distances = max(_lsn(values["message_lsn"]), _lsn(values.get("repeated_lsn", 0))), []
     else:
         lsn, distances = _lsn(values["message_floor"]), values["message_lsns"]
@@ -265,9 +270,10 @@ cdef int _import_messages(dict values, SeenLsns* seen) except -1:
 
 
 def import_state(Tagger tagger, dict values):
-    """The inverse of `export_state`, in one dict; the versions it names must have slots.
+    """Restores a state from the values of `export_state`, all in one dict. The versions in it must have slots.
 
-    KeyError, TypeError, AttributeError, OverflowError or ValueError for other dicts.
+    Raises:
+        KeyError, TypeError, AttributeError, OverflowError, ValueError: if the dict is not a state.
     """
     cdef StreamState s
     cdef Known known

@@ -1,5 +1,6 @@
-// What a stream's position means: the open transactions, what was learnt in them, and the records of what happened.
-// Plain data; the rules that move it are in tagging/transactions.pyx and tagging/tag.pyx.
+// The state of a stream at one position: the open transactions and what Relation and Type messages said in them. Also
+// the records of what happened. This is plain data; tagging/transactions.pyx and tagging/tag.pyx have the rules that
+// change it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,17 +22,18 @@
 
 namespace pgo {
 
-// "null" among int64 values; no position, xid or ordinal can be it.
+// Null among int64 values. No LSN, xid or ordinal has this value.
 constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
 
-// Which version a relation oid stands for, and the message that said so. Negative slots: see below.
+// The slot of the version that a relation oid stands for, and the ordinal of the message that said so. Negative slots
+// are explained below.
 struct Known {
     int32_t slot = 0;
     int64_t seq = 0;
     bool operator==(const Known& other) const { return slot == other.slot && seq == other.seq; }
 };
-constexpr int32_t SLOT_UNKNOWN = -1;  // never described
-constexpr int32_t SLOT_LOST = -2;     // its description could not be read
+constexpr int32_t SLOT_UNKNOWN = -1;  // no Relation message described it
+constexpr int32_t SLOT_LOST = -2;     // a Relation message that described it, or may have, could not be read
 
 struct ScopedRelation {
     uint32_t oid = 0;
@@ -56,8 +58,8 @@ struct ScopedType {
     TypeName type;
 };
 
-// What Relation or Type messages said inside a streamed transaction: of each oid what each subtransaction said last,
-// in the order in which they said it. Beside it what each subtransaction spoke of, for it may be rolled back.
+// What Relation or Type messages said inside a streamed transaction. For each oid: what each subtransaction said last,
+// in the order of the messages. For each subtransaction: the oids that it named, because it may be rolled back.
 template <class S>
 struct Said {
     struct OfOid {
@@ -101,7 +103,7 @@ struct Said {
     }
 
 private:
-    // Whether there was any.
+    // Returns false if the subtransaction said nothing about this oid.
     static bool drop(OfOid& known, uint32_t subxid) {
         auto place = known.place_of.find(subxid);
         if (place == known.place_of.end()) return false;
@@ -114,10 +116,10 @@ private:
 struct Scope {
     Said<ScopedRelation> relations;
     Said<ScopedType> types;
-    std::set<uint32_t> unread;  // subtransactions of which a Relation could not be read, not even its oid
+    std::set<uint32_t> unread;  // subtransactions with a Relation message of which not even the oid could be read
 };
 
-// A transaction whose end has not come: streamed in blocks, being sent, or prepared.
+// A transaction that has not ended yet: it is streamed in blocks, or being sent as a whole, or prepared.
 struct Transaction {
     int64_t txn = NONE64;
     uint32_t xid = 0;
@@ -126,14 +128,14 @@ struct Transaction {
     std::string gid;
     int64_t prepare_end_lsn = NONE64;
     int64_t prepare_timestamp = NONE64;
-    bool doubtful = false;  // a message that may have ended it, or rolled some of it back, could not be read
-    int64_t prepared = 0;   // its number among those that were prepared; see StreamState::perhaps_ended
+    bool doubtful = false;  // a message that may have ended it, or rolled back a part of it, could not be read
+    int64_t prepared = 0;   // counts the prepared transactions; see StreamState::perhaps_ended
     bool has_origin = false;
     std::string origin;
     int64_t origin_lsn = NONE64;
 
     void swap(Transaction& other) noexcept { std::swap(*this, other); }
-    // Nothing is known of it yet but its key and xid.
+    // Begins a transaction of which only the key and xid are known.
     void begin(int64_t key, uint32_t its_xid) {
         txn = key;
         xid = its_xid;
@@ -154,7 +156,7 @@ struct Transaction {
     }
     void learn(const ScopedRelation& said) { own(scope_).relations.file(said); }
     void learn(const ScopedType& said) { own(scope_).types.file(said); }
-    // DDL that is rolled back was never there.
+    // Removes what a subtransaction said that was rolled back: its DDL does not count.
     void forget(uint32_t subxid) {
         if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid) ||
                          scope_->unread.count(subxid))) return;
@@ -162,13 +164,15 @@ struct Transaction {
         own(scope_).types.forget(subxid);
         own(scope_).unread.erase(subxid);
     }
-    // A Relation that may have been about any: whatever it does not describe again is lost to it.
+    // Notes a Relation message that may have been about any relation. After it, the transaction knows only the
+    // relations that it describes again.
     void miss_relation(uint32_t subxid) { own(scope_).unread.insert(subxid); }
     bool misses_relations() const { return scope_ && !scope_->unread.empty(); }
     std::vector<uint32_t> unread() const {
         return scope_ ? std::vector<uint32_t>(scope_->unread.begin(), scope_->unread.end()) : std::vector<uint32_t>();
     }
-    // What holds at its end, a value per oid; or all of it, in the order in which it was said.
+    // last_*: what is valid at the transaction's end, one value per oid. all_*: everything, in the order of the
+    // messages.
     std::vector<ScopedRelation> last_relations() const { return scope_ ? scope_->relations.lasts() : std::vector<ScopedRelation>(); }
     std::vector<ScopedType> last_types() const { return scope_ ? scope_->types.lasts() : std::vector<ScopedType>(); }
     std::vector<ScopedRelation> all_relations() const {
@@ -191,14 +195,15 @@ enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
 struct StreamState {
     int64_t next_seq = 0;
     Context context = OUTSIDE;
-    bool lost = false;             // after a bad boundary, until the next one
-    bool bad_type = false;         // the next Relation rests on a Type that could not be read
+    bool lost = false;             // between a boundary message that could not be read and the next one
+    bool bad_type = false;         // a Type message could not be read: the next Relation message may depend on it
     bool session_starts = false;   // a new session begins with the next message
-    SeenLsns messages;             // of non-transactional logical messages, some of which a server sends again
-    Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid
+    SeenLsns messages;             // of non-transactional logical messages: a server sends some of them again
+    Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid is set
     SharedMap<Transaction> streamed;  // by xid
 
-    // Prepared transactions by xid: whatever begins, or is whole, under an xid voids what was prepared under it.
+    // Prepared transactions by xid. If a new transaction with the same xid begins or is complete, the prepared one is
+    // void.
     const SharedMap<Transaction>& prepared() const { return prepared_; }
     void prepare(const Transaction& transaction, bool doubted = false) {
         end_prepared(transaction.xid);
@@ -216,15 +221,15 @@ struct StreamState {
         if (numbered.empty()) named_.erase(hash);
         prepared_.erase(xid);
     }
-    // Of no stream that is open before this message is it known any more what became of it, or of its subtransactions;
-    // and any that is prepared may have ended: a message that could not be read may have said so.
+    // Message `seq` could not be read. It may have ended any open stream, rolled back any subtransaction of one, or
+    // ended any prepared transaction. So the outcomes of all of these are not known any more.
     void doubt(int64_t seq) {
         streams_doubted_at_ = seq;
         doubted_ = prepares_;
     }
     bool is_doubtful(const Transaction& stream) const { return stream.doubtful || stream.txn < streams_doubted_at_; }
     bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
-    // Of those that perhaps ended the ones of that name.
+    // The xids of prepared transactions with this gid that may have ended.
     std::vector<uint32_t> doubted_namesakes(const std::string& gid) const {
         std::vector<uint32_t> found;
         if (const Numbered* numbered = named_.find(hash_of(gid)))
@@ -237,18 +242,19 @@ struct StreamState {
     const SharedMap<TypeName>& types() const { return types_; }
     void describe(uint32_t oid, Known known) { relations_[oid] = known; }
     void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
-    // Nothing that a Relation said before this message, anywhere, is trusted until it is said again.
+    // No Relation message before message `seq` is trusted any more. A relation is lost until it is described again.
     void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
     int64_t relations_lost_at() const { return relations_lost_at_; }
     int32_t slot_of(const Known& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
-    // The same where messages are lost: they may have been Relations of any stream that is open.
+    // The same where messages are lost. They may have been Relation messages of any open stream, so an open stream
+    // knows only the relations that it describes again.
     void lose_stretch(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
     bool missed_stretch(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
     bool misses_relations(const Transaction& stream) const { return missed_stretch(stream) || stream.misses_relations(); }
 
     const Known* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
-    // Streams and the plain transaction that are open, in the order in which they began.
+    // The open streams and the open plain transaction, in the order in which they began.
     std::vector<Transaction> unfinished() const {
         std::vector<Transaction> found;
         for (uint32_t xid : streamed.keys()) {
@@ -263,7 +269,8 @@ struct StreamState {
         static_assert(std::is_nothrow_move_constructible<StreamState>::value, "to undo a call takes no memory");
         std::swap(*this, other);
     }
-    // What a stream learnt holds for all now, unless something said later, outside of it, is known already.
+    // A stream has committed: what it said is now valid everywhere, except where a later message outside of it is
+    // known.
     void promote(const Transaction& transaction) {
         for (const ScopedRelation& said : transaction.last_relations()) {
             const Known* plain = relation(said.oid);
@@ -280,16 +287,17 @@ private:
 
     SharedMap<Transaction> prepared_;
     using Numbered = std::set<std::pair<int64_t, uint32_t>>;
-    SharedMap<Numbered> named_;               // their numbers and xids by a hash of their names
-    int64_t prepares_ = 0;                    // how many there were
-    int64_t doubted_ = 0;                     // those up to this number perhaps ended
-    // What was known, or open, before these messages: so that a bad message costs the same however much that is.
+    SharedMap<Numbered> named_;               // numbers and xids of prepared transactions, by a hash of the gid
+    int64_t prepares_ = 0;                    // how many transactions were prepared
+    int64_t doubted_ = 0;                     // prepared transactions up to this number may have ended
+    // What was known or open before these messages is not trusted any more. With ordinals of messages, a bad message
+    // costs the same, however much was known or open.
     int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
     SharedMap<Known> relations_;
     SharedMap<TypeName> types_;
 };
 
-// What is the same for a stretch of messages.
+// Values that are the same for several consecutive messages.
 struct Run {
     int64_t txn = NONE64;
     int64_t xid = NONE64;
@@ -299,7 +307,7 @@ struct Run {
     bool in_stream = false;
 };
 
-// ---- records: one row each of the tables beside the changes. Strings lie in Records::text. ----
+// ---- records: each is one row of a table beside the changes. Their strings are in Records::text. ----
 
 struct Slice {
     int64_t offset = 0;
@@ -315,7 +323,8 @@ struct BoundaryRecord {
     int8_t first_segment = -1;
 };
 
-// Every transaction has two of them, which have few of its values: what is usual is written as it lies, of others what is there.
+// Every transaction has two of these records, and most of their values are null. A record with only the usual values is
+// written as these values. Any other record is written as a mask and the values that are not null.
 template <>
 struct RecordForm<BoundaryRecord> {
     static constexpr int USUAL = 6, VALUES = 13;
@@ -386,12 +395,12 @@ struct MessageRecord {
 
 struct RejectRecord {
     int64_t seq = 0, lsn = NONE64, byte_offset = NONE64, type_oid = NONE64;
-    int32_t slot = SLOT_UNKNOWN;  // of the relation version, where it is known
+    int32_t slot = SLOT_UNKNOWN;  // of the relation version, if it is known
     int32_t column = -1;
     uint8_t change_type = 0xff;
     uint8_t format = 0;  // 't', 'b' or 0 for a whole message
     uint8_t reason = 0;
-    int32_t described = -1, sent = -1;  // cell counts, where they differ
+    int32_t described = -1, sent = -1;  // cell counts of the relation and of the tuple, if they differ
     Slice raw;
 };
 
@@ -402,7 +411,7 @@ struct Records {
     RecordLog<MessageRecord> messages;
     std::vector<RejectRecord, Kept<RejectRecord>> rejects;
     std::vector<int64_t, Kept<int64_t>> oids;
-    std::vector<int64_t> forgotten;  // txn of transactions of which is not known what became of them
+    std::vector<int64_t> forgotten;  // txn of transactions whose outcome is not known
     Buffer text;
 
     void swap(Records& other) noexcept { std::swap(*this, other); }
@@ -416,7 +425,7 @@ struct Records {
         rejects.clear();
         text.set_size(0);
     }
-    // Appends the source's rejects, which has none then.
+    // Moves the rejects from `source`.
     void take_rejects(Records& source) {
         if (source.rejects.empty()) return;
         const int64_t moved = static_cast<int64_t>(text.size());

@@ -179,6 +179,6 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
 
 
 cdef inline int set_text(string& to, bytes text) except -1:
-    # Not as Cython makes a string of an object: it copies it, which it does not expect to fail.
+    # Cython's own conversion copies the string, and does not expect the copy to fail.
     to.assign(<const char*> text, <size_t> len(text))
     return 0

@@ -9,9 +9,9 @@ from pgoutput_fast._core.tagging.transactions cimport Transactions
 
 cdef enum Stop:
     FINISHED = 0       # the window is done
-    MEET_RELATION = 1  # a Relation that is not the version known so far
-    MEET_TYPE = 2      # a Type
-    FAILED = 3         # a malformed message, and it is to be raised
+    MEET_RELATION = 1  # a Relation message that must be parsed, see `relation`
+    MEET_TYPE = 2      # a Type message
+    FAILED = 3         # an invalid message for which an error is raised
 
 
 cdef class Tagger(Transactions):
@@ -19,13 +19,13 @@ cdef class Tagger(Transactions):
     cdef Run saved_run
     cdef readonly list versions          # Relation of each slot
     cdef dict slots                      # version id -> its slot
-    cdef vector[string] bodies           # wire body of each slot, to know a re-sent Relation by
-    cdef vector[uint8_t] explained       # per slot: whether Types may say more of its columns
+    cdef vector[string] bodies           # wire body of each slot, to recognise a Relation message that is sent again
+    cdef vector[uint8_t] explained       # per slot: whether Type messages may say more of its columns
     cdef int64_t saved_versions
 
-    # Of the window at hand, for tagged payloads only.
+    # Of the current window. Only tagged payloads need these two.
     cdef vector[int32_t] described       # per message: slot of the version that a Relation message described
-    cdef vector[int64_t] marks           # ordinals in the window before which a session starts
+    cdef vector[int64_t] marks           # ordinals in the window of messages that begin a session
 
     cdef int _name(self, relation, int32_t slot) except -1
     cdef int _forget_names(self) except -1

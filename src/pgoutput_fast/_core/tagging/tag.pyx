@@ -1,7 +1,8 @@
-"""Stage 2, tag: headers + StreamState -> what a decoder must know of each message.
+"""Stage 2, tag: finds what a decoder must know of each message, from the headers and the stream's state.
 
-Sequential, but only boundary, Relation and Type messages move the state; a change costs one look-up. The loop runs
-without the GIL and stops only for what is rare: a Relation or Type that is new, or a message to raise an error about.
+Messages are tagged in order. Inserts, updates and deletes do not change the state, so each costs only one look-up. The
+loop runs without the GIL. It stops only for rare messages: a Type message, a Relation message with something new, and
+an invalid message for which an error is raised.
 """
 cimport cython
 from cython.operator cimport dereference
@@ -61,15 +62,15 @@ from pgoutput_fast.catalog.relations import type_offset
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.column_types import changed_type
 
-# Of an oid in `named` while no version is known that says what it is called.
+# In `_forget_names`: the value in `named` of an oid for which no remaining version has been found yet.
 cdef int32_t NAMELESS = -3
 
-# What the wire alone explains of types is told apart with these.
+# With these options, `changed_type` compares what the wire alone says of types.
 _PLAIN = Options()
 
 
 cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
-    """What bytes with an unknown tag may be, so that the error can say what to do with them."""
+    """Returns the reason for a message with an unknown tag: the error can then say what the bytes may be."""
     if is_hex_text(p, size):
         return TEXT_PAYLOAD
     if (p[0] == c'w' and size > 25) or (p[0] == c'k' and size == 18):
@@ -79,7 +80,10 @@ cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
 
 @cython.final
 cdef class Tagger(Transactions):
-    """The state machine of a stream. A call: `begin_call`, `tag_window` for each window, `end_call` or `undo`."""
+    """The state machine of a stream.
+
+    A call runs `begin_call`, then `tag_window` for each window, then `end_call` or `undo`.
+    """
 
     def __cinit__(self, bint quarantine=False):
         self.versions = []
@@ -92,7 +96,7 @@ cdef class Tagger(Transactions):
     # ---- calls -------------------------------------------------------------------------------------------------
 
     def begin_call(self):
-        """Remembers the state, so that `undo` can bring it back."""
+        """Saves the state, so that `undo` can restore it."""
         del self.saved
         self.saved = NULL
         self.saved = new StreamState(self.state)
@@ -105,11 +109,11 @@ cdef class Tagger(Transactions):
         self.saved = NULL
 
     def undo(self):
-        """The state is again what it was at `begin_call`."""
+        """Restores the state that `begin_call` saved."""
         if self.saved == NULL:
             return
-        # There may be no memory, so none of this takes any but the last two lines, which can fail without harm:
-        # nothing refers to a version that stays, and the next call begins with records of its own.
+        # Memory may have run out, so only the last two lines allocate. They can fail without harm: nothing refers to
+        # a version that is left over, and the next call begins with new records.
         self.state.swap(dereference(self.saved))
         self.run = self.saved_run
         self.forget_lookups()
@@ -122,7 +126,7 @@ cdef class Tagger(Transactions):
         self.records = Records()
 
     def start_session(self):
-        """A new decoding session begins with the next message."""
+        """Notes that a new decoding session begins with the next message."""
         self.state.session_starts = True
 
     @property
@@ -130,15 +134,15 @@ cdef class Tagger(Transactions):
         return self.state.next_seq
 
     def slot_of(self, relation, body=None):
-        """The slot of a Relation object's version, made if it is new. `body` is its wire form, where that is at hand.
+        """Returns the slot of a relation's version; a new version gets a new slot. `body` is its wire form, if known.
 
-        A version stays what it was described as first, under whatever names its columns' types come later.
+        A version keeps its first description, even if Type messages give its columns' types other names later.
         """
         slot = self.slots.get(relation.version)
         if slot is not None:
             return slot
         slot = len(self.versions)
-        # Whatever fails on the way, no slot lacks any of these.
+        # If a later step fails, every slot still has all of these.
         self.bodies.resize(<size_t> slot + 1)
         self.explained.resize(<size_t> slot + 1)
         set_text(self.bodies[slot], relation.wire_body() if body is None else body)
@@ -149,7 +153,7 @@ cdef class Tagger(Transactions):
         return slot
 
     cdef int _name(self, relation, int32_t slot) except -1:
-        """Notes what the relation with this oid is called, as long as it is called nothing else."""
+        """Notes the name of the relation with this oid: SLOT_UNKNOWN if its versions have different names."""
         cdef uint32_t oid = relation.oid
         cdef unordered_map[uint32_t, int32_t].iterator known = self.named.find(oid)
         cdef int32_t other
@@ -167,7 +171,7 @@ cdef class Tagger(Transactions):
         return 0
 
     cdef int _forget_names(self) except -1:
-        """What oids are called is told by the saved versions alone. It takes no memory."""
+        """Removes from `named` what versions after the saved ones said. Allocates no memory."""
         cdef unordered_map[uint32_t, int32_t].iterator known
         cdef Py_ssize_t slot
         if self.saved_versions == len(self.versions):
@@ -185,13 +189,13 @@ cdef class Tagger(Transactions):
         return 0
 
     cdef int32_t slot_of_version(self, version) except -2:
-        """The slot of a version id, -1 if it is not known."""
+        """Returns the slot of a version id, -1 if it is not known."""
         return self.slots.get(version, -1)
 
     # ---- the other messages ------------------------------------------------------------------------------------
 
     cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil:
-        """Inside a stream block: the run of this message's (sub)transaction."""
+        """Inside a stream block: begins a new run if this message is of another (sub)transaction."""
         if self.run.subxid != <int64_t> w.subxid[i]:
             self.set_run(self.run.txn, self.run.xid, w.subxid[i], NONE64, NONE64, True)
 
@@ -223,7 +227,7 @@ cdef class Tagger(Transactions):
                 return FAILED
         if good == 0:
             return OK
-        # The others are emptied all the same.
+        # The record names all relations: the server also truncates those that failed here.
         self.taken[i] = 1
         t.seq = self.seq_of(i)
         t.txn = self.run.txn
@@ -260,14 +264,15 @@ cdef class Tagger(Transactions):
             m.txn = self.run.txn
             m.xid = self.run.xid
         elif around.txn != NONE64:
-            # It belongs to no transaction, wherever it stands.
+            # It belongs to no transaction, even if it comes inside one.
             self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, around.in_stream)
             self.open_run()
             self.run_of[i] = <uint32_t> self.runs.size() - 1
             self.run = around
             self.run_is_new = True
         if not m.transactional and m.lsn > 0:
-            # One LSN is one message, whether or not somebody said that a session began.
+            # An LSN identifies a message. So a message that comes again is found even if nobody said that a session
+            # began.
             if not self.state.messages.add(m.lsn):
                 self.taken[i] = 0
                 return OK
@@ -283,7 +288,7 @@ cdef class Tagger(Transactions):
         cdef int64_t length = 0
         cdef int64_t lsn
         cdef Transaction* t
-        start_fields(&f, w.base + w.start[i], w.length[i], 1)  # never an xid, not even in a stream block
+        start_fields(&f, w.base + w.start[i], w.length[i], 1)  # an Origin has no xid, not even in a stream block
         lsn = read_lsn(&f)
         read_text(&f, &name, &length)
         finish(&f)
@@ -300,7 +305,10 @@ cdef class Tagger(Transactions):
         return OK
 
     cdef int relation(self, Window w, int64_t i) except -1 nogil:
-        """A Relation. Returns MEET_RELATION unless it says byte for byte what is known already."""
+        """Tags a Relation message. Returns MEET_RELATION if it must be parsed.
+
+        It need not be parsed if it repeats byte for byte what is known, and no Type message can change its meaning.
+        """
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef int64_t size = <int64_t> w.length[i] - header
         cdef const uint8_t* p = w.base + w.start[i] + header
@@ -318,7 +326,7 @@ cdef class Tagger(Transactions):
         return FINISHED
 
     cdef int64_t step(self, Window w, int64_t i) except -1 nogil:
-        """Tags messages from i on. Returns a Stop; `at` is the message that it stopped at."""
+        """Tags messages from i on. Returns a Stop; `at` is then the message at which it stopped."""
         cdef uint8_t kind, cls, flags
         cdef int32_t slot
         cdef int result
@@ -456,7 +464,7 @@ cdef class Tagger(Transactions):
             self.state.name_type(<uint32_t> oid, named)
 
     def type_names(self, oids):
-        """{oid: (namespace, name)} of those types that were explained, as seen from here."""
+        """Returns {oid: (namespace, name)} of the types that Type messages named, as the open transaction sees them."""
         cdef const TypeName* named
         found = {}
         for oid in oids:
@@ -466,7 +474,7 @@ cdef class Tagger(Transactions):
             if named == NULL:
                 named = self.state.type(<uint32_t> oid)
             if named != NULL:
-                # Not as Cython decodes a string: it makes a copy, which it does not expect to fail.
+                # Cython's own conversion copies the string, and does not expect the copy to fail.
                 found[oid] = (
                     named.name_space.data()[:named.name_space.size()].decode("utf-8"),
                     named.name.data()[:named.name.size()].decode("utf-8"),
@@ -478,8 +486,11 @@ cdef class Tagger(Transactions):
     cdef int64_t tag_window(self, Window w, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1:
         """Tags every message of the window.
 
-        Afterwards `item_message`/`item_slot` hold what is to be decoded, `run_of` and `runs` what holds for each
-        message. Raises Malformed with `at`, `reason` and `reason_offset` set where an error is to be raised.
+        Afterwards `item_message` and `item_slot` say what must be decoded. `run_of` and `runs` say which transaction
+        each message belongs to.
+
+        Raises:
+            Malformed: if a message is invalid, unless it is rejected. `at`, `reason` and `reason_offset` are set then.
         """
         cdef int64_t i = 0
         cdef int64_t stop
@@ -489,7 +500,7 @@ cdef class Tagger(Transactions):
         self.items = 0
         if <int64_t> self.item_slot.size() < w.count:
             self.item_message.resize(w.count)
-            self.item_slot.resize(w.count)  # last: where there is no memory for it, they are made again
+            self.item_slot.resize(w.count)  # last: if memory runs out, the next call resizes both again
         self.run_of.resize(w.count)
         self.described.clear()
         self.described.resize(w.count, SLOT_UNKNOWN)

@@ -1,4 +1,4 @@
-"""Tagged payloads: a tagged window -> a batch with TAGGED_SCHEMA, and such a batch -> a window, in any order."""
+"""Tagged payloads: makes a batch with TAGGED_SCHEMA from a tagged window, and a window from a batch in any order."""
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libcpp.vector cimport vector
 
@@ -50,9 +50,9 @@ from pgoutput_fast._core.protocol.relations import Malformed
 from pgoutput_fast.schema.foreign import cast, checked
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-# Positions of TAGGED_SCHEMA's columns.
 _HEAD_SCHEMA = pa.schema([field for field in TAGGED_SCHEMA if field.name != "payload"])
 
+# Positions of TAGGED_SCHEMA's columns.
 cdef enum:
     SEQ = 0
     LSN = 1
@@ -79,15 +79,18 @@ cdef inline bint _waits(uint8_t kind) noexcept nogil:
 
 
 cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
-    """(all columns of TAGGED_SCHEMA but the payload, the rows' messages, more messages).
+    """Returns (columns, messages, more messages) for the rows of a tagged window.
 
-    A row per message of the window, one per relation of a Truncate, one where a session starts (kind 0, under the next
-    message's ordinal); messages that went to the rejects are left out. The messages are an int64 array of ordinals in
-    the window, null at a session's start; None where there is just a row for each message in turn. Ordinals that count
-    on from the window's end are those of `more messages`, a large binary array: of a Truncate of several relations the
-    first row has the message as it came, and each further one a Truncate of its own relation alone.
+    A message has one row, but a Truncate has one row per relation. A session's start has a row, too: its kind is 0, its
+    `seq` is the next message's. Rejected messages have no row. With `changes_only`, only changes, truncates and logical
+    messages have rows.
 
-    With `changes_only` there are rows of changes, truncates and messages only, and always the ordinals.
+    columns: a batch with all columns of TAGGED_SCHEMA but the payload.
+    messages: int64 array, the ordinal in the window of each row's message; null at a session's start. None if the rows
+        are exactly the window's messages, in order, and `changes_only` is not set.
+    more messages: large binary array; None if it would be empty. If the window has n messages, the ordinals n, n + 1,
+        ... mean its elements 0, 1, ... It is needed for a Truncate of several relations: the first row has the message
+        as it came, each further row has a Truncate of its own relation alone.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef vector[int64_t] message
@@ -99,7 +102,7 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     cdef vector[uint8_t] bits
     cdef uint8_t* kind
     cdef const Run* run
-    cdef vector[int64_t] further             # rows of a Truncate behind its first
+    cdef vector[int64_t] further             # rows of a Truncate after its first row
     cdef vector[uint8_t] alone               # their payloads
     cdef vector[int64_t] ends
     for relation in tagger.versions:
@@ -199,7 +202,7 @@ cdef inline bint _bit(const uint8_t* bits, int64_t k) noexcept nogil:
 
 
 cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& room) except NULL:
-    """The column's values, copied into `room` with `null` where they are null if any is."""
+    """Returns the column's values. If any is null, the values are copied into `room`, with `null` in place of nulls."""
     cdef const int64_t* values = _values(column)
     if column.null_count == 0:
         return values
@@ -214,9 +217,9 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& room) 
 
 
 cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
-    """A batch with TAGGED_SCHEMA -> a window with its items, runs and records, as tagging would have left it.
+    """Makes a window with items, runs and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
 
-    Nothing is assumed of the rows' order or completeness.
+    The rows may come in any order, and rows may be missing.
     """
     cdef int64_t i, count = batch.num_rows
     cdef bint in_stream = False
@@ -229,7 +232,8 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
         what = f"column {field.name} of tagged payloads"
         if len(column) != count:
             raise ValueError(f"{what} has {len(column)} values for {count} rows")
-        # What is to be cast is read by Arrow. All else is read here, and of the payloads each offset is checked then.
+        # Arrow reads a column to cast it, so that column is checked in full. Other columns are only read here, and
+        # each offset of the payloads is checked when it is used.
         column = cast(checked(column, what, full=not column.type.equals(field.type)), what, field.type)
         if field.name in ("seq", "kind", "in_stream", "payload"):
             if column.null_count:
@@ -243,7 +247,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
     kinds = columns["kind"]
     streams = columns["in_stream"]
-    # Kept by the batch's columns, which outlive the call.
+    # The columns own these values. `_loaded` keeps the columns.
     tagger.seqs = _values(columns["seq"])
     tagger.lsns = _filled(columns["lsn"], 0, tagger.loaded_lsns)
     tagger.base_seq = 0
@@ -335,10 +339,11 @@ cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
 
 
 cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) except -1:
-    """Notes in `truncates`, by seq, the row that says the most of a Truncate, and other oids of rows that name but one.
+    """Collects the rows of each Truncate in `truncates`, by seq: [row with the most relations, oids of other rows].
 
-    One row has the message as it came (those of earlier versions of this package all have). In a subset it may be
-    missing. False if the message is malformed, and rejected.
+    One row has the message as it came; in batches of earlier versions of this package, every row has it. In a subset of
+    a batch, that row may be missing; the oids of the other rows are needed then. Returns False if the message is
+    malformed and was rejected.
     """
     cdef int64_t count = <int32_t> load32(_body(w, i))
     cdef int64_t before
@@ -362,7 +367,7 @@ cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) exc
 
 
 cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
-    """A record for each Truncate: of all its relations if one row names them, else of those whose rows are there."""
+    """Adds a record for each Truncate. It has all relations if one row names them, else those that have rows."""
     cdef TruncateRecord t
     cdef const uint8_t* p
     cdef int64_t i, k
@@ -386,7 +391,7 @@ cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
 
 
 cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
-    """The record of a boundary message, and of the fate that it settles."""
+    """Adds the record of a boundary message, and the record of the outcome that it decides."""
     cdef Fields f
     cdef BoundaryRecord b
     cdef OutcomeRecord o
@@ -421,7 +426,7 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
 
 
 cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict origins) except -1:
-    """Remembers the last Origin of a transaction."""
+    """Keeps the last Origin of each transaction in `origins`."""
     cdef Fields f
     cdef const uint8_t* name = NULL
     cdef int64_t length = 0
@@ -441,7 +446,7 @@ cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict orig
 
 
 cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
-    """What other messages of the same transaction add: its origin, and to its commit when it was prepared."""
+    """Adds to boundary records what other messages of the transaction say: its origin, and when it was prepared."""
     cdef BoundaryRecord b
     cdef RecordReader[BoundaryRecord] reader
     cdef RecordLog[BoundaryRecord] completed

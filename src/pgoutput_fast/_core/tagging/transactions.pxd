@@ -1,4 +1,4 @@
-"""The tagger's lower floor: where a stream stands, and what holds for the messages at hand."""
+"""The tagger's base class: the state of a stream, and the transaction of the current messages."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
@@ -21,25 +21,25 @@ cdef class Transactions(Tags):
     cdef Records records
     cdef bint quarantine
 
-    cdef Run run                         # what holds for the messages at hand
+    cdef Run run                         # the values of the current messages
     cdef bint run_is_new
 
-    # Of each oid a slot of its versions, if all of them bear one name; else SLOT_UNKNOWN.
+    # By oid: the slot of one of its versions if all of them have the same name, else SLOT_UNKNOWN.
     cdef unordered_map[uint32_t, int32_t] named
 
-    # Where and why it stopped, and of which relation's column, as far as one knows.
+    # The message at which tagging stopped, the reason, and the relation and column if they are known.
     cdef int64_t at
     cdef uint8_t reason
     cdef int64_t reason_offset
     cdef int32_t reason_slot
     cdef int32_t reason_column
 
-    # Last answers of `lookup`, by the oid's low bits.
+    # Cached results of `lookup`, by the oid's low bits.
     cdef uint32_t cached_oid[64]
     cdef int32_t cached_slot[64]
 
     cdef inline int32_t lookup(self, uint32_t oid) noexcept nogil:
-        """The slot of the version that `oid` stands for here, or SLOT_UNKNOWN or SLOT_LOST."""
+        """Returns the slot of the version that `oid` stands for at this place, or SLOT_UNKNOWN or SLOT_LOST."""
         cdef int k = oid & 63
         if self.cached_oid[k] == oid and self.cached_slot[k] != -9:
             return self.cached_slot[k]

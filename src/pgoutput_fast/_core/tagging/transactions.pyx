@@ -1,6 +1,7 @@
-"""Where a stream stands: which transaction is open, when a session begins, and what is doubtful after a bad message.
+"""Follows a stream's state: which transaction is open, when a session begins, and what is doubtful after a bad message.
 
-The tagger's lower floor. It reads boundary messages; of all others it knows only what follows if they cannot be taken.
+This is the tagger's base class. It reads boundary messages. Of other messages it only knows what follows if one of them
+is invalid.
 """
 from cython.operator cimport dereference
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -82,7 +83,8 @@ cdef class Transactions:
             stream = self.state.streamed.find(self.state.current.xid)
             known = stream.relation(oid)
         if known == NULL and stream != NULL and self.state.misses_relations(stream[0]):
-            # What it lost may have been about this relation: what was said outside of it does not count in it.
+            # The stream lost a Relation message that may have been about this relation. So what was said outside of
+            # the stream does not count in it.
             slot = SLOT_LOST
         else:
             if known == NULL:
@@ -94,7 +96,7 @@ cdef class Transactions:
         return slot
 
     cdef int learn(self, uint32_t oid, uint32_t subxid, Known known) except -1 nogil:
-        """Files what a Relation said: in the stream block's transaction, or for all."""
+        """Stores what a Relation message said: for the open stream block's transaction only, or for everything."""
         cdef ScopedRelation scoped
         if self.state.context == STREAMING:
             scoped.oid = oid
@@ -118,18 +120,24 @@ cdef class Transactions:
         self.learn(oid, subxid, known)
 
     cdef bint fail_of(self, Window w, int64_t i, uint32_t oid, int32_t slot, int64_t offset) except -1 nogil:
-        """A change of a relation that is not described here; it is named where its oid had but one name so far."""
+        """Handles a change of a relation that is not described here.
+
+        The error names the relation if its oid has had only one name so far.
+        """
         cdef unordered_map[uint32_t, int32_t].iterator named = self.named.find(oid)
         return self.fail_in(w, i, NO_RELATION if slot == SLOT_UNKNOWN else RELATION_LOST, offset,
                             SLOT_UNKNOWN if named == self.named.end() else dereference(named).second, -1)
 
     cdef bint fail(self, Window w, int64_t i, uint8_t reason, int64_t offset) except -1 nogil:
-        """A message that cannot be taken. Under quarantine: rejects it, with what follows from it; False."""
+        """Handles an invalid message. Returns whether the caller must raise an error.
+
+        Under quarantine it rejects the message, changes the state accordingly, and returns False.
+        """
         return self.fail_in(w, i, reason, offset, SLOT_UNKNOWN, -1)
 
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                       int32_t column) except -1 nogil:
-        """The same, where one knows which relation or column it is about."""
+        """Does what `fail` does, for a message of which the relation version or the column is known."""
         self.reason = reason
         self.reason_offset = offset
         self.reason_slot = slot
@@ -150,7 +158,8 @@ cdef class Transactions:
         if self._may_have_ended_others(kind, reason):
             self.state.doubt(self.seq_of(i))
         if cls & BOUNDARY or cls == 0:
-            # Which transaction comes next is not known, and whatever Relation lies in the stretch is missed.
+            # Up to the next boundary message, nobody knows the transaction of a message, and Relation messages are
+            # missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
                 self.records.forgotten.push_back(self.state.current.txn)
             self.state.lost = True
@@ -171,10 +180,11 @@ cdef class Transactions:
         return False
 
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
-        """Whether a message that is not taken may have been, or followed, one about another than the open transaction.
+        """Whether an invalid message, or messages missing before it, may have ended others than the open transaction.
 
-        A server sends aborts and commits of streams between transactions and blocks. So a message inside of one that
-        cannot be read is none, unless it has come too early: then messages before it are missing.
+        A server sends a stream's aborts and commits only between transactions and stream blocks. So an invalid message
+        inside of one ended no other transaction. But if a boundary message comes too early, messages before it are
+        missing, and these may have.
         """
         cdef uint8_t cls = message_class(kind)
         if reason == OUTSIDE_TRANSACTION:
@@ -187,7 +197,7 @@ cdef class Transactions:
                                            MSG_PREPARE if self.state.context == PREPARING else MSG_STREAM_STOP)
 
     cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil:
-        """The end of a prepared transaction is not taken: nobody knows what became of the one that it names."""
+        """Handles an invalid Commit Prepared or Rollback Prepared: the outcome of its transaction is not known."""
         cdef uint32_t at = 26 if w.kind[i] == MSG_COMMIT_PREPARED else 34
         cdef uint32_t xid
         cdef const Transaction* t
@@ -202,9 +212,9 @@ cdef class Transactions:
     # ---- sessions --------------------------------------------------------------------------------------------------
 
     cdef int _void_transaction(self, const Transaction& t, int64_t at_seq, bint doubtful) except -1 nogil:
-        """A transaction that will not go on: the server sends it again, or it is no more.
+        """Records that a transaction is void: the server sends it again, or it does not exist any more.
 
-        A doubtful one may have ended in another way.
+        The outcome of a doubtful transaction is not known: it may have ended in another way.
         """
         cdef OutcomeRecord o
         if t.txn == NONE64:
@@ -218,7 +228,7 @@ cdef class Transactions:
         self.records.outcomes.push_back(o)
 
     cdef int begin_session(self, int64_t seq) except -1 nogil:
-        """Decoding started anew: open streams and an unfinished transaction are void, prepared ones stay."""
+        """Begins a new decoding session: open streams and the open transaction are void, prepared transactions stay."""
         cdef vector[Transaction] voided = self.state.unfinished()
         cdef size_t k
         for k in range(voided.size()):
@@ -231,14 +241,14 @@ cdef class Transactions:
         self.forget_lookups()
 
     cdef int _void_stream(self, uint32_t xid, int64_t seq) except -1 nogil:
-        """An xid that begins again, or whose transaction has ended otherwise: what was streamed under it is void."""
+        """Voids what was streamed under an xid: the xid begins again, or its transaction ended in another way."""
         cdef const Transaction* t = self.state.streamed.find(xid)
         if t != NULL:
             self._void_transaction(t[0], seq, self.state.is_doubtful(t[0]))
             self.state.streamed.erase(xid)
 
     cdef int _void_prepared(self, uint32_t xid, int64_t seq) except -1 nogil:
-        """An xid under which a transaction is whole again: what was prepared under it is void."""
+        """Voids what was prepared under an xid: another transaction with this xid begins or is complete."""
         cdef const Transaction* t = self.state.prepared().find(xid)
         if t == NULL:
             return 0
@@ -249,7 +259,10 @@ cdef class Transactions:
         self.state.end_prepared(xid)
 
     cdef int _void_namesake(self, const string& gid) except -1 nogil:
-        """No two transactions are prepared under one name: an older one that perhaps ended unread has ended."""
+        """Ends older prepared transactions with this gid that may have ended.
+
+        Two transactions cannot be prepared under one gid, so they have ended. Their outcomes are not known.
+        """
         cdef vector[uint32_t] namesakes = self.state.doubted_namesakes(gid)
         cdef size_t k
         for k in range(namesakes.size()):
@@ -259,7 +272,10 @@ cdef class Transactions:
     # ---- boundaries ------------------------------------------------------------------------------------------------
 
     cdef uint8_t _expected(self, uint8_t outside) noexcept nogil:
-        """What should have come before a boundary: what ends the open transaction or block, or `outside` of any."""
+        """Returns the reason that says which message had to come first: it ends the open transaction or stream block.
+
+        If nothing is open, returns `outside`.
+        """
         if self.state.context == PLAIN:
             return EXPECTED_COMMIT
         if self.state.context == PREPARING:
@@ -268,7 +284,7 @@ cdef class Transactions:
 
     cdef uint8_t _out_of_order(self, const BoundaryRecord& b, const uint8_t* gid, int64_t gid_length,
                                int64_t* offset) noexcept nogil:
-        """Why a boundary may not come here, and which of its bytes says so; OK if it may."""
+        """Returns OK, or why the boundary message may not come here; `offset` is the byte that shows it."""
         offset[0] = 0
         if b.kind == MSG_STREAM_STOP:
             if self.state.context != STREAMING and not self.state.lost:
@@ -334,8 +350,8 @@ cdef class Transactions:
             self.open_run()
         elif kind == MSG_STREAM_START:
             if b.first_segment == 1:
-                # What is prepared under the xid stays: a new session may stream it again, and say no more than how
-                # it ended, for its prepare was acknowledged.
+                # What is prepared under the xid stays. If its Prepare was confirmed, a new session may stream the
+                # transaction again and then send only its Commit Prepared or Rollback Prepared.
                 self._void_stream(<uint32_t> b.xid, b.seq)
                 self.state.streamed.edit(<uint32_t> b.xid).begin(b.seq, <uint32_t> b.xid)
             b.txn = self.state.streamed.find(<uint32_t> b.xid).txn
@@ -379,7 +395,7 @@ cdef class Transactions:
         return OK
 
     cdef int _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) except -1 nogil:
-        """A message between transactions: the end of a stream, of a part of it, or of a prepared transaction."""
+        """Handles a message between transactions: it ends a stream, a part of a stream, or a prepared transaction."""
         cdef OutcomeRecord o
         cdef Transaction* t = NULL
         cdef bint commits = b.kind == MSG_STREAM_COMMIT or b.kind == MSG_COMMIT_PREPARED
@@ -387,7 +403,7 @@ cdef class Transactions:
         cdef const Transaction* prepared
         if b.kind == MSG_COMMIT_PREPARED or b.kind == MSG_ROLLBACK_PREPARED:
             prepared = self.state.prepared().find(xid)
-            # A name can be used again: a rollback says where its prepare ended, too.
+            # A gid can be used again. A Rollback Prepared also has the end LSN of its Prepare, so that is compared.
             if prepared != NULL and same_bytes(prepared.gid, gid, gid_length) and (
                 b.kind == MSG_COMMIT_PREPARED or prepared.prepare_end_lsn == b.lsn
             ):
@@ -405,7 +421,7 @@ cdef class Transactions:
         self.set_run(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
         o.at_seq = b.seq
         if t == NULL:
-            pass  # of a transaction never seen; Stream Commit and Stream Prepare of one do not come here
+            pass  # the transaction was never seen; its Stream Commit or Stream Prepare would have failed before
         elif b.kind == MSG_STREAM_PREPARE:
             self._void_prepared(xid, b.seq)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
@@ -435,7 +451,7 @@ cdef class Transactions:
             if t != NULL:
                 self.state.end_prepared(xid)
             elif self.state.streamed.count(xid):
-                # Its prepare was never seen: what was streamed may be a part of it.
+                # The Prepare was never seen: what was streamed may be a part of the prepared transaction.
                 self.state.streamed.edit(xid).doubtful = True
             self._void_stream(xid, b.seq)
         elif t != NULL and (b.kind != MSG_STREAM_ABORT or b.subxid == b.xid):
@@ -444,9 +460,9 @@ cdef class Transactions:
         self._leave()
 
     cdef void _leave(self) noexcept nogil:
-        """No transaction or block is open any more."""
+        """Closes the open transaction or stream block."""
         if self.state.context != PLAIN and self.state.context != PREPARING:
-            self.forget_lookups()  # a stream's Relations no longer count, or count for all now
+            self.forget_lookups()  # a stream's Relation messages do not count any more, or now count everywhere
         self.state.context = OUTSIDE
         self.state.current.begin(NONE64, 0)
         self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)

@@ -1,13 +1,14 @@
-// A Truncate of one relation out of one of many: what stands for it where the whole message stands elsewhere already.
+// Makes a Truncate of one relation from a Truncate of several. It is used where the whole message is kept already.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
 namespace pgo {
 
-constexpr int64_t TRUNCATE_OF_ONE = 14;  // bytes of the longest: tag, xid, count, flags, oid
+constexpr int64_t TRUNCATE_OF_ONE = 14;  // bytes at most: tag, xid, count, flags, oid
 
-// Writes a Truncate of that relation, otherwise as `message` says, whose head must be there. Returns its length.
+// Writes a Truncate of the relation `oid` with the tag, xid and flags of `message`, which must be complete up to its
+// flags. Returns the length.
 inline int64_t write_truncate_of(const uint8_t* message, bool in_stream, uint32_t oid, uint8_t* to) noexcept {
     const int64_t head = in_stream ? 5 : 1;
     const uint8_t count[4] = {0, 0, 0, 1};

@@ -6,19 +6,19 @@ from pgoutput_fast._core.tagging.stream_state cimport NONE64, Records, Run
 
 
 cdef class Tags:
-    """What is known of a window's messages beside their headers."""
-    cdef const int64_t* seqs             # per message, or NULL: they count on from base_seq
+    """What tagging found out about a window's messages."""
+    cdef const int64_t* seqs             # per message; NULL if they count up from base_seq
     cdef const int64_t* lsns             # per message, or NULL
     cdef int64_t base_seq
-    cdef vector[uint8_t] taken           # per message: 0 where it went to the rejects or came before
-    cdef vector[Run] runs                # what holds for stretches of messages
+    cdef vector[uint8_t] taken           # per message: 0 if it was rejected or has come before
+    cdef vector[Run] runs                # values of several consecutive messages
     cdef vector[uint32_t] run_of         # per message: its run
-    # The items: messages with rows, and of which relation version.
+    # The items: messages that have rows, and their relation versions.
     cdef vector[uint32_t] item_message
     cdef vector[int32_t] item_slot
     cdef int64_t items
-    cdef vector[int64_t] loaded_lsns     # `lsns` of tagged payloads, where some are null
-    cdef object _loaded                  # keeps what the pointers above point to, where tagged payloads were loaded
+    cdef vector[int64_t] loaded_lsns     # of tagged payloads: `lsns` points here if some are null
+    cdef object _loaded                  # of tagged payloads: owns what the pointers above point to
 
     cdef inline int64_t seq_of(self, int64_t i) noexcept nogil:
         return self.seqs[i] if self.seqs != NULL else self.base_seq + i

@@ -1,4 +1,4 @@
-"""What the tagger leaves of a window: all that decoding its messages takes, in any order and on any thread."""
+"""The tags of a window: all that is needed to decode its messages, in any order and on any thread."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport swap
 
@@ -10,7 +10,7 @@ from pgoutput_fast._core.protocol.wire cimport load32, write_truncate_of
 
 cdef class Tags:
     cdef int swap_tags(self, Tags other) except -1:
-        """Each has what the other had: so a window's tags leave the tagger, and their memory comes back to it."""
+        """Swaps all values. So a window's tags leave the tagger, and the tagger gets memory that it can use again."""
         swap(self.seqs, other.seqs)
         swap(self.lsns, other.lsns)
         swap(self.base_seq, other.base_seq)
@@ -25,10 +25,10 @@ cdef class Tags:
 
     cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                          int32_t column, int32_t described, int32_t sent) except -1 nogil:
-        """A whole message goes to the rejects.
+        """Rejects a whole message.
 
-        A Truncate does so for each relation that is to blame: whole for the first, for others as one of that relation
-        alone, or it would take as many times its length.
+        A Truncate is rejected once for each relation that is wrong. The first reject has the whole message. Each
+        further one has a Truncate of its relation alone. A copy of the whole message for each would take much memory.
         """
         cdef RejectRecord r
         cdef const uint8_t* p = w.base + w.start[i]
