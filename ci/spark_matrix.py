@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Run the tests of the Spark face on each version of Spark that is supported, in an environment of its own.
+"""Run the Spark tests on each supported version of Spark, each in an environment of its own.
 
     python ci/spark_matrix.py [--source] [VERSION ...] [-- PYTEST ARGUMENTS]
 
-The environments are `.venv-spark-VERSION`; they are made when they are missing and kept. Each has the pyarrow and the
-pandas that its Spark was released for, the oldest Spark the oldest that this package supports. The package is
-installed as a wheel, built once; with --source its tests see `src/`, as it was compiled in place.
+The environments are `.venv-spark-VERSION`. The script makes missing ones and keeps them. Each has the pyarrow and the
+pandas that its Spark was released for. The oldest Spark gets the oldest pyarrow and pandas that this package supports.
+The script builds the package once as a wheel and installs it in each environment. With --source the tests see `src/`
+instead, as it was compiled in place.
 
 Exit status: 0 if all tests passed everywhere.
 """
@@ -32,7 +33,7 @@ SPARKS = {
     "4.3": ("pyspark==4.3.*",),
 }
 TESTS = "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"
-# The sockets of these Sparks are closed by the garbage collector, which Python warns of.
+# These Spark versions leave it to the garbage collector to close sockets, and Python warns about that.
 IGNORED = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 
 
@@ -42,12 +43,14 @@ def main() -> int:
         at = own.index("--")
         own, given = own[:at], own[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(SPARKS)}; all of them")
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION", help=f"one of {', '.join(SPARKS)}; default: all"
+    )
     parser.add_argument("--source", action="store_true", help="test src/ instead of a wheel")
     arguments = parser.parse_args(own)
     unknown = sorted(set(arguments.versions) - set(SPARKS))
     if unknown:
-        parser.error(f"no Spark {', '.join(unknown)} here; there is {', '.join(SPARKS)}")
+        parser.error(f"unknown Spark version {', '.join(unknown)}; known versions: {', '.join(SPARKS)}")
     with tempfile.TemporaryDirectory() as directory:
         wheel = None if arguments.source else _wheel(Path(directory))
         results = {version: _run(version, wheel, given) for version in arguments.versions or SPARKS}
@@ -74,7 +77,7 @@ def _wheel(directory: Path) -> Path:
 
 
 def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]:
-    """Whether the tests passed, and pytest's last line."""
+    """Run the tests on one Spark version. Returns whether they passed, and pytest's last line."""
     python = _environment(version)
     environment = dict(os.environ)
     if wheel is None:
@@ -94,12 +97,12 @@ def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]
     lines = done.stdout.strip().splitlines()
     return (
         done.returncode == 0,
-        f"{lines[-1] if lines else 'nothing said'} [{time.monotonic() - begun:.0f} s]",
+        f"{lines[-1] if lines else 'no output'} [{time.monotonic() - begun:.0f} s]",
     )
 
 
 def _environment(version: str) -> Path:
-    """The environment's Python; made or completed if what it is to have has changed."""
+    """The Python of an environment. Makes the environment, or updates it if its requirements have changed."""
     place = ROOT / f".venv-spark-{version}"
     python, stamp = place / "bin" / "python", place / "requirements.txt"
     wanted = "\n".join([*SPARKS[version], *_requirements("demo"), *TESTS])
@@ -117,7 +120,7 @@ def _pip(python: Path, *what: str) -> None:
 
 
 def _requirements(extra: str) -> list[str]:
-    """What the package needs with an extra, its own extras written out."""
+    """The requirements of the package with an extra. Extras that refer to the package itself are expanded."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found: list[str] = list(project["dependencies"])
     for each in project["optional-dependencies"][extra]:

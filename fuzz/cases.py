@@ -1,4 +1,4 @@
-"""The fuzzer's cases: random and captured streams, damaged. The seed of a case determines all of it."""
+"""The fuzzer's cases: random and captured streams with damage. The seed of a case determines the whole case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Case:
 
 
 def read_fixture(path: Path) -> list[tuple[int, bytes]]:
-    """(position, payload) of each line. Text behind a # is a comment."""
+    """(position, payload) of each line. A line that begins with # is a comment."""
     lines = (
         line.split() for line in path.read_text(encoding="utf-8").splitlines() if line[:1] not in ("", "#")
     )
@@ -55,7 +55,7 @@ def make_case(seed: int, sources: list[list[tuple[int, bytes]]]) -> Case:
 
 
 def generated_case(seed: int) -> Case:
-    """A small stream from the encoder, with values that no server sends, and in a disturbed order."""
+    """A small stream from the encoder, with values that no server sends, and with messages in a wrong order."""
     choices = RandomChoices(seed)
     stream = make_stream(choices, 1 + choices.below(14), malformed=choices.below(3) == 0)
     mutated = 0
@@ -88,7 +88,7 @@ def raising_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> 
 
 
 def quarantined_case(rng: random.Random, sources: list[list[tuple[int, bytes]]]) -> Case:
-    """Captured and generated streams one after the other. Mutations of a change come behind it.
+    """Captured and generated streams one after another. Mutations of a change come after it.
 
     The captured streams are from servers. The generated streams have every type that the encoder can write.
     """
@@ -131,7 +131,7 @@ def some_cuts(rng: random.Random, count: int) -> list[int]:
 
 
 def mutate(rng: random.Random, data: bytes, others: list[bytes], *, keep_tag: bool = False) -> bytes:
-    """The message with one to three kinds of damage. With `keep_tag` its kind nearly always stays the same."""
+    """The message, damaged one to three times. With `keep_tag`, its kind nearly always stays the same."""
     first = 1 if keep_tag and rng.random() < 0.999 else 0
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         data = damaged_once(rng, data, others, min(first, len(data)))
@@ -154,7 +154,7 @@ def damaged_once(rng: random.Random, data: bytes, others: list[bytes], first: in
     if way == 8:
         edge = rng.choice(EDGES)
         return data[:at] + edge + data[at + len(edge) :]
-    if way == 9:  # changes the kind of a cell, if one may stand here
+    if way == 9:  # changes the kind of a cell, if this byte is one
         return data[:at] + bytes([rng.choice(b"nutbNKO")]) + data[at + 1 :]
     if way == 10:
         return data[:at] + rng.choice(others)[at:]

@@ -1,4 +1,4 @@
-"""Damaged COPY streams: compares a snapshot's reader with a slow reader and with the decoder of changes."""
+"""Damaged COPY streams: compares the snapshot reader with a slow reader and with the decoder of changes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Fuzzes data from outside: Arrow arrays that claim more data than their buffers have, and edited states.
+"""Fuzzes input from other programs: Arrow arrays that claim more data than their buffers have, and edited states.
 
     python fuzz/foreign.py --seconds 60 --seed 1
     python fuzz/foreign.py --cases 1 --seed 4711
 
-Each case must end with a result, or with an error that names the problem: a ValueError, for arguments also a
-TypeError, for states also a SpillError. It must not kill the process or take long. Cases run in a process of their
-own, which prints each case that it begins.
+Each case must end with a result or with an error that names the problem: a ValueError, for arguments also a
+TypeError, for states also a SpillError. It must not kill the process or take long. The cases run in a child process,
+which prints the seed of each case before it runs the case.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EDGES: list[Any] = [
 
 
 def stream() -> tuple[list[bytes], list[bytes]]:
-    """(the first part of a stream, up to a place with many open transactions; the rest)."""
+    """(the first part of a stream, which ends with several open transactions; the rest)."""
     writer = Writer()
     first = writer.begin(7, 100, 0)
     first += writer.change(T, "insert", new=["1", "one"]) + writer.change(U, "insert", new=["1", None])
@@ -100,7 +100,7 @@ def payloads(rng: random.Random, source: list[bytes] = FIRST) -> Any:
 
 
 def damaged_view(rng: random.Random, array: pa.Array) -> pa.Array:
-    """Damages views. A view is 16 bytes: length, four bytes of the value, ordinal of a buffer, offset in it."""
+    """Damages views. A view has 16 bytes: length, four bytes of the value, number of a buffer, offset in it."""
     parts = [None if each is None else each.to_pybytes() for each in array.buffers()]
     views = bytearray(parts[1])
     for _ in range(rng.randrange(3)):
@@ -253,7 +253,7 @@ WAYS: list[tuple[Callable[[random.Random], None], int]] = [
 
 
 def run(seed: int) -> str | None:
-    """The problem of a case, None if there is none."""
+    """Run a case. Returns the problem, or None if there is none."""
     rng = random.Random(seed)
     way = rng.choices([way for way, _ in WAYS], [weight for _, weight in WAYS])[0]
     allowed = (ValueError, pgo.SpillError) if way in (use_state, use_catalog) else (ValueError, TypeError)
@@ -281,7 +281,7 @@ def child(seed: int, cases: int) -> int:
 
 
 def tried(seed: int, cases: int) -> str | None:
-    """Runs some cases in a process of their own. Returns the problem, None if there is none."""
+    """Run some cases in a child process. Returns the problem, or None if there is none."""
     command = [
         sys.executable,
         "-X",
@@ -301,14 +301,14 @@ def tried(seed: int, cases: int) -> str | None:
     if code == 0:
         return None
     what = "took too long" if code is None else f"ended with {code}"
-    return f"{err}\nthe process {what} in the case of seed {(out.split() or ['none'])[-1]}"
+    return f"{err}\nthe process {what} in the case with seed {(out.split() or ['none'])[-1]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=None, help="of the first case; random if not given")
-    parser.add_argument("--cases", type=int, default=None, help="so many, and not for so long")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first case; default: random")
+    parser.add_argument("--cases", type=int, default=None, help="run this many cases, without a time limit")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**9)
@@ -327,9 +327,7 @@ def main() -> int:
             failures += 1
             print(problem, flush=True)
         seed += left
-    print(
-        f"{seed - first} cases of foreign data, {failures} processes with failures; the next seed is {seed}"
-    )
+    print(f"{seed - first} cases, {failures} child processes with failures; the next seed is {seed}")
     return 1 if failures else 0
 
 

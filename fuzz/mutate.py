@@ -1,10 +1,10 @@
-"""Fuzzes the decoder against the reference decoder, with damaged random and captured streams, cut into random calls.
+"""Fuzzes the decoder: compares it with the reference decoder on damaged streams that are cut into random calls.
 
     python fuzz/mutate.py --seconds 60 --seed 1
     python fuzz/mutate.py --replay fuzz/failures/seed-1.txt
 
-Prints the number of mutated messages. A stream that fails is made as small as possible, and saved under --save with
-its seed and options.
+The streams are random or captured from servers. Prints the number of mutated messages. If a stream fails, makes it as
+small as possible, and saves it with its seed and options in the directory --save.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALLER_SECONDS = 60
 
 
 def failure(case: Case, seed: int) -> str | None:
-    """The problem of a case, None if there is none."""
+    """Run a case. Returns the problem, or None if there is none."""
     options = case.options | {"threads": 1 + seed % 3, "batch_rows": (2, 7, 16_384)[seed % 5 % 3]}
     before = use_windows((3, 50, 16_384)[seed % 7 % 3])
     try:
@@ -47,7 +47,7 @@ def failure(case: Case, seed: int) -> str | None:
 
 
 def smaller(case: Case, seed: int) -> Case:
-    """A smaller case that still fails. Removes messages, many at a time first."""
+    """A smaller case that still fails. Removes messages, first many at a time."""
     end = time.monotonic() + SMALLER_SECONDS
     size = max(1, len(case.stream.payloads) // 2)
     while size:
@@ -93,20 +93,22 @@ def replay(path: Path) -> int:
     source = read_fixture(path)
     stream = Stream([data for _, data in source], [lsn for lsn, _ in source], set(about["sessions"]))
     problem = failure(Case(stream, about["cuts"], about["options"]), about["seed"])
-    print(problem or "nothing is wrong with it now")
+    print(problem or "the stream does not fail any more")
     return 1 if problem else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=None, help="of the first case; random if not given")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first case; default: random")
     parser.add_argument(
-        "--messages", type=int, default=None, help="stop after this many mutated messages, too"
+        "--messages", type=int, default=None, help="stop also after this many mutated messages"
     )
-    parser.add_argument("--failures", type=int, default=5, help="stop after this many")
-    parser.add_argument("--save", type=Path, default=HERE / "failures", help="where failing streams go")
-    parser.add_argument("--replay", type=Path, default=None, help="try a saved stream again")
+    parser.add_argument("--failures", type=int, default=5, help="stop after this many failures")
+    parser.add_argument(
+        "--save", type=Path, default=HERE / "failures", help="directory for streams that fail"
+    )
+    parser.add_argument("--replay", type=Path, default=None, help="run a saved stream again")
     arguments = parser.parse_args()
     if arguments.replay:
         return replay(arguments.replay)
@@ -124,7 +126,7 @@ def main() -> int:
         if failure(case, seed):
             failures += 1
             least = smaller(case, seed)
-            trace = failure(least, seed) or "it fails with more messages only"
+            trace = failure(least, seed) or "the problem appears only with more messages"
             path = save(arguments.save, least, seed, trace)
             print(
                 f"\nseed {seed}: {case.options}; {len(least.stream.payloads)} messages\n{trace}saved as {path}"

@@ -4,7 +4,7 @@
 
 Sends blocks of inserts, then the Stream Commit. Reads all results of `Decoder.stream` and sums the ids. Fails if a row
 is missing, if the peak memory is more than `--limit` MB above the memory with one input batch, or if a spill file
-stays behind.
+remains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ORDERS = encode.RelationSpec(
 
 
 def block(first: int, rows: int) -> pa.Array:
-    """A stream block of inserts with ids from `first` on. It copies one message and overwrites the digits."""
+    """A stream block of inserts with ids from `first` on. Copies one message and overwrites the digits of its id."""
     row = [
         str(first + FIRST_ID),
         "1234.50",
@@ -76,10 +76,10 @@ def peak() -> float:
 
 
 def soak(rows: int, batch: int, options: pgo.Options) -> dict[str, float]:
-    """Figures of one run.
+    """Run once and return the figures.
 
     Raises:
-        AssertionError: if rows are missing.
+        AssertionError: if rows are missing or ids are wrong.
     """
     for first in (0, batch):
         block(first, batch)
@@ -94,7 +94,7 @@ def soak(rows: int, batch: int, options: pgo.Options) -> dict[str, float]:
             count += here
             total += sum(pc.sum(each.batch.column("id")).as_py() for each in out.changes)
     assert count == rows, f"{count} rows of {rows}"
-    assert total == rows * FIRST_ID + rows * (rows - 1) // 2, "the ids are others"
+    assert total == rows * FIRST_ID + rows * (rows - 1) // 2, "the ids are wrong"
     return {
         "rows": rows,
         "seconds": time.monotonic() - started,
@@ -109,14 +109,17 @@ def soak(rows: int, batch: int, options: pgo.Options) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--batch", type=int, default=100_000, help="rows of an input batch")
+    parser.add_argument("--batch", type=int, default=100_000, help="rows per input batch")
     parser.add_argument(
-        "--limit", type=float, default=300, help="MB of memory above that with an input batch"
+        "--limit", type=float, default=300, help="allowed MB of memory above the memory with one input batch"
     )
     parser.add_argument(
-        "--memory-limit", type=int, default=pgo.Options().memory_limit, help="the decoder's, in bytes"
+        "--memory-limit",
+        type=int,
+        default=pgo.Options().memory_limit,
+        help="memory limit of the decoder in bytes",
     )
-    parser.add_argument("--directory", help="for the spill files; a temporary one if not given")
+    parser.add_argument("--directory", help="directory for spill files; default: a temporary one")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:
         options = pgo.Options(
@@ -127,9 +130,9 @@ def main() -> int:
     for name, value in figures.items():
         print(f"{name:>28}: {value:,.1f}" if isinstance(value, float) else f"{name:>28}: {value:,}")
     if left:
-        print(f"{len(left)} spill files stayed behind")
+        print(f"{len(left)} spill files remain")
     if figures["MB above the input batch"] > given.limit:
-        print(f"more than {given.limit:g} MB above the input batch")
+        print(f"more than {given.limit:g} MB above the memory with one input batch")
     return int(bool(left) or figures["MB above the input batch"] > given.limit)
 
 

@@ -1,11 +1,12 @@
-"""Decodes a server's backlog, many untagged messages in fifty shuffled files, on Spark to the server's own tables.
+"""Decodes a backlog of many untagged messages on Spark, and compares the result with the tables of the server.
 
     python fuzz/soak_tag.py --messages 10000000
 
-Three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and prepared transactions,
-savepoints, DDL, truncates. Each file has rows of the whole stream in random order. `tag` on local[2] orders them, and
-its result is written as Parquet. The changes of committed transactions give tables, which are compared with the
-server's tables, cell by cell. Prints the cost, and fails if a cell differs.
+On the server, three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and
+prepared transactions, savepoints, DDL, truncates. The messages are in fifty files. Each file has rows from the whole stream in
+random order. `tag` on local[2] orders them, and its result is written as Parquet. The changes of committed
+transactions give tables, which are compared with the server's tables, cell by cell. Prints the cost, and fails if a
+cell differs.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def capture(database: pg.Database, seed: str, messages: int, rows: int, director
 
 
 class Memory:
-    """The peak memory of the JVM and all Python workers below this process, in MB, sampled by a thread."""
+    """The peak memory in MB of the JVM and the Python workers that this process started. A thread samples it."""
 
     def __init__(self) -> None:
         self.jvm = self.workers = self.worker = 0.0
@@ -86,7 +87,7 @@ class Memory:
 
 
 def below(root: int) -> list[tuple[str, float]]:
-    """(name, resident MB) of all child processes of a process, and of their children."""
+    """(name, resident MB) of all child processes of a process, their children, and so on."""
     found: dict[int, tuple[int, str, float]] = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
@@ -131,10 +132,10 @@ def session(directory: Path) -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--rows", type=int, default=8000, help="rows that a statement changes at most")
+    parser.add_argument("--rows", type=int, default=8000, help="the most rows that one statement changes")
     parser.add_argument("--seed", default="20261121")
-    parser.add_argument("--version", type=int, help="of the server; the newest if not given")
-    parser.add_argument("--directory", help="for files; a temporary one if not given")
+    parser.add_argument("--version", type=int, help="major version of the server; default: the newest")
+    parser.add_argument("--directory", help="directory for files; default: a temporary one")
     given = parser.parse_args()
     started = time.monotonic()
 
@@ -162,7 +163,7 @@ def main() -> int:
         wal = spark.read.parquet(str(directory / "tagged"))
         for table, rows in expected.items():
             same_tables(spark_table(wal, table, rows.schema), rows, table)
-            say(f"{table}: {rows.num_rows:,} rows of {rows.num_columns} columns are the server's")
+            say(f"{table}: {rows.num_rows:,} rows of {rows.num_columns} columns match the server")
         memory.stop()
         say(f"JVM {memory.jvm:,.0f} MB, a Python worker {memory.worker:,.0f}, all {memory.workers:,.0f}")
         spark.stop()

@@ -1,4 +1,5 @@
-// Converts cells as it is told to on standard input, and writes all that came of it: the same program for every processor.
+// Reads cells and how to convert them from standard input, converts them, and writes the complete result. The same
+// program runs on every processor.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -72,7 +73,7 @@ int main() {
         const std::string level = take_bytes();
         for (int k = 0; k < 4; ++k)
             if (level == pgo::VECTOR_LEVELS[k]) pgo::use_vectors(static_cast<pgo::VectorLevel>(k));
-        auto times = take<uint32_t>();  // so often: what one takes is a difference
+        auto times = take<uint32_t>();  // the cost of one pass is the difference between runs
         auto column = take_column();
         const bool binary = take<uint8_t>();
         std::vector<pgo::Cell> cells(take<uint32_t>());

@@ -1,4 +1,7 @@
-"""Runs a static Linux program for ARM anywhere: on Unicorn's processor, with the few system calls that it makes."""
+"""Runs a static Linux program for ARM on any machine.
+
+Unicorn emulates the processor. This module emulates the few system calls that the program makes.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ STACK, STACK_SIZE = 0x7F_0000_0000, 8 << 20
 HEAP, HEAP_SIZE = 0x40_0000_0000, 1 << 30
 EINVAL, ENOTTY = -22, -25
 
-# The calls of Linux on ARM, by number.
+# The numbers of Linux system calls on ARM.
 READ, WRITE, READV, WRITEV, IOCTL, EXIT, EXIT_GROUP = 63, 64, 65, 66, 29, 93, 94
 BRK, MUNMAP, MREMAP, MMAP, MPROTECT, MADVISE = 214, 215, 216, 222, 226, 233
 SET_TID_ADDRESS, SIGACTION, SIGPROCMASK, GETTID, GETAFFINITY = 96, 134, 135, 178, 123
 
 
 def run(program: Path, given: bytes) -> tuple[bytes, int]:
-    """What the program writes to standard output, and how many instructions it executed.
+    """Run a program. Returns what it wrote to standard output and how many instructions it executed.
 
     Raises:
-        RuntimeError: if it ends with an error, or makes a system call that is not known here.
+        RuntimeError: if the program ends with an error, or makes a system call that this module does not emulate.
     """
     machine = Machine(program, given)
     machine.run()
@@ -61,7 +64,7 @@ class Machine:
             )
 
     def _load(self, elf: bytes) -> tuple[int, tuple[int, int, int]]:
-        """Maps the program; its entry, and where its program headers are, how large and how many."""
+        """Map the program. Returns its entry point, and the address, size and number of its program headers."""
         entry, at = struct.unpack_from("<QQ", elf, 24)
         size, count = struct.unpack_from("<HH", elf, 54)
         segments = [struct.unpack_from("<IIQQQQQQ", elf, at + k * size) for k in range(count)]
@@ -92,7 +95,7 @@ class Machine:
         registers = (UC_ARM64_REG_X0, UC_ARM64_REG_X1, UC_ARM64_REG_X2)
         a, b, c = (uc.reg_read(register) for register in registers)
         result = 0
-        if number != 2:  # anything but a system call: what the processor cannot do
+        if number != 2:  # not a system call, but an exception of the processor
             self.status = -number
             uc.emu_stop()
             return
@@ -119,7 +122,7 @@ class Machine:
         elif call == GETAFFINITY:
             result = EINVAL
         elif call == BRK:
-            result = 0  # there is none to be had: then memory is mapped
+            result = 0  # no memory this way, so the program maps memory instead
         elif call in (EXIT, EXIT_GROUP):
             self.status = a
             uc.emu_stop()
@@ -135,7 +138,7 @@ class Machine:
         return len(part)
 
     def _map(self, size: int) -> int:
-        """Fresh memory; what is unmapped is not used again."""
+        """Return the address of fresh memory. Unmapped memory is never used again."""
         at = self.heap
         self.heap += -(-size // PAGE) * PAGE
         if self.heap > HEAP + HEAP_SIZE:

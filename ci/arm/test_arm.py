@@ -1,6 +1,6 @@
-"""Converters on ARM: every cell of the tests gives there, bit by bit, what it gives here, with NEON and without.
+"""Tests the converters on ARM, with and without NEON. Every test cell must give the same bits there as on this machine.
 
-The same program is compiled for both processors and gets the same cells; ARM's is run by an emulated processor.
+The same program is compiled for both processors and gets the same cells. An emulated processor runs the ARM program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MUTANTS = 100
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The program for this machine, and for ARM."""
+    """The program compiled for this machine, and compiled for ARM."""
     made = tmp_path_factory.mktemp("programs")
     subprocess.run([os.environ.get("CXX", "c++"), *FLAGS, "-o", str(made / "here")], check=True)
     zig = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-musl", "-static"]
@@ -74,7 +74,7 @@ def case(level: str, kind: ColumnType, binary: bool, cells: list[bytes | None], 
 
 @lru_cache
 def cases(level: str) -> dict[str, bytes]:
-    """Every cell of the tests, alone and among others; and those that vector loops are made for, some spoilt."""
+    """Every test cell, alone and among others, and cells in the form that vector loops accept, some of them damaged."""
     found = {}
     for name, cells in {**ALL, **EVERY}.items():
         kind = column_type_of(Column("c", cells.oid, cells.typmod), Options(), TYPES)
@@ -146,5 +146,5 @@ def test_neon_takes_fewer_instructions(programs: tuple[Path, Path], name: str, l
     for level in ("portable", "neon"):
         once, more = (run(programs[1], case(level, kind, binary, cells, times))[1] for times in (1, 11))
         taken[level] = (more - once) / 10 / len(cells)
-    print(f"{name}: {taken['portable']:.0f} instructions a cell, {taken['neon']:.0f} with NEON")
+    print(f"{name}: {taken['portable']:.0f} instructions per cell, {taken['neon']:.0f} with NEON")
     assert taken["portable"] > least * taken["neon"]

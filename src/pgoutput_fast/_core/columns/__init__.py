@@ -1,1 +1,1 @@
-"""Values in blocks, and blocks as Arrow arrays."""
+"""Columns: their memory blocks, their buffers, and their export as Arrow arrays."""

@@ -1,4 +1,4 @@
-// The Arrow C data interface, as its specification lays it out, and columns handed over through it.
+// The structs of the Arrow C data interface, as its specification defines them, and the export of columns through them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,7 +21,7 @@ struct ArrowArray {
     void* private_data;
 };
 
-// What one array owns. Every child owns its own, since a consumer may move children out.
+// What one array owns. Every child has an owner of its own, because a consumer may move a child out of its parent.
 struct ArrayOwner {
     const void* buffers[3] = {nullptr, nullptr, nullptr};
     size_t sizes[3] = {0, 0, 0};
@@ -53,13 +53,13 @@ inline ArrayOwner* start_array(ArrowArray* out, int64_t length, int64_t nulls, i
 }
 
 inline void give_buffer(ArrayOwner* owner, int at, Buffer& buffer) {
-    // Consumers may dereference the buffers of an empty array.
+    // A consumer may dereference the buffers of an empty array, so a null pointer is not enough.
     if (!buffer.data()) buffer.assign_zero(8), buffer.set_size(0);
     owner->sizes[at] = buffer.size();
     owner->buffers[at] = buffer.release();
 }
 
-// Moves what the column holds into `out`; the column is empty afterwards and can be filled again.
+// Moves the column's buffers into `out`. The column is empty afterwards and can be filled again.
 inline void give_column(Column& column, ArrowArray* out) {
     const bool variable = column.layout == Layout::BYTES;
     const bool list = column.layout == Layout::LIST;
@@ -79,7 +79,8 @@ inline void give_column(Column& column, ArrowArray* out) {
     column.rows = column.nulls = 0;
 }
 
-// An array of `n` nulls of a FIXED or LIST layout; its memory is not touched until somebody looks.
+// Makes an array of `n` nulls with a FIXED or LIST layout. Its buffers are zeros that the kernel provides on first use,
+// so this touches no memory.
 inline void give_nulls(const Column& column, size_t n, ArrowArray* out) {
     const bool list = column.layout == Layout::LIST;
     ArrayOwner* owner = start_array(out, static_cast<int64_t>(n), static_cast<int64_t>(n), 2, list ? 1 : 0);

@@ -1,4 +1,4 @@
-"""Stage 5, assemble: buffers -> Arrow, through the Arrow C data interface. Only small batches are copied."""
+"""Stage 5, assemble: hands buffers over as Arrow arrays, through the C data interface. It copies only small batches."""
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 cdef void _release_capsule(object capsule) noexcept:
     cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
-    # A consumer that took the array has cleared `release`.
+    # A consumer that moved the array out has cleared `release`.
     if array.release != NULL:
         array.release(array)
     free(array)
 
 
 cdef ArrowArray* new_array() except NULL:
-    """A zeroed ArrowArray on the heap, which `batch_of` takes over."""
+    """Returns a zeroed ArrowArray on the heap. Pass it to `batch_of` or `drop_array`, which free it."""
     cdef ArrowArray* array = <ArrowArray*> calloc(1, sizeof(ArrowArray))
     if array == NULL:
         raise MemoryError()
@@ -25,14 +25,14 @@ cdef ArrowArray* new_array() except NULL:
 
 
 cdef void drop_array(ArrowArray* array) noexcept:
-    """The array and what it holds are gone."""
+    """Releases the array's contents and frees the array itself."""
     if array.release != NULL:
         array.release(array)
     free(array)
 
 
 cdef class _Exported:
-    """Anything that pyarrow (or another Arrow library) can import: a schema and the array it describes."""
+    """An array and its schema, in a form that pyarrow or any other Arrow library can import."""
     cdef object schema
     cdef object capsule
 
@@ -48,21 +48,21 @@ cdef _Exported _export(ArrowArray* array, object schema):
 
 
 cdef object batch_of(ArrowArray* array, object schema):
-    """A pa.RecordBatch of a struct array whose children are the schema's fields. Takes the array over.
+    """Makes a pa.RecordBatch of a struct array whose children are the schema's fields. Frees the array.
 
-    Its arrays must be what `start_array` and what else is in columns/arrow_array.hpp made.
+    The array and its children must come from the functions of columns/arrow_array.hpp.
     """
     try:
         pack_array(array)
-        # By its address: with a capsule comes a schema, of which pyarrow would make a new one for every batch. That is
-        # 4 kB, and three quarters of the time of the import.
+        # Imports the array by its address. An import through capsules also passes a schema, and pyarrow would make a
+        # new schema object for every batch: 4 kB, and three quarters of the import's time.
         return pa.RecordBatch._import_from_c(<uintptr_t> array, schema)
     finally:
         drop_array(array)
 
 
 cdef object exported_column(Column* column, object arrow_type):
-    """What one column holds, for any Arrow library to import; the column is empty afterwards."""
+    """Exports the contents of one column for any Arrow library to import. The column is empty afterwards."""
     cdef ArrowArray* array = new_array()
     try:
         give_column(column[0], array)
@@ -73,5 +73,5 @@ cdef object exported_column(Column* column, object arrow_type):
 
 
 cdef object array_of(Column* column, object arrow_type):
-    """A pa.Array of what one column holds; the column is empty afterwards."""
+    """Makes a pa.Array of the contents of one column. The column is empty afterwards."""
     return pa.array(exported_column(column, arrow_type))

@@ -1,5 +1,5 @@
-// Memory for column buffers and records. A batch's buffers are as large as those of the batch before, so freed ones are kept:
-// fresh memory would have to be cleared by the kernel page by page, which took a quarter of all time.
+// Memory for column buffers and records. Each batch needs buffers of the same sizes as the batch before it, so the pool
+// keeps freed blocks and uses them again. The kernel clears fresh memory page by page; that took a quarter of all time.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -16,22 +16,23 @@
 #include <unistd.h>
 #endif
 #ifdef __linux__
-#define PGO_MAPPED_BLOCKS  // mremap, which makes a block larger without a copy, is Linux's
+#define PGO_MAPPED_BLOCKS  // only Linux has mremap, which makes a block larger without a copy
 #endif
 
 namespace pgo {
 
 constexpr size_t ALIGNMENT = 64;
-// Copies may store whole vectors past the logical end, so every buffer has this much room behind it.
+// A copy may store whole vectors past the logical end, so every buffer has this many extra bytes after it.
 constexpr size_t SLACK = 64;
 
 class BlockPool {
 public:
-    // At least `n` usable bytes, aligned, with SLACK behind them; `capacity` says how many it is.
+    // Returns an aligned block of at least `n` usable bytes, with SLACK after them. `capacity` receives the real
+    // number.
     static uint8_t* allocate(size_t n, size_t* capacity) { return instance().take(n, capacity); }
 
-    // `n` zero bytes that nobody may write. All share one piece of memory, of which the kernel has a single page; only
-    // what is larger than it costs something.
+    // Returns `n` zero bytes that nobody may write. All callers share one read-only mapping, which costs almost no
+    // memory. Only a request larger than that mapping allocates memory of its own.
     static uint8_t* zeros(size_t n) {
         static uint8_t* const shared = make_zeros();
         if (shared && n <= ZEROS) return shared;
@@ -40,14 +41,14 @@ public:
         return place(raw, Header{raw, nullptr, 0, 0, 0, 0});
     }
 
-    // Whether a block is a piece of those shared zeros, which nobody gives back.
+    // Whether a block is part of the shared zeros, which are never freed.
     static bool is_zeros(const void* data) noexcept {
         return !(reinterpret_cast<const Header*>(data) - 1)->raw;
     }
 
-    // A block with room for `n` bytes that begins with the first `used` of `data`, which is gone then (unless there is no
-    // memory, which is an exception). Where none of that size is kept the block itself is made larger: for a large one the
-    // kernel moves its pages, so it never takes twice its size.
+    // Returns a block for `n` bytes that begins with the first `used` bytes of `data`. `data` is freed, unless memory
+    // runs out and this throws. If the pool keeps no block of that size, the block itself is made larger. For a large
+    // block the kernel moves the pages, so old and new block never take memory at the same time.
     static uint8_t* grow(uint8_t* data, size_t used, size_t n, size_t* capacity) {
         if (!data) return allocate(n, capacity);
         return instance().enlarge(data, used, n, capacity);
@@ -57,12 +58,12 @@ public:
         if (!data) return;
         Header* header = reinterpret_cast<Header*>(data) - 1;
         if (!header->raw) return;  // the shared zeros
-        // Extension modules each have a pool of their own: a block goes home to the one it came from.
+        // Each extension module has a pool of its own. A block returns to the pool that it came from.
         if (header->pool) header->pool->keep(data, header->size_class, header->capacity);
         else give_back(*header);
     }
 
-    // For tests: the pool is this thread's for a while.
+    // For tests: keeps the pool locked by this thread for some time.
     static void hold(unsigned milliseconds) {
         std::lock_guard<std::mutex> guard(instance().mutex_);
         std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -74,22 +75,23 @@ private:
         BlockPool* pool;
         size_t size_class;
         size_t capacity;
-        size_t mapped;  // bytes, where it was mapped and not taken from malloc
-        size_t offset;  // of the data behind `raw`
+        size_t mapped;  // size in bytes if the block was mapped; 0 if it came from malloc
+        size_t offset;  // from `raw` to the data
     };
     static_assert(sizeof(Header) <= ALIGNMENT, "the header lies in the line before the data");
 
     static constexpr size_t KEPT_LIMIT = size_t{256} << 20;
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
-    // From here on blocks are mapped. malloc would do the same with larger ones at first; but once one has been freed it takes
-    // them from its heap, where what has been outgrown stays behind as holes: of 200 relations with arrays 35 MB.
+    // Blocks from this size on are mapped. malloc maps large blocks too, but only until the first of them is freed.
+    // From then on it takes them from its heap, and a block that outgrew its place leaves a hole there. With 200
+    // relations that have arrays, these holes took 35 MB.
     static constexpr size_t SMALLEST_MAPPED = size_t{1} << 16;
-    static constexpr size_t STEPS = 8;  // size classes per doubling: at most an eighth is wasted
+    static constexpr size_t STEPS = 8;  // size classes per doubling; at most one eighth of a block is unused
 
     struct Size {
         size_t size_class, capacity;
     };
-    // The next size of the form 2^k * (8 + j) / 8.
+    // Rounds up to a size of the form 2^k * (8 + j) / 8.
     static Size rounded(size_t n) noexcept {
         unsigned bits = 63 - static_cast<unsigned>(__builtin_clzll(n - 1));
         size_t step = (size_t{1} << bits) / STEPS;
@@ -98,14 +100,15 @@ private:
     }
 
     static BlockPool& instance() {
-        static BlockPool* pool = make();  // outlives the arrays that point to it at exit
+        static BlockPool* pool = make();  // never freed: at exit, arrays may still point to it
         return *pool;
     }
 
     static BlockPool* make() {
         auto* pool = new BlockPool;
 #if defined(__unix__) || defined(__APPLE__)
-        // A process that forks while another thread is in here would give its child a pool that stays locked.
+        // If the process forks while another thread has the lock, the child would get a pool that stays locked forever.
+        // So the forking thread takes the lock itself, and both processes unlock it.
         if (pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                            [] { instance().mutex_.unlock(); })) {
             delete pool;
@@ -115,7 +118,7 @@ private:
         return pool;
     }
 
-    // Where the data begins in a block: on a boundary, with room for the header before it.
+    // Where the data of a block begins: aligned, and with enough space before it for the header.
     static uint8_t* aligned(uint8_t* raw) noexcept {
         uintptr_t at = (reinterpret_cast<uintptr_t>(raw) + sizeof(Header) + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
         return reinterpret_cast<uint8_t*>(at);
@@ -129,7 +132,7 @@ private:
         return data;
     }
 
-    // A block that realloc may have moved: then the way to the next boundary may be another.
+    // Completes a block that realloc may have moved. The distance from its start to the next boundary may have changed.
     static uint8_t* moved(uint8_t* raw, size_t before, size_t used, BlockPool* pool, size_t size_class,
                           size_t capacity) noexcept {
         const size_t now = static_cast<size_t>(aligned(raw) - raw);
@@ -142,7 +145,7 @@ private:
 #ifdef PGO_MAPPED_BLOCKS
         if (n >= SMALLEST_MAPPED) {
             void* raw = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            // A process has some 65,000 mappings: then malloc may have memory still.
+            // A process may have only about 65,000 mappings. When they run out, malloc may still have memory.
             if (raw != MAP_FAILED) return place(static_cast<uint8_t*>(raw), Header{raw, pool, size_class, n, total, 0});
         }
 #endif
@@ -203,10 +206,10 @@ private:
 
     static constexpr size_t ZEROS = size_t{8} << 20;
 
-    // Null where there is no such memory.
+    // Returns null if the system cannot provide this memory.
     static uint8_t* make_zeros() noexcept {
 #if defined(__unix__) || defined(__APPLE__)
-        // The header gets a page of its own: what lies behind it is never touched.
+        // The header gets a page of its own, because the pages after it must never be written.
         const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
         const size_t size = page + ZEROS + SLACK;
         void* raw = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -220,7 +223,7 @@ private:
 #endif
     }
 
-    // A block of that size if one is kept, else null.
+    // Returns a kept block of that size class, or null.
     uint8_t* kept_one(Size size) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         if (size.size_class >= kept_.size() || kept_[size.size_class].empty()) return nullptr;
@@ -251,7 +254,7 @@ private:
     size_t kept_bytes_ = 0;
 };
 
-// The same memory for a std::vector that grows large in every call.
+// A std::allocator over the pool, for a std::vector that grows large in every call.
 template <class T>
 struct Kept {
     using value_type = T;

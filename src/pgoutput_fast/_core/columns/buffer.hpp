@@ -1,4 +1,4 @@
-// A growing, 64-byte aligned, malloc-owned piece of memory: what Arrow arrays are made of.
+// A 64-byte aligned piece of memory that grows. Arrow arrays are made of these.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -26,13 +26,14 @@ public:
     size_t capacity() const noexcept { return capacity_; }
     void set_size(size_t n) noexcept { size_ = n; }
 
-    // Room for `extra` more bytes and the slack, also where `extra` is 0; returns where they start. Does not move the size.
+    // Allocates space for `extra` more bytes and the slack, even if `extra` is 0. Returns where the new bytes start.
+    // The size does not change.
     uint8_t* reserve(size_t extra) {
         if (size_ + extra > capacity_ || data_ == nullptr) grow(size_ + extra);
         return data_ + size_;
     }
-    // Room for some `extra` bytes more, as far as one can know now: where nearly that much is there it may do, and what is
-    // made is no more.
+    // Allocates space for an estimate of `extra` more bytes. If the capacity is up to an eighth too small it stays as
+    // it is, and an allocation is never larger than the estimate needs.
     void expect(size_t extra) {
         const size_t needed = size_ + extra;
         if (needed > capacity_ + capacity_ / 8 || data_ == nullptr) enlarge(needed);
@@ -46,7 +47,7 @@ public:
         if (n) std::memcpy(append_uninitialized(n), from, n);
         else reserve(0);
     }
-    // A buffer of `n` zero bytes, to be given away as it is: they must not be written, nor may it grow.
+    // Makes this a buffer of `n` zero bytes that can only be given away: do not write to it and do not let it grow.
     void assign_zero(size_t n) {
         BlockPool::release(data_);
         data_ = nullptr;
@@ -54,7 +55,7 @@ public:
         data_ = BlockPool::zeros(n);
         size_ = capacity_ = n;
     }
-    // Gives the memory away: the receiver calls BlockPool::release.
+    // Gives the memory away. The receiver must call BlockPool::release.
     uint8_t* release() noexcept {
         uint8_t* data = data_;
         data_ = nullptr;
@@ -69,7 +70,8 @@ private:
         std::swap(capacity_, other.capacity_);
     }
     void grow(size_t needed) {
-        // Small ones stay small: of many relations each has its own. Large ones grow without a copy.
+        // Buffers from 4 to 128 KiB grow by only a quarter, because each of many relations may have its own. Larger
+        // ones grow without a copy.
         const bool medium = capacity_ >= (1u << 12) && capacity_ < (1u << 17);
         const size_t wanted = capacity_ + (medium ? capacity_ / 4 : capacity_ / 2);
         enlarge(wanted < needed ? needed : wanted);
@@ -90,7 +92,7 @@ private:
     size_t capacity_ = 0;
 };
 
-// Bits in Arrow's order, written from a byte per row. `bits` is how many are there already.
+// Appends one bit per row, in Arrow's bit order, from one byte per row. `bits` is how many bits the buffer has already.
 inline void append_bits(Buffer& buffer, size_t bits, const uint8_t* bytes, size_t n) {
     size_t total = (bits + n + 7) / 8;
     if (total > buffer.size()) buffer.append_uninitialized(total - buffer.size());
@@ -104,7 +106,7 @@ inline void append_bits(Buffer& buffer, size_t bits, const uint8_t* bytes, size_
     for (; i + 8 <= n; i += 8) {
         uint64_t v;
         std::memcpy(&v, bytes + i, 8);
-        // Gathers the lowest bit of each of eight bytes: the multiplication moves bit 8k to bit 56 + k.
+        // Collects the lowest bit of each of eight bytes: the multiplication moves bit 8k to bit 56 + k.
         out[(bits + i) >> 3] = static_cast<uint8_t>(((v & 0x0101010101010101ull) * 0x0102040810204080ull) >> 56);
     }
     if (i < n) {
@@ -126,11 +128,11 @@ inline void append_ones(Buffer& buffer, size_t bits, size_t n) {
     }
     size_t from = (bits + 7) / 8;
     if (total > from) std::memset(out + from, 0xff, total - from);
-    // What lies behind the last bit is always zero: so equal columns are equal bytes.
+    // The unused bits after the last one are always zero, so that equal columns have equal bytes.
     if ((bits + n) & 7) out[total - 1] &= static_cast<uint8_t>((1u << ((bits + n) & 7)) - 1);
 }
 
-// Back to the first n bits. What lies behind the last one is always zero.
+// Cuts the buffer to its first n bits. The unused bits after the last one are always zero.
 inline void keep_bits(Buffer& buffer, size_t n) noexcept {
     buffer.set_size((n + 7) / 8);
     if (n & 7) buffer.data()[n >> 3] &= static_cast<uint8_t>((1u << (n & 7)) - 1);

@@ -1,4 +1,4 @@
-// From cells to a column: facts about them first, then the converter, then which rows are null.
+// Converts cells into a column: it gathers facts about the cells, runs the converter, and sets which rows are null.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,7 @@ inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
         const uint32_t offset = cells[i].offset, size = static_cast<uint32_t>(length < 0 ? 0 : length);
         facts->signs |= length;
         facts->total += size;
-        // As unsigned numbers, missing cells have the greatest lengths.
+        // A missing cell has a negative length. As an unsigned number that is larger than every real length.
         if (static_cast<uint32_t>(length) < facts->shortest) facts->shortest = static_cast<uint32_t>(length);
         if (size > facts->longest) facts->longest = size;
         if (length >= 0 && offset < facts->first) facts->first = offset;
@@ -21,7 +21,7 @@ inline void gather_facts(const Cell* cells, size_t n, Facts* facts) noexcept {
     }
 }
 
-// Converts n cells of one format and settles which rows are null. Issues carry rows relative to `cells`.
+// Converts n cells of one format and sets which rows are null. The rows of the issues count from the first of `cells`.
 inline void convert_cells(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     if (n == 0) return;
     Facts facts;

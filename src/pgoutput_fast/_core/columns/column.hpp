@@ -1,4 +1,4 @@
-// One output column: what was decided about it once, and the Arrow buffers it fills.
+// One output column: the decisions that a relation version fixes, and the Arrow buffers that the column fills.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace pgo {
 
 enum class Layout : uint8_t { BITS, FIXED, BYTES, LIST, STRUCT };
 
-// Where a column has numerics that are printed: it is one, or they lie in its elements, bounds or fields.
+// Where a column has numerics that become text: the column itself, its array elements, its range bounds or its fields.
 enum class Numerics : uint8_t { NONE, ITSELF, IN_ARRAY, IN_MULTIRANGE, IN_RANGE, IN_COMPOSITE };
 
-// The bytes that a block's cells point into. Nothing at or behind `end` may be read.
+// The bytes that a block's cells point into. Nothing at `end` or after it may be read.
 struct Source {
     const uint8_t* base;
     const uint8_t* end;
 };
 
-// A cell that could not be taken as it is. `inside` is set where only an element, bound or field is concerned.
+// A cell that could not be converted as it is. `inside` is true if only an element, a bound or a field is affected.
 struct Issue {
     uint32_t row;
     Reason reason;
@@ -36,32 +36,32 @@ inline bool is_unrepresentable(Reason reason) noexcept {
     return reason >= FIRST_UNREPRESENTABLE && reason < FIRST_NOTED;
 }
 
-// What vector loops may read before and behind a cell.
+// How many bytes vector loops may read before a cell and after it.
 constexpr uint32_t ROOM_BEFORE = 48, ROOM_BEHIND = 64;
 
-// What a look at a block's cells tells.
+// Facts about the cells of a block.
 struct Facts {
-    int32_t signs = 0;                          // negative if cells are missing
-    uint32_t shortest = UINT32_MAX, longest = 0;  // lengths of those that are there
-    uint32_t first = UINT32_MAX, end = 0;       // where the first begins and the last ends
-    size_t total = 0;                           // bytes of those that are there
+    int32_t signs = 0;                            // negative if any cell is missing
+    uint32_t shortest = UINT32_MAX, longest = 0;  // lengths of the cells that are present
+    uint32_t first = UINT32_MAX, end = 0;         // lowest offset where a cell begins, highest where one ends
+    size_t total = 0;                             // bytes of the cells that are present
 };
 
-// How grave an issue is: of several within one cell the gravest is told.
+// How serious an issue is. Of several issues inside one cell, only the most serious is reported.
 inline int gravity(Reason reason) noexcept { return is_malformed(reason) ? 2 : is_unrepresentable(reason) ? 1 : 0; }
 
 struct Column;
-// Appends exactly `n` values; missing cells and those with an issue get zero, an empty value or an empty list.
+// Appends exactly `n` values. A missing cell or a cell with an issue becomes zero, an empty value or an empty list.
 using Convert = void (*)(Column&, Source, const Cell*, size_t n, Issues&);
 
-// How far a column had come: enough to take a block back.
+// The sizes of a column before a block, so that `rewind` can remove the block again.
 struct Mark {
     size_t rows = 0, nulls = 0, data = 0, offsets = 0;
     bool has_validity = false;
 };
 
 struct Column {
-    // Decided once per relation version.
+    // Fixed once per relation version.
     Layout layout = Layout::FIXED;
     uint32_t width = 0;  // bytes of a FIXED value
     Convert text = nullptr;
@@ -69,33 +69,33 @@ struct Column {
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
     Numerics numerics = Numerics::NONE;
-    size_t leaves = 0;   // of a list of composites or ranges: places that an element takes
+    size_t leaves = 0;         // in a list of composites or ranges: how many leaf values one element takes
     std::unique_ptr<Column> child;
     std::vector<std::unique_ptr<Column>> fields;
-    std::vector<uint32_t> field_oids;  // what a binary composite must say its fields are
+    std::vector<uint32_t> field_oids;  // the type oids that a binary composite must announce for its fields
 
-    // Filled block by block. LIST keeps its elements in `child`, STRUCT its fields in `fields`.
+    // Filled block by block. A LIST has its elements in `child`, a STRUCT has its fields in `fields`.
     size_t rows = 0;
     size_t nulls = 0;
-    Buffer validity;  // nothing in it as long as there is no null
+    Buffer validity;  // empty as long as there is no null
     Buffer offsets;   // BYTES and LIST: int32, rows + 1
     Buffer data;
 
-    // How long values were in the batch before: what a new batch's buffers are sized by.
+    // The average length of a value in the previous batch. It sizes the buffers of a new batch.
     double bytes_per_row = 0;
 
-    // Facts about the cells at hand, and room to work in.
+    // Facts about the current cells, and working memory.
     bool missing = false;
-    bool roomy = false;                  // vector loops may read around every cell
-    size_t room = 0;                     // how many bytes there are behind the last one
-    uint32_t shortest = 0, longest = 0;  // lengths of cells that are not missing
-    size_t total = 0;                    // of their bytes
-    uint32_t patience = 0;               // chunks of cells to go until a vector loop is tried again
+    bool roomy = false;                  // vector loops may read before and after every cell
+    size_t room = 0;                     // how many bytes follow the end of the last cell
+    uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
+    size_t total = 0;                    // total bytes of these cells
+    uint32_t patience = 0;               // how many chunks of cells to wait before a vector loop is tried again
     std::vector<Cell> cells;
     std::vector<uint8_t> arena;
     std::vector<uint8_t> valid;
-    Issues child_issues;            // of this column within its list
-    Issues child_issues_of_fields;  // of its fields
+    Issues child_issues;            // issues of this column as the child of a list
+    Issues child_issues_of_fields;  // issues of this column's fields
 
     Mark mark() const noexcept { return {rows, nulls, data.size(), offsets.size(), validity.size() != 0}; }
 
@@ -118,7 +118,7 @@ struct Column {
 
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
 
-    // Room for `n` more rows, as far as one can know: growing a buffer means to copy it.
+    // Allocates space for about `n` more rows in advance, because a buffer that grows may have to be copied.
     void expect(size_t n) {
         if (layout == Layout::BITS) {
             data.expect(n / 8 + 1);
@@ -133,7 +133,7 @@ struct Column {
             else child->expect(likely);
         }
     }
-    // Remembers how long values are; called before the buffers are given away, and before room is made in them.
+    // Remembers how long values are. Call it before the buffers are given away and before `expect`.
     void learn_lengths() noexcept {
         if (rows == 0) return;
         if (child) child->learn_lengths();
@@ -141,7 +141,7 @@ struct Column {
         bytes_per_row = static_cast<double>(contents) / static_cast<double>(rows);
     }
 
-    // Where the next n + 1 offsets go: the first of them is there already (or made here).
+    // Returns where the next n + 1 offsets go. The first of them exists already; in an empty column this writes it.
     int32_t* reserve_offsets(size_t n) {
         if (offsets.size() == 0) {
             int32_t zero = 0;
@@ -156,13 +156,14 @@ struct Column {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
     }
 
-    // Where the next n bits of validity go, `rows` being a multiple of eight. The caller adds to `rows` and `nulls`.
+    // Returns where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and
+    // `nulls`.
     uint8_t* reserve_validity(size_t n) {
         if (validity.size() == 0) append_ones(validity, 0, rows);
         return validity.append_uninitialized((n + 7) / 8);
     }
 
-    // Says which of the n rows just appended are there (a byte each, 0 or 1), or that all are.
+    // Sets which of the n rows just appended are present: one byte per row, 0 or 1. A null `there` means all of them.
     void append_validity(const uint8_t* there, size_t n) {
         if (there) {
             size_t present = 0;
@@ -179,7 +180,7 @@ struct Column {
         rows += n;
     }
 
-    // Gives back the room to work in where it is large: of many relations with arrays each would keep its own.
+    // Frees working memory that has become large. Otherwise each of many relations with arrays would keep its own.
     void give_back_room() noexcept {
         give_back(cells), give_back(arena), give_back(valid), give_back(child_issues), give_back(child_issues_of_fields);
         if (child) child->give_back_room();
@@ -208,7 +209,7 @@ private:
         if (layout != Layout::LIST || offsets.size() == 0) return 0;
         return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
     }
-    // Back to the first n rows, whatever came after.
+    // Cuts the column to its first n rows.
     void rewind_rows(size_t n) noexcept {
         size_t valid_bits = 0;
         if (validity.size() && n != rows) {
@@ -228,7 +229,7 @@ private:
     }
 };
 
-// Says which of the n int64 just written are null: those that are `null`. Under a null lies zero.
+// Marks those of the n int64 just written that equal `null` as null, and replaces them by zero.
 inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) {
     bool any = false;
     for (size_t i = 0; i < n; ++i) any |= values[i] == null;
@@ -244,8 +245,8 @@ inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null
     column.append_validity(column.valid.data(), n);
 }
 
-// Issues of elements, bounds or fields become issues of the cells that they lie in. A cell has one for all that is in it:
-// the gravest, and of equally grave ones the first. `own` is where this column's own issues begin.
+// Turns issues of elements, bounds or fields into issues of the cells that contain them. Each cell keeps one issue: the
+// most serious, and among equally serious ones the first. `own` is where this column's own issues begin.
 template <class RowOf>
 inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf row_of) {
     if (inner.empty()) return;
@@ -258,7 +259,8 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
                  issues.end());
 }
 
-// A column of int64 in which there was no value yet; its nulls are counted and not kept. True of an empty one.
+// Whether a column of int64 has had no value yet. Its nulls are then only counted; no buffer has them. True for an
+// empty column.
 inline bool has_only_nulls(const Column& column) noexcept {
     return column.nulls == column.rows && column.validity.size() == 0;
 }
@@ -267,7 +269,8 @@ inline void append_nulls(Column& column, size_t n) noexcept {
     column.nulls += n;
 }
 
-// As settle_nulls, where one knows already what is among the n int64 that end the column's data.
+// Does what settle_nulls does, if the caller already knows whether the last n int64 of the column's data contain a null
+// or a value.
 inline void settle_known(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
     const size_t rows = column.rows;
     const bool only_nulls = has_only_nulls(column);

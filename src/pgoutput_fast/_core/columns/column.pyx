@@ -1,4 +1,4 @@
-"""Columns made from the decisions of schema/column_types.py; and stage 4, convert, on its own."""
+"""Makes columns from the decisions of schema/column_types.py, and runs stage 4, convert, on its own."""
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
@@ -45,7 +45,7 @@ cdef extern from "columns/blocks.hpp" namespace "pgo" nogil:
 
 
 cdef Column* make_column(object column_type) except NULL:
-    """A column for a types.ColumnType. The caller deletes it."""
+    """Makes a column for a schema.column_types.ColumnType. The caller must delete it."""
     cdef bytes name = column_type.kernel.encode()
     cdef const Kernel* kernel = find_kernel(name)
     if kernel == NULL:
@@ -81,16 +81,16 @@ cdef Column* make_column(object column_type) except NULL:
 
 cdef int convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
                         Issues& issues) except -1 nogil:
-    """Appends n cells of one format to the column, and settles which rows are null.
+    """Appends n cells of one format to the column and sets which rows are null.
 
-    Issues count rows from the first of these cells.
+    The rows of the issues count from the first of these cells.
     """
     _convert_column(column, convert, source, cells, n, issues)
     return 0
 
 
 cdef void _convert(Column* column, values, bint binary, size_t room, Issues& issues) except *:
-    # The readers may look around a value.
+    # Converters may read some bytes before and after a value, so both ends get extra bytes.
     cdef bytes joined = b"\0" * 64 + b"".join(v for v in values if v is not None) + b"\0" * room
     cdef vector[Cell] cells
     cdef Cell cell
@@ -108,10 +108,10 @@ cdef void _convert(Column* column, values, bint binary, size_t room, Issues& iss
 
 
 def use_vectors(str level=None):
-    """Uses the converters' vector loops up to a level ("portable", "neon", "avx2", "avx512"), or leaves all as it is.
+    """Sets the highest level of vector loops that the converters may use, and returns the level in use.
 
-    Returns the level that is used now, which is the highest that the processor has of those up to the given one. For
-    tests. KeyError if there is no such level.
+    Levels are "portable", "neon", "avx2" and "avx512". The level in use is the highest one that the processor has, up
+    to the given one. Without an argument nothing changes. An unknown level raises KeyError. For tests.
     """
     if level is None:
         return _VECTOR_LEVELS[<int> _vector_level].decode()
@@ -122,16 +122,17 @@ def use_vectors(str level=None):
 
 
 def hold_memory(unsigned int milliseconds):
-    """Keeps this module's memory to this thread for a while, as every call does for some nanoseconds. For tests."""
+    """Locks this module's block pool for some time. Every normal call locks it for some nanoseconds. For tests."""
     with nogil:
         _hold(milliseconds)
 
 
 def convert(column_type, values, bint binary, bint exported=False, size_t room=64):
-    """Converts cells of one column: (Arrow array, [(row, reason code, whether only an element is concerned)]).
+    """Converts cells of one column. Returns the Arrow array and a list of issues.
 
-    `values` are the cells' bytes, None for null. With `exported`, the array is an object that has nothing but
-    `__arrow_c_array__`. `room` bytes lie behind the last cell, at least 64. For tests and benchmarks of this stage.
+    An issue is (row, reason code, whether only an element is affected). `values` are the bytes of the cells, None for
+    null. With `exported`, the array is an object that has only `__arrow_c_array__`. `room` is how many bytes follow the
+    last cell, at least 64. For tests and benchmarks of this stage.
     """
     cdef Column* column = make_column(column_type)
     cdef Issues issues
@@ -147,7 +148,7 @@ def convert(column_type, values, bint binary, bint exported=False, size_t room=6
 
 
 def refused_quickly(column_type, values, bint binary):
-    """Whether a vector loop left cells to the portable converter. False, too, where there is none. For tests."""
+    """Whether a vector loop left cells to the portable converter. Also False if there is no vector loop. For tests."""
     cdef Column* column = make_column(column_type)
     cdef Issues issues
     try:

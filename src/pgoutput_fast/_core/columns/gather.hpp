@@ -1,4 +1,4 @@
-// Cells of any length, one behind the other: the innermost loop of all text.
+// Copies cells of any length one after another. This is the innermost loop for all text.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,11 +9,11 @@ namespace pgo {
 
 typedef uint8_t Vector16 __attribute__((vector_size(16)));
 
-// Longer values are memcpy's business.
+// memcpy copies values that are longer than this.
 constexpr size_t SHORT_VALUE = 64;
 
-// Copies [from, from + size) by vectors, so up to 31 bytes too far on both sides; ORs all that it saw into `seen`.
-// Two vectors always: a branch that guesses whether one would do costs more than the second.
+// Copies [from, from + size) in whole vectors, so it reads and writes up to 31 bytes more. ORs every byte it read into
+// `seen`. It always copies at least two vectors: a branch to find out whether one is enough costs more than the second.
 inline void copy_short(uint8_t* out, const uint8_t* from, size_t size, Vector16& seen) noexcept {
     Vector16 v, w;
     std::memcpy(&v, from, sizeof v);
@@ -35,15 +35,15 @@ inline bool any_high_bit(const Vector16& v) noexcept {
     return ((halves[0] | halves[1]) & 0x8080808080808080ull) != 0;
 }
 
-// What was found while copying.
+// What the copy found out about the values.
 struct Gathered {
-    bool ascii = true;    // all of it can only be ASCII; false means that one has to look
-    bool whole = false;   // no value begins in the middle of a character; false means that one has to look
-    uint32_t others = 0;  // any bit of the bytes that were left out that is not as in 1
+    bool ascii = true;    // true: all bytes are ASCII; false: unknown, the caller must check
+    bool whole = false;   // true: no value begins in the middle of a character; false: unknown, the caller must check
+    uint32_t others = 0;  // nonzero if any skipped byte is not 1
 };
 
-// Copies n cells, `skip` bytes short of their beginnings (0 or 1, and none may be shorter), to `out`, which has room for them
-// and SLACK behind, and writes offsets[1..n] from offsets[0] on.
+// Copies n cells to `out`, each without its first `skip` bytes. `skip` is 0 or 1, and no cell may be shorter than that.
+// `out` must have space for all of them plus SLACK. Writes offsets[1..n], counting on from offsets[0].
 template <uint32_t skip>
 Gathered gather_cells(const uint8_t* base, const uint8_t* end, const Cell* cells, size_t n, uint8_t* out,
                       int32_t* offsets) noexcept {

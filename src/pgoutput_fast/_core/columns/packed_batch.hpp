@@ -1,5 +1,5 @@
-// A small batch in one piece of memory. Of many relations each has a batch of its own, of which blocks with their headers
-// and the room behind them would take more than what is in them.
+// Packs a small batch into one piece of memory. With many relations there are many small batches. If each of their
+// buffers had a block of its own, headers and slack would take more memory than the data.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,18 +11,19 @@
 
 namespace pgo {
 
-// What has more bytes in its buffers is handed over as it is: then what is around them is little, and a copy is not.
+// A batch with more bytes than this in its buffers is not packed: its overhead is small and a copy is expensive.
 constexpr size_t LARGEST_PARCEL = size_t{1} << 16;
 
-// Where a parcel begins. Behind it lie the arrays below the first, their pointers, and all buffers.
+// The header of a packed batch. After it come the child arrays, the pointers to them, and all buffers.
 struct Parcel {
     void* raw;
-    std::atomic<size_t> holders;  // arrays that are not released yet; a consumer may have moved any out of its parent
+    std::atomic<size_t> holders;  // arrays not released yet; a consumer may have moved any of them out of its parent
 };
 
 class Packer {
 public:
-    // Moves the array and all below it into one piece of memory, if they are small. If there is none they stay as they are.
+    // Moves the array and all arrays below it into one piece of memory, if they are small. If memory runs out, they
+    // stay as they are.
     static void pack(ArrowArray* array) noexcept {
         Packer packer;
         if (!packer.measure(*array)) return;

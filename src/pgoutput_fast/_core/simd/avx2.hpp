@@ -1,12 +1,13 @@
-// The dearest loops for processors with AVX2. Each takes cells that look as nearly all do and gives up at the first sign
-// of anything else: what it refuses, right or wrong, is the portable converters' to judge. So they alone say what is
-// accepted, and results do not depend on the processor.
+// The most expensive loops, for processors with AVX2. Each loop accepts only the form that nearly all cells have, and
+// refuses the cells if it sees anything else, valid or not. The portable converters then decide. So they alone define
+// what is valid, and results do not depend on the processor.
 //
-// Preconditions: ROOM_BEFORE bytes before each cell that is there, and ROOM_BEHIND behind it and behind the source's
-// beginning, may be read (Column::roomy). The loops for fixed-width types get no missing cells and no empty ones.
+// Preconditions (Column::roomy): three ranges must be readable. They are the ROOM_BEFORE bytes before each present
+// cell, the ROOM_BEHIND bytes after it, and the first ROOM_BEHIND bytes of the source. The loops for fixed-width types
+// get no missing cells and no empty ones.
 //
-// What counts is the number of instructions: two cells share a register where they fit, and what can be wrong is collected
-// (in lanes, or in the sign bit of differences) and looked at once in the end.
+// The number of instructions decides the speed. So two cells share a register where they fit. Errors are collected (in
+// lanes, or in the sign bit of differences) and checked once at the end.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -46,8 +47,8 @@ inline bool is_zero(__m256i v) { return _mm256_testz_si256(v, v); }
 
 // ---- facts about cells ------------------------------------------------------------------------------------------
 
-// Looks at the cells in groups of eight and returns how many that were. Lengths add up to less than 2^32: so large is no
-// source.
+// Gathers facts about the cells in groups of eight and returns how many cells that were. The lengths add up to less
+// than 2^32, because no source is larger.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const __m256i none = _mm256_setzero_si256();
     __m256i signs = none, longest = none, end = none, total = none;
@@ -87,7 +88,7 @@ inline __m256i load_two(const uint8_t* low, const uint8_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
 }
 
-// Sixteen digits a half (0 to 9, the highest first) as a number each: its low word and its high word.
+// Joins the sixteen digits in each half (0 to 9, the highest first) to a number in the low word of the half.
 inline __m256i join_digits(__m256i x) {
     x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
     x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
@@ -98,15 +99,15 @@ inline __m256i join_digits(__m256i x) {
 inline int64_t low_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_castsi256_si128(x)); }
 inline int64_t high_number(__m256i x) { return _mm_cvtsi128_si64(_mm256_extracti128_si256(x, 1)); }
 
-// A number in each half's low word.
+// Loads a number into the low word of each half.
 inline __m256i two_numbers(const int64_t* low, const int64_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(low))),
                                    _mm_loadl_epi64(reinterpret_cast<const __m128i*>(high)), 1);
 }
-// Whether the highest bit of a low word is set.
+// Whether the highest bit of either low word is set.
 inline bool any_negative(__m256i x) { return (_mm256_movemask_pd(_mm256_castsi256_pd(x)) & 5) != 0; }
 
-// Integers of at most 16 digits.
+// Reads integers of at most 16 characters.
 template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     constexpr int64_t most = static_cast<int64_t>(std::numeric_limits<T>::max());
@@ -114,7 +115,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9), greatest = _mm256_set1_epi64x(most);
     __m256i odd = _mm256_setzero_si256(), bad = odd;
     for (size_t i = 0; i < n; i += 2) {
-        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
         const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
         const uint64_t p_minus = *p == '-', q_minus = *q == '-';
@@ -124,7 +125,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
         x = join_digits(x);
         const __m256i least = two_numbers(LEAST.of + p_length + (SIGNED - 1) * p_minus,
                                           LEAST.of + q_length + (SIGNED - 1) * q_minus);
-        // The least of all, one more than the greatest, is refused.
+        // Also refuses the most negative value of T, because without its sign it is greater than `greatest`.
         bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_sub_epi64(x, least), _mm256_sub_epi64(greatest, x)));
         const int64_t a = static_cast<int64_t>((static_cast<uint64_t>(low_number(x)) ^ (0 - p_minus)) + p_minus);
         const int64_t b = static_cast<int64_t>((static_cast<uint64_t>(high_number(x)) ^ (0 - q_minus)) + q_minus);
@@ -134,7 +135,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
     return !any_negative(bad) && is_zero(odd);
 }
 
-// Integers of 17 to 19 digits among others.
+// Reads integers, some of which have 17 to 19 digits.
 inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (column.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
     if (column.longest > 20) return false;
@@ -154,29 +155,31 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
             static_cast<uint64_t>(low_number(x)) * 10000000000000000ull + static_cast<uint64_t>(high_number(x));
         bad |= 19 - digits;
         bad |= (value >> 1) - static_cast<uint64_t>(LEAST.of[digits] >> 1);
-        // Too large, or a zero with a sign.
+        // Refuses a value that is too large and a zero with a sign.
         bad |= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) - (value - minus);
         out[i] = static_cast<int64_t>((value ^ (0 - minus)) + minus);
     }
     return !(bad >> 63) && is_zero(odd);
 }
 
-// An oid is kept in 64 bits.
+// An oid column has 64 bits per value.
 inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (!integers<int64_t>(source, cells, n, out, column)) return false;
     int64_t beyond = 0;
-    for (size_t i = 0; i < n; ++i) beyond |= out[i] >> 32;  // a minus, too
+    for (size_t i = 0; i < n; ++i) beyond |= out[i] >> 32;  // a negative number has these bits too
     return beyond == 0;
 }
 
 constexpr int MOST_PRECISION = 15;
 
-// Decimals with as many digits behind the point as the scale says, 15 in all. The point is shuffled away.
+// Reads decimals with as many digits after the point as the scale says, at most 15 digits in all. A byte shuffle
+// removes the point.
 inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     const int scale = column.scale, point = scale != 0;
     if (scale >= MOST_PRECISION || column.longest > 17 || n < 2) return false;
     const int most = column.precision < MOST_PRECISION ? column.precision : MOST_PRECISION;
-    // By the length without a sign: the least number, or one that there is not where there are too few or too many digits.
+    // The least valid number for each length without a sign. For too few or too many digits it is a number that no
+    // value reaches.
     int64_t least[2 * SIGNED];
     for (int length = 0; length < SIGNED; ++length) {
         const int digits = length - point;
@@ -194,7 +197,7 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     __m256i odd = _mm256_setzero_si256(), bad = odd;
     int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; i += 2) {
-        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
         const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
         const uint64_t p_minus = *p == '-', q_minus = *q == '-';
@@ -218,7 +221,8 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     return !any_negative(bad) && is_zero(odd);
 }
 
-// 10^k, and for every other k what no number of thousandths can be multiplied with.
+// 10^k for k below 20. The last entry stands for every other k: unless the value is zero, a product with it fails the
+// checks.
 struct Powers {
     uint64_t of[21];
     constexpr Powers() : of() {
@@ -228,26 +232,29 @@ struct Powers {
 };
 inline constexpr Powers POWERS{};
 
-// The same in binary: shown with the column's scale, of at most four digits of base 10000.
+// Reads the same decimals in binary format. The display scale must be the column's scale, and there may be at most four
+// digits in base 10000.
 inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     if (column.precision > MOST_PRECISION) return false;
     const uint64_t limit = POWERS_OF_TEN[column.precision] - 1;
-    uint64_t strange = 0, bad = 0;  // any bit of the one, the highest of the other
+    uint64_t strange = 0, bad = 0;  // errors: any bit of `strange`, the highest bit of `bad`
     int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint64_t header = load64(p), count = header >> 48, negative = header >> 30 & 1;
-        // What the header's low half may be: a sign and the scale.
+        // The header's low half may contain only a sign and the scale.
         strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(column.scale);
         strange |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
         bad |= 4 - count;
-        // Four digits, those that are not there as leading zeros. In two steps, since a shift by 64 would be none.
+        // Four digits; missing ones become leading zeros. It shifts in two steps, because a shift by 64 would do
+        // nothing.
         const uint64_t half = 8 * (4 - count) & 63;
         const uint64_t digits = load64(p + 8) >> half >> half;
         strange |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
         const uint64_t eights = (digits >> 16 & 0x0000ffff0000ffffull) * 10000 + (digits & 0x0000ffff0000ffffull);
         const uint64_t value = (eights >> 32) * 100000000 + (eights & 0xffffffff);
-        // The last digit's lowest decimal place, in units of 10^-scale; in thousandths of it there is nothing to divide.
+        // The lowest decimal place of the last digit, as a power of ten in thousandths of 10^-scale. In this unit the
+        // power is never negative for a value that fits, so the value is multiplied first and then divided by 1000.
         const int weight = static_cast<int16_t>(header >> 32);
         const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + column.scale + 3);
         unsigned long long high;
@@ -261,8 +268,9 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
     return !strange && !(bad >> 63);
 }
 
-// floor((2^128 - 1) / d) - 2^64 for a power of ten d, shifted so that its highest bit is set: what division by d becomes
-// multiplication with (Moeller and Granlund, "Improved division by invariant integers", algorithm 4).
+// For each power of ten, `divisor` is the power shifted so that its highest bit is set. `inverse` is
+// floor((2^128 - 1) / divisor) - 2^64. With it, a multiplication replaces the division (Moeller and Granlund, "Improved
+// division by invariant integers", algorithm 4).
 struct Reciprocals {
     uint64_t divisor[20], inverse[20];
     uint8_t shift[20];
@@ -283,8 +291,8 @@ struct Reciprocals {
 };
 inline constexpr Reciprocals RECIPROCALS{};
 
-// Floats with a point, no exponent and at most 19 digits that count: quotients of two 64-bit integers. See
-// parse_float_backed for why that is exact.
+// Reads floats with a point, no exponent and at most 19 significant digits as quotients of two 64-bit integers.
+// parse_float_backed explains why that is exact.
 template <class F>
 bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) noexcept {
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
@@ -296,7 +304,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
         const uint32_t negative = *p == '-';
         p += negative;
         const uint32_t all = length - negative;
-        // Where the point is among the first sixteen characters; 32 if nowhere.
+        // The position of the point among the first sixteen characters, or 32 if there is none.
         const uint32_t found = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(load(p), points)));
         const uint32_t whole = _tzcnt_u32(found);
         const uint32_t places = all - whole - 1;
@@ -304,7 +312,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
             if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
             continue;
         }
-        // What is behind the point from where it is, what is before it one character further right.
+        // Keeps the characters after the point where they are, and moves those before it one position to the right.
         __m256i x = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), last_lanes_wide(places));
         x = _mm256_and_si256(_mm256_xor_si256(x, zeros), last_lanes_wide(all - 1));
         const bool odd = !is_zero(_mm256_subs_epu8(x, nine));
@@ -322,7 +330,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
         }
         const uint64_t divisor = RECIPROCALS.divisor[places];
         const int down = RECIPROCALS.shift[places], up = __builtin_clzll(value);
-        // value / 10^places, shifted: the dividend's high word is below the divisor's half.
+        // Divides value by 10^places, both shifted. The high word of the dividend is less than half of the divisor.
         const uint64_t u1 = value << up >> 2, u0 = value << up << 62;
         unsigned long long low_word, high_word;
         low_word = _mulx_u64(RECIPROCALS.inverse[places], u1, &high_word);
@@ -345,7 +353,8 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
 
 // ---- dates and times --------------------------------------------------------------------------------------------
 
-// By month * 64 + day: the day's number in a year that begins in March, from 1 on. There is no day 0.
+// For each month * 64 + day: the number of the day in a year that begins in March, counted from 1. An entry of 0 means
+// that there is no such day.
 struct DayOfYear {
     uint16_t of[16 * 64];
     constexpr DayOfYear() : of() {
@@ -357,7 +366,8 @@ struct DayOfYear {
 inline constexpr DayOfYear DAY_OF_YEAR{};
 constexpr uint32_t FEBRUARY_29 = 2 * 64 + 29, MARCH = 3 * 64;
 
-// Days since 1970; `bad` gets its highest bit set if there is no such date. The day must be below 64 to tell months apart.
+// Returns days since 1970. Sets the highest bit of `bad` if the date does not exist. The day must be below 64, so that
+// it does not change the month.
 inline int32_t days_of(uint32_t year, uint32_t month_day, uint32_t* bad) {
     const uint32_t number = DAY_OF_YEAR.of[month_day & 1023];
     const uint32_t y = year - (month_day < MARCH), century = y / 100;
@@ -366,7 +376,7 @@ inline int32_t days_of(uint32_t year, uint32_t month_day, uint32_t* bad) {
     return static_cast<int32_t>((1461 * y >> 2) - century + (century >> 2) + number) - 719469;
 }
 
-// Pairs of digits as year, month * 64 + day and whatever `third` makes of the next two.
+// Factors that join two pairs of digits: to a year, to month * 64 + day, or to minutes.
 constexpr int YEAR_FACTORS = 0x00010064, MONTH_FACTORS = 0x00010040, MINUTE_FACTORS = 0x0001003c;
 
 inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
@@ -381,7 +391,7 @@ inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, cons
     __m256i odd = _mm256_setzero_si256();
     uint32_t bad = 0;
     for (size_t i = 0; i < n; i += 2) {
-        if (i + 2 > n) i = n - 2;  // an odd one at the end goes with the one before it
+        if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const __m256i x =
             _mm256_xor_si256(load_two(source.base + cells[i].offset, source.base + cells[i + 1].offset), like);
         odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, most));
@@ -394,8 +404,9 @@ inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, cons
     return static_cast<int32_t>(bad) >= 0 && is_zero(odd);
 }
 
-// "YYYY-MM-DD HH:MM:SS", two to seven characters of a fraction or none, and "+00" where `zoned`. A cell fills a register:
-// up to the minutes in the low half, from there on in the high one. Digits of the fraction that are not there are zeros.
+// Reads "YYYY-MM-DD HH:MM:SS", a fraction of two to seven characters or none, and "+00" with `zoned`. A cell fills a
+// register: the low half ends with the minutes, and the high half has the rest. Missing digits of the fraction are
+// zeros.
 template <bool zoned>
 bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     constexpr uint32_t zone = zoned ? 3 : 0;
@@ -441,8 +452,8 @@ inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restric
     uint32_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
         const uint32_t c = source.base[cells[i].offset] ^ 'f';
-        bad |= c & ~uint32_t{'t' ^ 'f'};  // in between are other letters, of which the bits below are half set
-        bad |= (c >> 4 ^ c >> 1) & 1;
+        bad |= c & ~uint32_t{'t' ^ 'f'};  // 't' and 'f' differ in bits 4 and 1 only
+        bad |= (c >> 4 ^ c >> 1) & 1;     // and never in just one of them
         out[i] = c >> 4;
     }
     return !bad;
@@ -463,7 +474,7 @@ inline __m256i are_hex(__m256i c) {
     return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_min_epu8(digit, _mm256_set1_epi8(9)), digit),
                            _mm256_cmpeq_epi8(_mm256_min_epu8(letter, _mm256_set1_epi8(5)), letter));
 }
-// 32 digits as 16 bytes.
+// Joins 32 digits to 16 bytes.
 inline __m128i join_hex(__m256i c) {
     const __m256i letter = _mm256_and_si256(_mm256_srli_epi16(c, 6), _mm256_set1_epi8(1));
     const __m256i nibble = _mm256_add_epi8(_mm256_and_si256(c, _mm256_set1_epi8(15)),
@@ -472,7 +483,8 @@ inline __m128i join_hex(__m256i c) {
     return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
 }
 
-// UUIDs as text, kept as text: 36 characters, dashes where they belong. `out` has room for 36 n bytes and SLACK.
+// Copies UUIDs that are text and stay text, and checks their digits and dashes. `out` must have space for 36 n bytes
+// and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i dashes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1,
                                             0, 0, 0, 0, 0, 0, 0, 0);
@@ -499,7 +511,7 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
     return !bad && _mm256_testc_si256(good, _mm256_set1_epi8(-1));
 }
 
-// UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
+// Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
 inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m128i letters = load(reinterpret_cast<const uint8_t*>("0123456789abcdef")), low = _mm_set1_epi8(15);
     const __m128i first = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, -1, 12, 13);
@@ -527,7 +539,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
     return !bad;
 }
 
-// bytea in its hex form. `out` has room for half of the cells' bytes and SLACK.
+// Reads bytea in hex format. `out` must have space for half of the cells' bytes and SLACK.
 inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i all = _mm256_set1_epi8(-1);
     __m256i good = all;
@@ -562,8 +574,9 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
 
 // ---- text -------------------------------------------------------------------------------------------------------
 
-// gather_cells, for cells with room behind them. `out` has room for all that is copied and SLACK. Values are copied in
-// pieces of one or two vectors: a loop whose end nobody can guess costs more than a vector too many.
+// Does what gather_cells does, for cells with readable bytes after them. `out` must have space for all copied bytes and
+// SLACK. Values are copied in pieces of one or two vectors. An unnecessary vector costs less than a loop whose end the
+// processor cannot predict.
 template <uint32_t skip, int vectors>
 Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
     constexpr uint32_t piece = 32 * vectors;
@@ -588,7 +601,7 @@ Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out,
         for (int k = 0; k < vectors; ++k) {
             const __m256i x = load_wide(p + 32 * k);
             store_wide(to + 32 * k, x);
-            // Of the last piece, only what belongs to the value counts.
+            // Only the bytes of the last piece that belong to the value count.
             seen = _mm256_or_si256(seen, _mm256_and_si256(x, load_wide(MASKS.first + 64 - rest + 32 * k)));
         }
         out += size;

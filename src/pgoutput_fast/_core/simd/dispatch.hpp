@@ -1,7 +1,9 @@
-// Which vector loops this processor has. Fewer of them can be used: what is left must do the same, only slower.
+// Finds out which vector loops this processor supports. A lower level can be set: every level gives the same results,
+// only the speed differs.
 //
-// Of all extensions only `column` includes this, with the converters. Each shared object that did would have a level of its
-// own, for their symbols are hidden, and `use_vectors` would set one of them.
+// Only the extension `column` includes this file, together with the converters. The symbols of a shared object are
+// hidden. So if another extension included it, that extension would have a level of its own, and `use_vectors` would
+// set only one.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -16,20 +18,20 @@
 
 namespace pgo {
 
-// A loop over some cells of one column: true if it took them all, false if it left them to the portable converter.
+// A loop over some cells of one column. It returns true if it converted them all, false if the portable converter must.
 template <class T>
 using Quick = bool (*)(Source, const Cell*, size_t, T*, const Column&) noexcept;
 
 using QuickFacts = size_t (*)(const Cell*, size_t, Facts*) noexcept;
 using QuickGather = Gathered (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
-// What a processor has: of the last two each with everything below it.
+// The vector levels. A processor that has AVX512 also has AVX2.
 enum VectorLevel : int { PORTABLE, NEON, AVX2, AVX512 };
 inline constexpr const char* VECTOR_LEVELS[] = {"portable", "neon", "avx2", "avx512"};
 
 inline VectorLevel highest_level() noexcept {
 #ifdef PGO_AVX2
-    // These ask the system, too: whether it keeps the registers.
+    // These also check that the operating system saves the registers.
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2"))
         return PORTABLE;
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -44,8 +46,8 @@ inline VectorLevel highest_level() noexcept {
 #endif
 }
 
-// PGOUTPUT_FAST_VECTORS names the highest level that may be used. A name that there is none of is the lowest: so nothing is
-// used that somebody wanted to avoid.
+// PGOUTPUT_FAST_VECTORS names the highest level that may be used. An unknown name means the lowest level, so that a
+// typing error never enables a level that the user wants to avoid.
 inline VectorLevel allowed_level() noexcept {
     if (std::getenv("PGOUTPUT_FAST_PORTABLE")) return PORTABLE;
     const char* most = std::getenv("PGOUTPUT_FAST_VECTORS");
@@ -61,12 +63,13 @@ inline VectorLevel lower_level(VectorLevel a, VectorLevel b) noexcept {
 }
 inline VectorLevel vector_level = lower_level(allowed_level(), highest_level());
 
-// For tests: uses the vector loops up to `level` from now on, as far as there are any; returns what is used.
+// For tests: sets the highest level that may be used, and returns the level in use.
 inline VectorLevel use_vectors(VectorLevel level) noexcept {
     return vector_level = lower_level(level, highest_level());
 }
 
-// A loop that all levels have but the portable one; one that is AVX2's and AVX-512's; and one of AVX-512 only.
+// PGO_QUICK chooses a loop that every level except the portable one has, PGO_AVX_QUICK one that only AVX2 and AVX-512
+// have, and PGO_WIDE_QUICK one that only AVX-512 has.
 #if defined(PGO_AVX2)
 #define PGO_AVX_QUICK(...) \
     (vector_level == AVX512 ? avx512::__VA_ARGS__ : vector_level == AVX2 ? avx2::__VA_ARGS__ : nullptr)

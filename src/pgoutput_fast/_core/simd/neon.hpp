@@ -1,5 +1,6 @@
-// Loops for ARM processors, which all have NEON: digits, hexadecimal digits and UUIDs. What is said in simd/avx2.hpp of what they
-// refuse, and of what may be read around a cell, holds here, too. Text is copied by vectors in columns/gather.hpp, which is as good here.
+// Loops for ARM processors, which all have NEON: for digits, hexadecimal digits and UUIDs. The rules in simd/avx2.hpp
+// about refused cells and about readable bytes around a cell are the same here. There is no loop to copy text, because
+// the vectors in columns/gather.hpp are equally good here.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +25,8 @@ inline uint8x16_t first_lanes(uint32_t n) noexcept { return vld1q_u8(MASKS.first
 
 // ---- facts about cells ------------------------------------------------------------------------------------------
 
-// Looks at the cells in groups of four and returns how many that were. Lengths add up to less than 2^32: so large is no source.
+// Gathers facts about the cells in groups of four and returns how many cells that were. The lengths add up to less than
+// 2^32, because no source is larger.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const uint32x4_t none = vdupq_n_u32(0);
     uint32x4_t signs = none, longest = none, end = none, total = none;
@@ -52,7 +54,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 
 // ---- numbers ----------------------------------------------------------------------------------------------------
 
-// Sixteen digits, 0 to 9, the highest first.
+// Joins sixteen digits (0 to 9, the highest first) to a number.
 inline uint64_t join_digits(uint8x16_t x) noexcept {
     const uint16x8_t pairs = vreinterpretq_u16_u8(x);
     const uint16x8_t hundreds = vmlaq_n_u16(vshrq_n_u16(pairs, 8), vandq_u16(pairs, vdupq_n_u16(0xff)), 10);
@@ -63,7 +65,7 @@ inline uint64_t join_digits(uint8x16_t x) noexcept {
     return vgetq_lane_u64(halves, 0) * 100000000 + vgetq_lane_u64(halves, 1);
 }
 
-// Integers of at most 16 digits.
+// Reads integers of at most 16 characters.
 template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     constexpr uint64_t most = static_cast<uint64_t>(std::numeric_limits<T>::max());
@@ -78,7 +80,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
         odd = vorrq_u8(odd, vcgtq_u8(x, vdupq_n_u8(9)));
         const uint64_t value = join_digits(x);
         bad |= value - static_cast<uint64_t>(LEAST.of[length + (SIGNED - 1) * minus]);
-        // The least of all, one more than the greatest, is refused.
+        // Also refuses the most negative value of T, because without its sign it is greater than `most`.
         bad |= most - value;
         out[i] = static_cast<T>((value ^ (0 - minus)) + minus);
     }
@@ -89,11 +91,11 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
     return integers<int64_t>(source, cells, n, out, column);
 }
 
-// An oid is kept in 64 bits.
+// An oid column has 64 bits per value.
 inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (!integers<int64_t>(source, cells, n, out, column)) return false;
     int64_t beyond = 0;
-    for (size_t i = 0; i < n; ++i) beyond |= out[i] >> 32;  // a minus, too
+    for (size_t i = 0; i < n; ++i) beyond |= out[i] >> 32;  // a negative number has these bits too
     return beyond == 0;
 }
 
@@ -108,11 +110,12 @@ inline uint8x16_t nibbles(uint8x16_t c) noexcept {
     return vmlaq_u8(vandq_u8(c, vdupq_n_u8(15)), vshrq_n_u8(c, 6), vdupq_n_u8(9));
 }
 
-constexpr uint8_t ALL = 0xff, NONE = 0xff;  // NONE: beyond any table
+constexpr uint8_t ALL = 0xff, NONE = 0xff;  // NONE is an index beyond every table
 
-// UUIDs as text, kept as text: 36 characters, dashes where they belong. `out` has room for 36 n bytes and SLACK.
+// Copies UUIDs that are text and stay text, and checks their digits and dashes. `out` must have space for 36 n bytes
+// and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
-    // The characters 0 to 15, 16 to 31 and 20 to 35.
+    // Where the dashes are among the characters 0 to 15, 16 to 31 and 20 to 35.
     static constexpr uint8_t DASHES[3][16] = {{0, 0, 0, 0, 0, 0, 0, 0, ALL, 0, 0, 0, 0, ALL},
                                               {0, 0, ALL, 0, 0, 0, 0, ALL},
                                               {0, 0, 0, ALL}};
@@ -140,9 +143,9 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
     return !bad && is_all_ones(good);
 }
 
-// UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
+// Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
 inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
-    // Which of the 32 digits stand in characters 0 to 15, 16 to 31 and 20 to 35; where none does a dash is put.
+    // Which of the 32 digits become the characters 0 to 15, 16 to 31 and 20 to 35. NONE becomes a dash.
     static constexpr uint8_t DIGITS[3][16] = {{0, 1, 2, 3, 4, 5, 6, 7, NONE, 8, 9, 10, 11, NONE, 12, 13},
                                               {14, 15, NONE, 16, 17, 18, 19, NONE, 20, 21, 22, 23, 24, 25, 26, 27},
                                               {17, 18, 19, NONE, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}};
@@ -167,7 +170,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
     return !bad;
 }
 
-// bytea in its hex form. `out` has room for half of the cells' bytes and SLACK.
+// Reads bytea in hex format. `out` must have space for half of the cells' bytes and SLACK.
 inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     uint8x16_t good = vdupq_n_u8(ALL);
     uint32_t bad = 0;
@@ -182,7 +185,7 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
         p += 2;
         uint8_t* to = out;
         for (;;) {
-            const uint8x16x2_t digits = vld2q_u8(p);  // the high ones, and the low ones
+            const uint8x16x2_t digits = vld2q_u8(p);  // first the high digits, then the low digits
             const uint8x16_t behind = vmvnq_u8(first_lanes(left < 16 ? left : 16));
             good = vandq_u8(good, vorrq_u8(vandq_u8(are_hex(digits.val[0]), are_hex(digits.val[1])), behind));
             vst1q_u8(to, vsliq_n_u8(nibbles(digits.val[1]), nibbles(digits.val[0]), 4));

@@ -1,11 +1,12 @@
-// What the vector loops of all processors look up.
+// Tables for the vector loops of all processors.
 #pragma once
 #include <cstdint>
 #include <limits>
 
 namespace pgo {
 
-// Windows into these are masks: of the last n of 16 or 32 lanes, or of the first n of 32 or 64.
+// A load from the right place in these arrays is a mask: of the last n of 16 or 32 lanes, or of the first n of 32 or
+// 64.
 struct Masks {
     uint8_t last[64], first[128];
     constexpr Masks() : last(), first() {
@@ -15,11 +16,11 @@ struct Masks {
 };
 inline constexpr Masks MASKS{};
 
-// All ones where there is a value, zero where it is missing.
+// All ones for a cell that is present, zero for a missing one.
 inline uint32_t presence(int32_t length) { return ~static_cast<uint32_t>(length >> 31); }
 
-// The least number of so many digits that has no leading zero; behind a minus it is no zero either. Nothing is as large as
-// what stands for no digits.
+// The least number with a given count of digits and no leading zero. The entries from SIGNED on are for numbers with a
+// minus, where zero is not allowed. The entries for zero digits are so large that no value reaches them.
 constexpr int SIGNED = 24;
 struct Least {
     int64_t of[2 * SIGNED];

@@ -1,1 +1,1 @@
-"""Text and binary forms of each type as Arrow values."""
+"""Converters from the text and binary form of each type to Arrow values."""

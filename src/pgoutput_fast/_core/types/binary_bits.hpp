@@ -1,4 +1,4 @@
-// bit and varbit: a count of bits, then bytes of which the highest bit comes first.
+// bit and varbit: a count of bits, then bytes. The highest bit of each byte comes first.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ struct BitTable {
 };
 inline constexpr BitTable BIT_TEXT{};
 
-// The bits that fill the last byte up are not part of the value.
+// The padding bits in the last byte are not part of the value.
 inline Reason print_bits(const uint8_t* p, uint32_t n, Buffer& out) {
     if (n < 4) return BAD_LENGTH;
     const int32_t bits = static_cast<int32_t>(load32(p));

@@ -1,4 +1,4 @@
-// Geometric types: float8 numbers between brackets. The caller has checked a fixed width's length.
+// Geometric types: float8 numbers between brackets. For types of fixed width, the caller has checked the length.
 #pragma once
 #include <cstdint>
 
@@ -62,7 +62,7 @@ inline uint8_t* print_circle(const uint8_t* p, uint8_t* out) noexcept {
 inline Reason print_points(const uint8_t* p, uint32_t n, uint8_t open, uint8_t close, Buffer& out) {
     if (n < 4) return BAD_LENGTH;
     const uint32_t count = load32(p);
-    // There are no paths and polygons without a point.
+    // Every path and every polygon has at least one point.
     if (count == 0 || n - 4 != static_cast<uint64_t>(count) * POINT_BYTES) return BAD_LENGTH;
     p += 4;
     uint8_t* start = out.reserve(count * (LONGEST_POINT + 1) + 1);
@@ -78,7 +78,7 @@ inline Reason print_points(const uint8_t* p, uint32_t n, uint8_t open, uint8_t c
 
 inline Reason print_polygon(const uint8_t* p, uint32_t n, Buffer& out) { return print_points(p, n, '(', ')', out); }
 
-// A closed path is written as a polygon is.
+// The server prints a closed path in the same way as a polygon.
 inline Reason print_path(const uint8_t* p, uint32_t n, Buffer& out) {
     if (n == 0) return BAD_LENGTH;
     if (*p > 1) return OUT_OF_RANGE;

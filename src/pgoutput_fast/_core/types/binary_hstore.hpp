@@ -1,4 +1,4 @@
-// hstore_send's pairs, printed as hstore_out prints them.
+// Reads the pairs that hstore_send writes and prints them as hstore_out does.
 #pragma once
 #include <cstdint>
 

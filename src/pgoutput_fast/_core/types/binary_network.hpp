@@ -1,4 +1,4 @@
-// Network addresses: inet and cidr (family, prefix length, whether it is a cidr, size, bytes), macaddr and macaddr8.
+// Network addresses: inet and cidr (family, prefix length, cidr flag, size, bytes), macaddr and macaddr8.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -25,8 +25,9 @@ inline uint8_t* print_dotted(const uint8_t* p, uint8_t* out) noexcept {
     return out;
 }
 
-// Eight groups of four hexadecimal digits without leading zeros; the first of the longest runs of two or more groups of
-// zeros becomes "::". Addresses that embed an IPv4 address (::a.b.c.d, ::ffff:a.b.c.d) end as one.
+// Prints eight groups of up to four hexadecimal digits, without leading zeros. The longest run of at least two zero
+// groups becomes "::", the first one if several are equally long. An address that embeds an IPv4 address (::a.b.c.d,
+// ::ffff:a.b.c.d) ends in dotted form.
 inline uint8_t* print_v6(const uint8_t* p, uint8_t* out) noexcept {
     unsigned words[8];
     for (int i = 0; i < 8; ++i) words[i] = load16(p + 2 * i);
@@ -60,7 +61,7 @@ inline uint8_t* print_v6(const uint8_t* p, uint8_t* out) noexcept {
     return out;
 }
 
-// A cidr shows its prefix always, an inet only where it is not a single host's.
+// A cidr always shows its prefix length. An inet shows it only if the address is not a single host.
 template <bool is_cidr>
 inline Reason print_inet(const uint8_t* p, uint32_t n, Buffer& out) {
     if (n < 4) return BAD_LENGTH;

@@ -1,4 +1,4 @@
-// numeric as numeric_send writes it: count, weight, sign and display scale, then digits of base 10000.
+// numeric as numeric_send writes it: count, weight, sign and display scale, then digits in base 10000.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -34,8 +34,8 @@ inline Reason read_numeric_header(const uint8_t* p, uint32_t n, NumericHeader* h
     return h->sign == NUMERIC_PLUS_INF || h->sign == NUMERIC_MINUS_INF ? IS_INFINITE : OUT_OF_RANGE;
 }
 
-// The usual decimal: shown with its scale, of at most four digits of base 10000. False leaves everything else to the
-// reader below.
+// Reads the usual decimal: its display scale is the column's scale, and it has at most four digits in base 10000.
+// Returns false for everything else and leaves it to read_decimal.
 inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     if (n < 8 || precision > 18) return false;
     const unsigned count = load16(p), sign = load16(p + 4), dscale = load16(p + 6);
@@ -49,10 +49,10 @@ inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int 
         good &= digit <= 9999;
         value = value * 10000 + digit;
     }
-    // The last digit's lowest decimal place, in units of 10^-scale.
+    // The lowest decimal place of the last digit, as a power of ten in units of 10^-scale.
     const int place = 4 * (weight - static_cast<int>(count) + 1) + scale;
     if (value == 0) {
-        // Zero, whatever its weight.
+        // Zero may have any weight.
     } else if (place < 0) {
         if (place < -3 || value % POWERS_OF_TEN[-place]) return false;
         value /= POWERS_OF_TEN[-place];
@@ -65,7 +65,7 @@ inline bool read_usual_decimal(const uint8_t* p, uint32_t n, int precision, int 
     return true;
 }
 
-// As an integer of 10^-scale, exactly or not at all.
+// Reads a numeric as an integer in units of 10^-scale. The result is exact, or there is none.
 inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     if (read_usual_decimal(p, n, precision, scale, out)) return OK;
     NumericHeader h;
@@ -74,10 +74,10 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
     const uint128 limit = power_of_ten(static_cast<unsigned>(precision));
     for (unsigned i = 0; i < h.count; ++i) {
         unsigned digit = load16(p + 8 + 2 * i);
-        // Decimal digits beyond dscale are not part of the number: numeric_recv and numeric_out cut them, too.
+        // Decimal digits beyond dscale are not part of the number. numeric_recv and numeric_out cut them off too.
         int hidden = 4 * (static_cast<int>(i) - h.weight) - static_cast<int>(h.dscale);
         if (hidden > 0) digit -= hidden >= 4 ? digit : digit % (hidden == 1 ? 10 : hidden == 2 ? 100 : 1000);
-        // This digit's lowest decimal place, in units of 10^-scale.
+        // The lowest decimal place of this digit, as a power of ten in units of 10^-scale.
         int place = 4 * (h.weight - static_cast<int>(i)) + scale;
         if (place <= -4) {
             if (digit) return DOES_NOT_FIT;
@@ -92,7 +92,8 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
         if (!digit) continue;
         if (place > 37) return DOES_NOT_FIT;
         uint128 part = power_of_ten(static_cast<unsigned>(place));
-        // digit * 10^place may need 42 decimal digits, more than 128 bits: compare before multiplying.
+        // digit * 10^place may need 42 decimal digits, which is more than 128 bits. So this compares before it
+        // multiplies.
         if (part >= limit || digit > (limit - 1) / part) return DOES_NOT_FIT;
         value += part * digit;
         if (value >= limit) return DOES_NOT_FIT;
@@ -101,8 +102,8 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
     return OK;
 }
 
-// Appends the number as numeric_out prints it, with dscale digits behind the point (those beyond are cut:
-// the server never sends more).
+// Appends the number as numeric_out prints it, with dscale digits after the point. Digits beyond that are cut off; the
+// server never sends any.
 inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
     NumericHeader h;
     Reason reason = read_numeric_header(p, n, &h);
@@ -113,7 +114,7 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
     if (reason) return OK;
     size_t integral = h.weight < 0 ? 1 : 4 * (static_cast<size_t>(h.weight) + 1);
     uint8_t* start = out.reserve(integral + h.dscale + 8);
-    uint8_t* q = start + 1;  // behind a minus, should there be one
+    uint8_t* q = start + 1;  // the first character is for a minus
     unsigned seen = 0;
     auto digit = [&](int i) -> unsigned {
         return i >= 0 && static_cast<unsigned>(i) < h.count ? load16(p + 8 + 2 * i) : 0;
@@ -137,7 +138,7 @@ inline Reason print_numeric(const uint8_t* p, uint32_t n, Buffer& out) {
         *q++ = '.';
         unsigned left = h.dscale;
         for (int i = h.weight + 1; left; ++i) {
-            // Digits between the point and the first one on the wire (i < 0) are zeros.
+            // Digits between the point and the first digit on the wire (i < 0) are zeros.
             unsigned d = digit(i);
             const unsigned part[4] = {d / 1000, d / 100 % 10, d / 10 % 10, d % 10};
             for (unsigned k = 0; k < 4 && left; ++k, --left) {

@@ -1,5 +1,5 @@
-// What the server's own bookkeeping is made of: positions, identifiers, snapshots; "char" and the vectors of its catalogs.
-// The caller has checked a fixed width's length.
+// Types that the server uses for its own records: positions, identifiers, snapshots, "char" and the vector types of the
+// system catalogs. For types of fixed width, the caller has checked the length.
 #pragma once
 #include <cstdint>
 
@@ -26,7 +26,7 @@ inline uint8_t* print_lsn(const uint8_t* p, uint8_t* out) noexcept {
     return print_upper_hex(load32(p + 4), out);
 }
 
-// Block and offset.
+// A tid is a block number and an offset.
 inline uint8_t* print_tid(const uint8_t* p, uint8_t* out) noexcept {
     *out++ = '(';
     out = print_integer(load32(p), out);
@@ -39,7 +39,8 @@ inline uint8_t* print_tid(const uint8_t* p, uint8_t* out) noexcept {
 inline uint8_t* print_xid8(const uint8_t* p, uint8_t* out) noexcept { return print_integer(load64(p), out); }
 inline uint8_t* print_oid(const uint8_t* p, uint8_t* out) noexcept { return print_integer(load32(p), out); }
 
-// One byte: nothing for NUL; beyond ASCII as a backslash and three octal digits, as servers do since 15.
+// One byte. NUL prints as nothing. A byte beyond ASCII prints as a backslash and three octal digits, as servers do
+// since version 15.
 inline uint8_t* print_char(const uint8_t* p, uint8_t* out) noexcept {
     const uint8_t c = *p;
     if (c >= 0x80) {
@@ -53,7 +54,8 @@ inline uint8_t* print_char(const uint8_t* p, uint8_t* out) noexcept {
     return out;
 }
 
-// A count of transactions in progress; the bounds; then these. Printed as xmin:xmax:xip,xip.
+// On the wire: the count of transactions in progress, xmin, xmax, then these transactions. Printed as
+// xmin:xmax:xip,xip.
 inline Reason print_snapshot(const uint8_t* p, uint32_t n, Buffer& out) {
     if (n < 20) return BAD_LENGTH;
     const uint32_t count = load32(p);
@@ -76,7 +78,8 @@ inline uint8_t* print_element(const uint8_t* p, uint8_t* out, int16_t) noexcept 
     return print_integer<int>(static_cast<int16_t>(load16(p)), out);
 }
 
-// oidvector and int2vector are sent as arrays of one dimension that counts from 0, and printed with blanks between.
+// The server sends oidvector and int2vector as arrays with one dimension that counts from 0. It prints them with blanks
+// between the elements.
 template <class T, uint32_t element_oid>
 inline Reason print_vector(const uint8_t* p, uint32_t n, Buffer& out) {
     constexpr uint32_t step = 4 + sizeof(T);

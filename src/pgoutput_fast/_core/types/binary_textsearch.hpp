@@ -1,4 +1,4 @@
-// tsvector and tsquery, printed as the server prints them.
+// Prints tsvector and tsquery as the server prints them.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace pgo {
 
-// The length of the NUL-terminated string at p, -1 if none ends before `end`.
+// The length of the NUL-terminated string at p, or -1 if there is no NUL before `end`.
 inline int64_t lexeme_length(const uint8_t* p, const uint8_t* end) noexcept {
     if (p == end) return -1;
     const void* nul = std::memchr(p, 0, static_cast<size_t>(end - p));
@@ -32,7 +32,8 @@ inline void print_lexeme(const uint8_t* p, size_t n, Buffer& out) {
     out.set_size(out.size() + static_cast<size_t>(q - start));
 }
 
-// Per lexeme: the string, a count of positions, and these, each with a weight (3 is A) in its two highest bits.
+// Each lexeme has a string, a count of positions, and the positions. The two highest bits of a position are its weight
+// (3 is A).
 inline Reason print_tsvector(const uint8_t* p, uint32_t n, Buffer& out) {
     const uint8_t* const end = p + n;
     const size_t before = out.size();
@@ -62,8 +63,8 @@ inline Reason print_tsvector(const uint8_t* p, uint32_t n, Buffer& out) {
     return is_utf8(out.data() + before, out.size() - before) ? OK : NOT_UTF8;
 }
 
-// A tsquery is a tree, sent operator first, then its right operand, then its left one. Neither reading nor printing
-// recurses: the tree may be as deep as the value is long.
+// A tsquery is a tree. The server sends an operator first, then its right operand, then its left operand. Reading and
+// printing do not recurse, because the tree may be as deep as the value is long.
 class TsqueryPrinter {
 public:
     Reason print(const uint8_t* p, uint32_t n, Buffer& out) {
@@ -85,8 +86,8 @@ private:
     enum Kind : uint8_t { VALUE = 0, NOT = 1, AND = 2, OR = 3, PHRASE = 4 };
     enum What : uint8_t { NODE, OPERATOR, CLOSE };
 
-    // Of a binary operator `place` is its left operand's item (its right operand is the next one); of a value, where its
-    // lexeme lies in the cell.
+    // For a binary operator, `place` is the item of its left operand; its right operand is the next item. For a value,
+    // `place` is where its lexeme lies in the cell.
     struct Item {
         Kind kind;
         uint8_t weights : 4;
@@ -95,7 +96,8 @@ private:
         uint32_t place;
         uint32_t length;
     };
-    // `priority` is that of the operator around; `right_of_phrase` whether the item is a phrase operator's right operand.
+    // `priority` is the priority of the enclosing operator. `right_of_phrase` says whether the item is the right
+    // operand of a phrase operator.
     struct Task {
         What what;
         uint32_t item;
@@ -148,7 +150,8 @@ private:
         return link() ? OK : OUT_OF_RANGE;
     }
 
-    // Finds the left operands, from the last item on: what an operator finds on top of the roots is its right operand.
+    // Finds the left operand of every operator, beginning with the last item. The top of `roots_` is the operator's
+    // right operand, and the entry below it is the left one.
     bool link() {
         for (size_t i = items_.size(); i-- > 0;) {
             Item& item = items_[i];

@@ -1,4 +1,4 @@
-// timetz: microseconds since midnight, and the zone in seconds west of UTC.
+// timetz: microseconds since midnight, and the time zone in seconds west of UTC.
 #pragma once
 #include <cstdint>
 
@@ -10,8 +10,9 @@ namespace pgo {
 
 constexpr size_t LONGEST_TIMETZ = 48;
 
-// nullptr where the server knows no such time. A zone is any number of seconds: what is typed in digits stays below 16
-// hours, a POSIX zone ('12:00 utc+20') goes to a week, and timezone(interval, timetz) takes whatever it is given.
+// Returns nullptr for a time that the server does not have. The zone may be any number of seconds. A zone written in
+// digits stays below 16 hours, a POSIX zone ('12:00 utc+20') may reach a week, and timezone(interval, timetz) has no
+// limit.
 inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
     const int64_t micros = static_cast<int64_t>(load64(p));
     const int32_t west = static_cast<int32_t>(load32(p + 8));
@@ -28,7 +29,8 @@ inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
         for (unsigned unit = 100000; fraction; fraction %= unit, unit /= 10)
             *out++ = static_cast<uint8_t>('0' + fraction / unit);
     }
-    // It has no opposite of 32 bits: servers from 14 on print the wrapped numbers. (10 sends no binary values.)
+    // INT32_MIN cannot be negated in 32 bits. Servers since version 14 print these numbers, which have wrapped around.
+    // (Version 10 sends no binary values.)
     if (west == INT32_MIN) return print_literal("+4294370773:4294967282:4294967288", out);
     *out++ = west > 0 ? '-' : '+';
     const unsigned zone = static_cast<unsigned>(west < 0 ? -west : west);

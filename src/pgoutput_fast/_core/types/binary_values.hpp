@@ -1,4 +1,4 @@
-// Fixed-width values as the types' send functions write them. The caller has checked the length.
+// Values of fixed width as the send functions of their types write them. The caller has checked the length.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,7 +31,7 @@ inline Reason read_oid(const uint8_t* p, int64_t* out) noexcept {
     return OK;
 }
 
-// A NaN on the wire has a sign and a payload; its text has neither, so neither is kept.
+// A NaN on the wire has a sign and a payload. Its text form has neither, so this drops both.
 inline Reason read_float4(const uint8_t* p, float* out) noexcept {
     uint32_t bits = load32(p);
     std::memcpy(out, &bits, sizeof bits);

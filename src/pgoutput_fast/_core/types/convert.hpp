@@ -1,5 +1,6 @@
-// One converter per (type, format). A column chooses its two once; inside them nothing asks for the type again.
-// Each has a loop for blocks without missing cells; trouble is only counted there and located in a second pass.
+// One converter per type and format. A column chooses its two converters once, and they never check the type again.
+// Each converter has a loop for blocks without missing cells. That loop only finds out that a cell failed; a second
+// pass finds out which one.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -20,7 +21,8 @@ namespace pgo {
 
 // ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
 
-// How many cells a vector loop gets at a time, and for how many such chunks it is left alone once it refused one.
+// A vector loop gets CHUNK cells at a time. After it refuses a chunk, the next PATIENCE chunks go straight to the
+// portable converter.
 constexpr size_t CHUNK = 128;
 constexpr uint32_t PATIENCE = 8;
 
@@ -42,7 +44,8 @@ inline void read_chunk(const Column& column, Source source, const Cell* cells, s
     }
 }
 
-// Lets `quick` take a chunk in which cells are missing: those that are there by themselves, their values spread out then.
+// Lets `quick` convert a chunk with missing cells. `quick` gets only the cells that are present; this then moves each
+// value to its row.
 template <class T>
 inline bool take_present(const Column& column, Source source, const Cell* cells, size_t n, T* out, Quick<T> quick) {
     Cell present[CHUNK + 8];
@@ -103,7 +106,7 @@ void from_text(Column& column, Source source, const Cell* cells, size_t n, Issue
     parse_cells<T, Parse>(column, source, cells, n, issues, nullptr);
 }
 
-// Cells that all have the width they should have: nothing is asked of each.
+// For cells that all have the right width, so that no length needs a check of its own.
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     if (column.longest != width || column.shortest != width) return false;
@@ -113,7 +116,7 @@ bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column
 }
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    // To take missing cells out pays only where that needs no loop over single ones.
+    // Removing missing cells pays only with AVX-512, which needs no loop over single cells for it.
     const Quick<T> quick =
         vector_level == AVX512 || (vector_level != PORTABLE && !column.missing) ? same_width<T, width, Read> : nullptr;
     convert_fixed<T>(column, source, cells, n, issues, quick,
@@ -170,7 +173,7 @@ inline void decimal_binary(Column& column, Source source, const Cell* cells, siz
                           });
 }
 
-// numeric as float64 (by option): through its text, so that both formats round alike.
+// numeric as float64, which is an option. It converts the numeric's text, so that both formats round in the same way.
 inline void numeric_float8_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Buffer printed;
     convert_fixed<double>(column, source, cells, n, issues, nullptr,
@@ -198,7 +201,7 @@ inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cell
     });
 }
 
-// ---- bool: read as bytes, kept as bits --------------------------------------------------------------------------
+// ---- bool: read as bytes, stored as bits ------------------------------------------------------------------------
 
 template <class Read>
 inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues,
@@ -224,13 +227,13 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 
 // ---- variable width ---------------------------------------------------------------------------------------------
 
-// What a vector loop may write behind the text that it copied, beyond a buffer's SLACK.
+// How many bytes a vector loop may write after the text that it copied, in addition to a buffer's SLACK.
 constexpr size_t GATHER_ROOM = 192;
 #ifdef PGO_AVX2
 static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_ROOM);
 #endif
 
-// Appends the cells one behind the other, `skip` bytes short of their beginnings (none may be shorter).
+// Appends the cells one after another, each without its first `skip` bytes. No cell may be shorter than that.
 template <uint32_t skip>
 inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, size_t n) {
     int32_t* offsets = column.reserve_offsets(n);
@@ -243,10 +246,11 @@ inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, s
     return found;
 }
 
-// A vector loop over all cells of a block: true if it took them, false if it left them to the portable writer.
+// A vector loop over all cells of a block. It returns true if it converted them, false if the portable writer must do
+// it.
 using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
-// Lets `quick` append the values, `room` bytes at most; where it refuses, nothing was appended.
+// Lets `quick` append the values, at most `room` bytes. If this returns false, nothing was appended.
 inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t room) {
     if (!quick || !column.roomy) return false;
     if (column.patience) {
@@ -264,8 +268,8 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
     return false;
 }
 
-// Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&): it appends to the buffer,
-// and what it appended is taken back where it reports an issue.
+// Appends values of any length. Write is Reason(const uint8_t*, uint32_t, Buffer&) and appends to the buffer. If it
+// reports an issue, the bytes that it appended are removed again.
 template <class Write>
 inline void write_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Write write) {
     size_t row = column.offsets.size() / sizeof(int32_t);
@@ -276,7 +280,8 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
         if (cells[i].length >= 0) {
             size_t before = column.data.size();
             Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.data);
-            // Offsets are int32. Only absurd numbers inside of arrays can come here: the rows see to the rest.
+            // Offsets are int32. Only absurd numbers inside arrays can reach this limit; the limits on rows prevent
+            // every other case.
             if (reason == OK && column.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
             if (reason) {
                 issues.push_back({static_cast<uint32_t>(i), reason, false});
@@ -294,9 +299,9 @@ inline bool is_utf8_run(const uint8_t* p, size_t n) noexcept {
     return is_utf8(p, n);
 }
 
-// Text that must be UTF-8: gathered first, and looked at as one run. A run is valid and begins no value in the middle of
-// a character exactly if each of its values is valid; only if that fails it is done once more value by value. False if a byte
-// that was left out is not 1: then nothing was appended.
+// Appends text that must be UTF-8. It copies all values first and checks them as one run. Each value is valid exactly
+// if the run is valid and no value begins in the middle of a character. Only if this check fails, it checks value by
+// value. Returns false if a skipped byte is not 1; then nothing was appended.
 template <uint32_t skip>
 inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     const size_t data_before = column.data.size(), offsets_before = column.offsets.size();
@@ -311,8 +316,8 @@ inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t
     if (is_utf8_run(run + data_before, column.data.size() - data_before)) {
         if (found.whole) return true;
         const int32_t* starts = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n - 1;
-        run[column.data.size()] = 0;  // where empty values at the end are: in SLACK
-        uint32_t inside = 0;          // bit 7: a byte that continues a character has it, and not the next one
+        run[column.data.size()] = 0;  // in SLACK: empty values at the end begin here
+        uint32_t inside = 0;          // bit 7 is set if a value begins with a continuation byte, 10xxxxxx
         for (size_t i = 0; i < n; ++i) inside |= run[starts[i]] & ~(uint32_t{run[starts[i]]} << 1);
         if (!(inside & 0x80)) return true;
     }
@@ -399,7 +404,7 @@ inline void uuid_string_binary(Column& column, Source source, const Cell* cells,
     });
 }
 
-// A binary cell of a type nobody explained: its bytes, so that they can be read later.
+// A binary cell of an unknown type. Its bytes become hexadecimal text, so that they can be read later.
 inline void unknown_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     column.total = 2 * (column.total + n);
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {

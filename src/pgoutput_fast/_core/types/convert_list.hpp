@@ -1,4 +1,4 @@
-// Arrays: a cell is sliced into element cells, and the elements go through the element type's own converter.
+// Arrays: a cell is split into element cells, and the converter of the element type converts these.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -11,11 +11,12 @@
 namespace pgo {
 
 constexpr unsigned MAX_DIMENSIONS = 6;
-// Room before the arena's first byte, for the readers that look back; a missing element points behind it.
+// How many bytes precede the first value in the arena, because converters may read before a value. A missing element's
+// offset points to the end of them.
 constexpr size_t ARENA_FRONT = ROOM_BEFORE;
 
-// Element cells of one block. In the payload they lie as they are; once an escape turns up anywhere in the block,
-// all of them are copied, unescaped, into the arena.
+// The element cells of one block. They point into the payload. If any element of the block has an escape, all elements
+// are copied into the arena without their escapes, and the cells point there.
 struct Elements {
     std::vector<Cell>& cells;
     std::vector<uint8_t>& arena;
@@ -35,7 +36,7 @@ struct Elements {
 
 enum class Sliced : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
 
-// An int32 as array_out prints a bound. Moves p behind it.
+// Reads an int32 as array_out prints a bound. Moves p past it.
 inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noexcept {
     const bool negative = p < end && *p == '-';
     if (negative) ++p;
@@ -47,13 +48,12 @@ inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noex
     return *out >= INT32_MIN && *out <= INT32_MAX;
 }
 
-// The sizes of an array's dimensions.
 struct Dimensions {
     unsigned count = 0;
     int64_t sizes[MAX_DIMENSIONS];
 };
 
-// "[2:4]=" before the brace, printed only where a dimension starts elsewhere than at 1.
+// Reads bounds such as "[2:4]=" before the brace. The server prints them only if a dimension does not begin at 1.
 inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
     bool shifted = false;
     while (p < end && *p == '[') {
@@ -71,7 +71,7 @@ inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions
     return dimensions->count > 1 ? Sliced::MULTI : Sliced::SHIFTED;
 }
 
-// An element of array_out's text: where it lies, without its quotes.
+// An element in array_out's text. `start` and `end` exclude its quotes.
 struct TextElement {
     const uint8_t* start;
     const uint8_t* end;
@@ -79,8 +79,8 @@ struct TextElement {
     bool is_null() const noexcept { return !quoted && end - start == 4 && std::memcmp(start, "NULL", 4) == 0; }
 };
 
-// Moves p behind an element. array_out quotes whatever could be misread, so anything odd outside quotes is malformed. The
-// delimiter is the element type's: a semicolon for box, a comma for all others.
+// Reads an element and moves p past it. array_out quotes everything that could be misread, so special characters
+// outside quotes are malformed. The element type decides the delimiter: a semicolon for box, a comma for all others.
 template <uint8_t delimiter>
 inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement* out) noexcept {
     out->escaped = false;
@@ -110,8 +110,8 @@ inline bool take_text_element(const uint8_t*& p, const uint8_t* end, TextElement
     return p != out->start;
 }
 
-// Whether this is an array of several dimensions, all of whose parts are of one size; of those that the bounds promise, if
-// there are any.
+// Whether the text is an array of several dimensions in which all sub-arrays of a dimension have the same size. If
+// there are bounds, the sizes must match them.
 template <uint8_t delimiter>
 inline bool is_text_of_dimensions(const uint8_t* p, const uint8_t* end, const Dimensions& promised) noexcept {
     int64_t sizes[MAX_DIMENSIONS], counts[MAX_DIMENSIONS];
@@ -183,7 +183,8 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
     }
 }
 
-// Whether so many elements, each a length and its bytes, end where the value does. `Each` is told of them.
+// Whether exactly `count` elements, each a length and its bytes, fill the value up to `end`. Calls `each` for every
+// element.
 template <class Each>
 inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t count, Each each) {
     if (count > (end - p) / 4) return false;
@@ -216,12 +217,12 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
         const int64_t size = static_cast<int32_t>(load32(p + 8 * i));
         if (size < 0) return Sliced::BAD;
         empty = empty || size == 0;
-        // No more than lie here; a product of what the value can hold does not overflow.
+        // Multiplies only while the count is not larger than the bytes that are left. So the product cannot overflow.
         if (!empty && count <= end - p) count *= size;
     }
     const uint8_t* const bounds = p;
     p += 8 * dimensions;
-    // A cast from int2vector leaves one dimension of no elements.
+    // A cast from int2vector can leave one dimension without elements.
     if (empty) return p == end ? Sliced::GOOD : Sliced::BAD;
     if (dimensions > 1)
         return take_binary_elements(p, end, count, [](const uint8_t*, int32_t) {}) ? Sliced::MULTI : Sliced::BAD;
@@ -233,7 +234,8 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     return load32(bounds + 4) != 1 ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
-// What a list's cell is sliced by: `slice` appends the elements' cells, `malformed` is what to say if it cannot.
+// How a list's cell is split. `slice` appends the cells of the elements; `malformed` is the reason to report if it
+// cannot.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;
@@ -243,8 +245,9 @@ struct SliceArray {
     }
 };
 
-// A null composite takes few bytes on the wire and a place in each of its fields here. One is free, as it is outside of
-// arrays; all others may take a share of places that lets output grow with input, not with input times fields.
+// A null composite takes few bytes on the wire, but one place in each of its leaf columns here. One null composite is
+// always allowed, as it is outside arrays. The places of all others are limited, so that the output grows with the
+// input and not with the input times the number of fields.
 constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
 
 inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
@@ -274,7 +277,7 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             Reason reason = Slicer::malformed;
             Sliced sliced = Slicer::slice(p, end, column, elements, &reason);
             if (sliced == Sliced::ESCAPED) {
-                // Once more from the block's beginning, with copies.
+                // Starts again at the beginning of the block, now with copies.
                 elements.copied = true;
                 issues.resize(first_issue);
                 i = static_cast<size_t>(-1);

@@ -1,4 +1,4 @@
-// Converters of binary cells that become the text which the server would have sent.
+// Converters that turn a binary cell into the text that the server would send for the same value.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace pgo {
 
-// Values of one width, whose text is at most `longest` characters. Print says where its text ends, or nullptr for a value
-// that no server sends.
+// Prints values of one width. Their text has at most `longest` characters. Print returns where its text ends, or
+// nullptr for a value that no server sends.
 template <uint32_t width, size_t longest, uint8_t* (*Print)(const uint8_t*, uint8_t*)>
 void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool usual = !column.missing && n <= (MAX_OFFSET - column.data.size()) / longest;
@@ -46,11 +46,11 @@ void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Iss
     });
 }
 
-// Values of any length. Print appends text of at most `growth` times the value's bytes.
+// Prints values of any length. Print appends at most `growth` characters for each byte of the value.
 template <uint32_t growth, Reason (*Print)(const uint8_t*, uint32_t, Buffer&)>
 void print_variable(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
-        // Before room is made for what cannot be kept.
+        // Checked first, so that no memory is allocated for text that cannot fit.
         if (static_cast<size_t>(length) * growth > MAX_OFFSET) return DOES_NOT_FIT;
         return Print(p, length, out);
     });

@@ -1,5 +1,5 @@
-// Ranges, composites and points: a cell is sliced into a cell per field, and each field goes through its own converter,
-// a block at a time. Multiranges are lists of ranges.
+// Ranges, composites and points: a cell is split into one cell per field, and each field's converter converts a whole
+// block of them. Multiranges are lists of ranges.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace pgo {
 
 enum class Parted : uint8_t { GOOD, BAD, DIFFERENT, ESCAPED };
 
-// Characters for which record_out, or range_out (which knows brackets too), puts a value between quotes.
+// The characters that make record_out or range_out put a value in quotes. Brackets matter only to range_out.
 constexpr uint8_t IN_RECORD = 1, IN_RANGE = 2;
 inline constexpr struct Quoted {
     uint8_t by[256] = {};
@@ -23,8 +23,8 @@ inline constexpr struct Quoted {
     }
 } QUOTED;
 
-// Field cells of one block, all of the first field, then all of the second. They lie in the payload as they are; once
-// doubled quotes turn up anywhere in the block, all are copied into the arena.
+// The field cells of one block: all cells of the first field, then all of the second, and so on. They point into the
+// payload. If any value of the block has doubled quotes or backslashes, all fields are copied into the arena.
 struct Parts {
     std::vector<uint8_t>& arena;
     const uint8_t* base;
@@ -36,7 +36,7 @@ struct Parts {
         arena.insert(arena.end(), p, p + n);
         return cell;
     }
-    // With each doubled character once.
+    // Copies [p, end) and writes each doubled character once.
     Cell undoubled(const uint8_t* p, const uint8_t* end) {
         const size_t start = arena.size();
         for (; p < end; ++p) {
@@ -47,12 +47,12 @@ struct Parts {
     }
 };
 
-// The first quote or backslash from p on, or `end`.
+// Returns the first quote or backslash at p or after it, or `end`.
 inline const uint8_t* find_quote(const uint8_t* p, const uint8_t* end) noexcept {
     constexpr uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
     for (; end - p >= 8; p += 8) {
         const uint64_t eight = load64_raw(p), quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
-        // The lowest high bit that is set marks the first byte that is zero.
+        // The lowest set high bit marks the first byte that is zero, and that byte is the match.
         const uint64_t found = ((quote - ones) & ~quote & highs) | ((backslash - ones) & ~backslash & highs);
         if (found) return p + (__builtin_ctzll(found) >> 3);
     }
@@ -60,7 +60,7 @@ inline const uint8_t* find_quote(const uint8_t* p, const uint8_t* end) noexcept 
     return p;
 }
 
-// A bound or field in text. Moves p to what follows it; nothing at all, not even quotes, is null.
+// Reads a bound or a field in text and moves p past it. An empty text without quotes is null.
 template <uint8_t where>
 inline Parted take_text_part(const uint8_t*& p, const uint8_t* end, Parts& parts, Cell* out) {
     if (p < end && *p == '"') {
@@ -90,7 +90,7 @@ inline Parted take_text_part(const uint8_t*& p, const uint8_t* end, Parts& parts
     return Parted::GOOD;
 }
 
-// A length and so many bytes; -1 is null.
+// Reads a length and that many bytes. A length of -1 is null.
 inline bool take_binary_part(const uint8_t*& p, const uint8_t* end, Parts& parts, Cell* out) {
     if (end - p < 4) return false;
     const int32_t length = static_cast<int32_t>(load32(p));
@@ -105,8 +105,9 @@ inline bool take_binary_part(const uint8_t*& p, const uint8_t* end, Parts& parts
     return true;
 }
 
-// Slice is Parted(const uint8_t* p, const uint8_t* end, Parts&, Cell* out, size_t row): writes the cells of the first
-// `width` fields to out[0], out[n], out[2 * n] ...; these fields are converted here, others are the caller's business.
+// Slice is Parted(const uint8_t* p, const uint8_t* end, Parts&, Cell* out, size_t row). It writes the cells of the
+// first `width` fields to out[0], out[n], out[2 * n] and so on. This function converts these fields. The caller fills
+// all others.
 template <bool binary, class Slice>
 inline void convert_fields(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, size_t width,
                            Slice slice) {
@@ -120,7 +121,7 @@ inline void convert_fields(Column& column, Source source, const Cell* cells, siz
             const Parted parted = slice(p, p + cells[i].length, parts, out + i, i);
             if (parted == Parted::GOOD) continue;
             if (parted == Parted::ESCAPED) {
-                // Once more from the block's beginning, with copies.
+                // Starts again at the beginning of the block, now with copies.
                 parts.copied = true;
                 parts.arena.assign(ARENA_FRONT, 0);
                 issues.resize(first_issue);
@@ -231,7 +232,7 @@ inline Parted slice_text_range(const uint8_t* p, const uint8_t* end, Parts& part
     ++p;
     if (const Parted parted = take_text_part<IN_RANGE>(p, end, parts, upper); parted != Parted::GOOD) return parted;
     if (p + 1 != end || (*p != ']' && *p != ')')) return Parted::BAD;
-    // What is not there cannot be included.
+    // A bound that is absent cannot be inclusive.
     if ((*lower_inc && lower->length < 0) || (*upper_inc && upper->length < 0)) return Parted::BAD;
     return Parted::GOOD;
 }
@@ -255,7 +256,7 @@ inline Parted slice_binary_range(const uint8_t* p, const uint8_t* end, Parts& pa
     return p == end ? Parted::GOOD : Parted::BAD;
 }
 
-// The fields: lower, upper, lower_inc, upper_inc, empty.
+// The fields are lower, upper, lower_inc, upper_inc and empty.
 template <bool binary>
 void convert_range(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     constexpr size_t BOUNDS = 2, FLAGS = 3;
@@ -271,7 +272,7 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
                                return (binary ? slice_binary_range : slice_text_range)(
                                    p, end, parts, out, out + n, flags[0] + i, flags[1] + i, flags[2] + i);
                            });
-    // Where there is no range there are no flags.
+    // The flags of a null range are null.
     const uint8_t* there = nullptr;
     if (missing || issues.size() != first_issue) {
         column.valid.resize(n);
@@ -289,7 +290,8 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
 
 // ---- multiranges: multirange_out and multirange_send -------------------------------------------------------------
 
-// Ranges are told apart here; what is in them is the range converter's business. None of them is null or empty.
+// Finds only where each range begins and ends; the range converter checks the rest. A multirange contains no null and
+// no empty range.
 inline Sliced slice_text_multirange(const uint8_t* p, const uint8_t* end, Elements& elements) {
     if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
     if (end - p == 2) return Sliced::GOOD;

@@ -1,4 +1,4 @@
-// Hexadecimal digits, both ways and always in lower case, as the server prints them; and the two shapes of a UUID.
+// Conversion to and from hexadecimal digits, always in lower case as the server prints them, and both forms of a UUID.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -15,7 +15,7 @@ struct HexTable {
 };
 inline constexpr HexTable HEX{};
 
-// `n` bytes from 2n digits; false if one is none.
+// Reads `n` bytes from 2n digits. Returns false if a character is not a digit.
 inline bool from_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
     uint8_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -26,7 +26,7 @@ inline bool from_hex(const uint8_t* p, size_t n, uint8_t* out) noexcept {
     return bad < 16;
 }
 
-// Two digits for every byte.
+// The two digits of every byte.
 struct HexPairs {
     uint8_t pair[256][2];
     constexpr HexPairs() : pair() {

@@ -1,5 +1,5 @@
-// interval: months, days and microseconds, none of which is ever carried into another. Text as IntervalStyle postgres
-// prints it; other styles are refused, never guessed.
+// interval: months, days and microseconds. None of them is ever converted into another. Text must be in IntervalStyle
+// postgres; other styles are refused, never guessed.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -22,7 +22,8 @@ struct Interval {
 inline Reason finish_interval(int32_t months, int32_t days, int64_t micros, Interval* out) noexcept {
     using int32 = std::numeric_limits<int32_t>;
     using int64 = std::numeric_limits<int64_t>;
-    // All at their end: infinity, from 17 on. Before, it was a value beyond the range of nanoseconds.
+    // All three at their limit mean infinity since PostgreSQL 17. In older versions they are an ordinary value, but one
+    // that is beyond the range of nanoseconds.
     if ((months == int32::max() && days == int32::max() && micros == int64::max()) ||
         (months == int32::min() && days == int32::min() && micros == int64::min()))
         return IS_INFINITE;
@@ -36,10 +37,10 @@ inline Reason read_interval(const uint8_t* p, Interval* out) noexcept {
                            static_cast<int64_t>(load64(p)), out);
 }
 
-// The units in the order in which they are printed, each with the blank before it.
+// The units in the order in which the server prints them, each with the blank before it.
 constexpr const char* INTERVAL_UNITS[] = {" year", " mon", " day"};
 
-// A sign and up to ten digits at p: "+" stands only behind a negative field. Moves p behind it.
+// Reads a sign and up to ten digits at p and moves p past them. The server prints "+" only after a negative field.
 inline bool read_interval_number(const uint8_t*& p, const uint8_t* end, bool behind_negative, bool* negative,
                                  int64_t* out, std::ptrdiff_t* digits) noexcept {
     *negative = p < end && *p == '-';
@@ -54,7 +55,7 @@ inline bool read_interval_number(const uint8_t*& p, const uint8_t* end, bool beh
     return *digits > 0;
 }
 
-// ":MM:SS[.ffffff]" behind the hours, to the very end; microseconds of it.
+// Reads ":MM:SS[.ffffff]" after the hours as microseconds. Nothing may follow it.
 inline bool read_interval_rest(const uint8_t* p, const uint8_t* end, int64_t* micros) noexcept {
     unsigned minutes, seconds;
     if (end - p < 6 || p[0] != ':' || p[3] != ':' || !two_digits(p + 1, &minutes) || !two_digits(p + 4, &seconds))
@@ -75,7 +76,7 @@ inline bool read_interval_rest(const uint8_t* p, const uint8_t* end, int64_t* mi
     return true;
 }
 
-// "1 year 2 mons -3 days +04:05:06.7": fields that are zero are left out, unless all are.
+// Reads a text such as "1 year 2 mons -3 days +04:05:06.7". The server leaves out fields that are zero, unless all are.
 inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexcept {
     const uint8_t* const end = p + n;
     int64_t fields[3] = {0, 0, 0};

@@ -1,4 +1,4 @@
-// money: an int64 of hundredths. Its text depends on lc_monetary; only that of C is read.
+// money: an int64 of hundredths. Its text depends on lc_monetary; this reads only the text of the C locale.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -14,7 +14,7 @@ inline Reason read_money(const uint8_t* p, int128* out) noexcept {
     return OK;
 }
 
-// -$1,234.50: groups of three digits, two behind the point.
+// Reads a text such as -$1,234.50: groups of three digits, and two digits after the point.
 inline Reason parse_money(const uint8_t* p, uint32_t n, int128* out) noexcept {
     const uint8_t* const end = p + n;
     const bool negative = n && *p == '-';
@@ -22,7 +22,7 @@ inline Reason parse_money(const uint8_t* p, uint32_t n, int128* out) noexcept {
     if (p == end || *p++ != '$') return BAD_TEXT;
     const uint8_t* const whole = p;
     uint128 cents = 0;
-    const uint128 enough = static_cast<uint128>(1) << 100;  // far beyond the range, far from overflow
+    const uint128 enough = static_cast<uint128>(1) << 100;  // far above the range of int64, far below an overflow
     unsigned group = 0;
     bool grouped = false;
     for (; p < end && *p != '.'; ++p) {

@@ -1,4 +1,4 @@
-// How much text the binary numerics inside of an array, range or composite may become.
+// Limits how much text the binary numerics inside an array, range or composite may become.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,18 +12,19 @@
 
 namespace pgo {
 
-// One numeric of any length is free, as it is outside of arrays. All others in a value may print as a multiple of the value's
-// bytes, which lets output grow with input.
+// One numeric of any length is always allowed, as it is outside arrays. Beyond that, a value may print at most this
+// many characters for each of its bytes, so that the output grows with the input.
 constexpr size_t TEXT_PER_BYTE = 32;
 
-// Characters that a numeric's header announces, before and behind the point.
+// How many characters before and after the point a numeric's header announces.
 inline size_t announced_text(const uint8_t* p, size_t n) noexcept {
     if (n < 8 || (load16(p + 4) & ~NUMERIC_NEGATIVE)) return 0;
     const int weight = static_cast<int16_t>(load16(p + 2));
     return (weight < 0 ? 1 : 4 * (static_cast<size_t>(weight) + 1)) + 1 + load16(p + 6);
 }
 
-// Adds to `total` what the numerics in the binary value announce, as far as it is well-formed; says what is not.
+// Adds to `total` how many characters the numerics in a binary value announce. Stops at the first malformed part and
+// returns its reason.
 inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, size_t* total) {
     if (column.numerics == Numerics::NONE || cell.length < 0) return OK;
     const uint8_t* const p = source.base + cell.offset;
@@ -64,7 +65,8 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
     return OK;
 }
 
-// As convert_cells, of a relation's column. Values whose numerics would become too much text are not converted.
+// Does what convert_cells does, for a column of a relation. It refuses values whose numerics would become too much
+// text.
 inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     Issues refused;
     if (column.numerics > Numerics::ITSELF && convert == column.binary) {

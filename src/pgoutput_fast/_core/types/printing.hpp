@@ -6,7 +6,7 @@
 
 namespace pgo {
 
-// Room for the digits of any 64-bit integer, with a minus.
+// The most characters that a 64-bit integer takes, including a minus.
 constexpr size_t LONGEST_INTEGER = 20;
 
 template <class T>
@@ -15,7 +15,7 @@ inline uint8_t* print_integer(T value, uint8_t* out) noexcept {
     return reinterpret_cast<uint8_t*>(std::to_chars(at, at + LONGEST_INTEGER, value).ptr);
 }
 
-// Two decimal digits, of a value below 100.
+// Prints a value below 100 with two decimal digits.
 inline uint8_t* print_pair(unsigned value, uint8_t* out) noexcept {
     out[0] = static_cast<uint8_t>('0' + value / 10);
     out[1] = static_cast<uint8_t>('0' + value % 10);

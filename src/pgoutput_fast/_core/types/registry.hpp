@@ -1,4 +1,4 @@
-// The list of converters by name: where a name in schema/column_types.py becomes two function pointers.
+// The list of converters by name. It turns a name from schema/column_types.py into two function pointers.
 #pragma once
 #include <cstring>
 
@@ -52,7 +52,8 @@ inline constexpr Kernel KERNELS[] = {
      from_binary<int64_t, 8, read_timestamp>},
     {"interval", Layout::FIXED, 16, from_text<Interval, parse_interval>, from_binary<Interval, 16, read_interval>},
     {"money", Layout::FIXED, 16, from_text<int128, parse_money>, from_binary<int128, 8, read_money>},
-    // Strings: text as it came, checked where that is cheap; binary as the server would print it.
+    // Types that become strings. Text stays as it is; it is checked only where that is cheap. A binary value becomes
+    // the text that the server would print.
     {"char", Layout::BYTES, 0, string_any, print_fixed<1, LONGEST_CHAR, print_char>},
     {"tid", Layout::BYTES, 0, checked_text<is_tid>, print_fixed<6, LONGEST_TID, print_tid>},
     {"xid8", Layout::BYTES, 0, checked_text<is_xid8>, print_fixed<8, LONGEST_INTEGER, print_xid8>},

@@ -1,4 +1,4 @@
-// A float8 as PostgreSQL 12 and later print it: the fewest digits that lie strictly within the rounding interval.
+// Prints a float8 as PostgreSQL 12 and later do: with the fewest digits that lie strictly within the rounding interval.
 #pragma once
 #include <charconv>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace pgo {
 
 constexpr size_t LONGEST_FLOAT8 = 24;  // -2.2250738585072014e-308
 
-// d.ddde+XX taken apart.
+// The parts of a number in the form d.ddde+XX.
 struct Scientific {
     uint8_t digits[20];
     unsigned count;
@@ -28,8 +28,8 @@ inline Scientific read_scientific(const char* p, const char* end) noexcept {
     return s;
 }
 
-// Whether the number lies exactly between two neighbouring doubles. Of the shortest forms only multiples of a power of ten
-// can: an odd number of 54 bits times a power of two.
+// Whether the number lies exactly in the middle between two neighbouring doubles. It does if it is an odd number of 54
+// bits times a power of two. Of the shortest forms, only multiples of a power of ten can be one.
 inline bool is_midpoint(const Scientific& s) noexcept {
     int power = s.exponent - static_cast<int>(s.count) + 1;
     if (power < 0 || power > 23) return false;
@@ -40,7 +40,8 @@ inline bool is_midpoint(const Scientific& s) noexcept {
     return (odd >> 53) == 1;
 }
 
-// std::to_chars takes the interval's bounds for its own, PostgreSQL does not: 1e+23 is 9.999999999999999e+22 there.
+// std::to_chars counts the bounds of the rounding interval as part of it, PostgreSQL does not. So PostgreSQL prints
+// 1e+23 as 9.999999999999999e+22.
 inline uint8_t* print_float8(double value, uint8_t* out) noexcept {
     if (value != value) return print_literal("NaN", out);
     if (std::signbit(value)) {

@@ -1,7 +1,7 @@
-// Numbers as PostgreSQL prints them. Every parser takes the whole field and nothing but the field.
+// Parsers for numbers as PostgreSQL prints them. Every parser must consume the whole field.
 //
-// Precondition of the `_backed` readers: at least 16 bytes before the field may be read. A cell in a tuple always has
-// them (message header, cell header), and so has the arena that unescaped array elements lie in.
+// Precondition of the `_backed` functions: at least 16 bytes before the field are readable. A cell in a tuple always
+// has them (message header, cell header). The arena for unescaped array elements has them too.
 #pragma once
 #include <charconv>
 #include <cmath>
@@ -18,9 +18,9 @@ namespace pgo {
 
 inline bool is_digit(uint8_t c) noexcept { return static_cast<uint8_t>(c - '0') <= 9; }
 
-// The value of up to eight digits that end at `end`; `bad` collects a mark if one is no digit.
+// The value of up to eight digits that end at `end`. Sets bits in `bad` if a character is not a digit.
 inline uint64_t digits8_backed(const uint8_t* end, unsigned count, uint64_t& bad) noexcept {
-    // Loads the eight bytes that end where the field ends, and blanks those before it (the low ones) as zeros.
+    // Loads the eight bytes that end where the field ends, and sets those before the field (the low ones) to zero.
     uint64_t v = load64_raw(end - 8);
     unsigned shift = (8 - count) * 8;
     uint64_t keep = shift == 64 ? 0 : ~0ull << shift;
@@ -32,7 +32,7 @@ inline uint64_t digits8_backed(const uint8_t* end, unsigned count, uint64_t& bad
             (((v >> 16) & 0x000000ff000000ffull) * 0x0000271000000001ull)) >> 32;
 }
 
-// An integer of type T within [min, max] of T: optional minus, digits, no blanks, no plus.
+// Reads an integer within the range of T: an optional minus, then digits; no blanks and no plus.
 template <class T>
 inline Reason parse_integer_backed(const uint8_t* p, uint32_t n, T* out) noexcept {
     const uint8_t* end = p + n;
@@ -41,7 +41,7 @@ inline Reason parse_integer_backed(const uint8_t* p, uint32_t n, T* out) noexcep
         negative = n && *p == '-';
         n -= negative;
     }
-    // No server prints a leading zero, nor a zero with a sign.
+    // No server prints a leading zero or a zero with a sign.
     if (n == 0 || (end[-static_cast<ptrdiff_t>(n)] == '0' && (n > 1 || negative))) return BAD_TEXT;
     uint64_t bad = 0;
     uint64_t value;
@@ -73,7 +73,7 @@ inline bool is_exponent(const uint8_t* p, size_t n) noexcept {
     return is_digit(p[2]) && is_digit(p[3]) && (n == 4 || is_digit(p[4]));
 }
 
-// PostgreSQL's float output: digits, point, exponent; NaN, Infinity and -Infinity spelled just so.
+// Reads PostgreSQL's float output: digits, point and exponent, or exactly NaN, Infinity or -Infinity.
 template <class F>
 inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
     if (n == 0) return BAD_TEXT;
@@ -88,7 +88,8 @@ inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
         return OK;
     }
     if (*digits == '0' && digits + 1 < p + n && is_digit(digits[1])) return BAD_TEXT;
-    // Most numbers have no exponent, and this form stops at one: so its shape is looked at only where it is.
+    // Most numbers have no exponent, so this first parses without one. That parse stops at an exponent, and only then
+    // its form is checked.
     auto [rest, error] = std::from_chars(first, last, *out, std::chars_format::fixed);
     if (rest == first || !is_digit(static_cast<uint8_t>(rest[-1]))) return BAD_TEXT;
     if (rest != last) {
@@ -99,11 +100,12 @@ inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
     if (error != std::errc()) return BAD_TEXT;
     if (*out == 0)
         for (; digits < p + n && *digits != 'e'; ++digits)
-            if (*digits != '0' && *digits != '.') return BEYOND_RANGE;  // what is too small is not zero
+            if (*digits != '0' && *digits != '.') return BEYOND_RANGE;  // a number too small for F is not zero
     return OK;
 }
 
-// What numeric_out prints: digits with at most one point between them, without leading zeros; no negative zero.
+// Whether the text is what numeric_out prints: digits with at most one point between them, no leading zeros and no
+// negative zero.
 inline bool is_numeric_text(const uint8_t* p, size_t n) noexcept {
     const bool negative = n && *p == '-';
     size_t i = negative;
@@ -156,21 +158,22 @@ inline constexpr uint64_t POWERS_OF_TEN[20] = {1ull,
                                                1000000000000000000ull,
                                                10000000000000000000ull};
 
-// The value of up to sixteen digits that end at `end`. No branch: lengths change from cell to cell.
+// The value of up to sixteen digits that end at `end`. It has no branch, because the length changes from cell to cell
+// and a branch would often be mispredicted.
 inline uint64_t digits16_backed(const uint8_t* end, unsigned count, uint64_t& bad) noexcept {
     const unsigned low = count < 8 ? count : 8;
     return digits8_backed(end, low, bad) + 100000000ull * digits8_backed(end - 8, count - low, bad);
 }
 
-// parse_float, with a short cut for what nearly all floats look like: up to seven digits, a point, up to sixteen more (19
-// in all), no exponent. Such a number is a quotient of two 64-bit integers: one division gives it exactly enough to be
-// rounded once.
+// Does what parse_float does, with a short cut for the form that nearly all floats have: up to seven digits, a point,
+// up to sixteen more digits (19 in all), no exponent. A number of this form is a quotient of two 64-bit integers. One
+// division is exact enough to round it correctly in one step.
 template <class F>
 inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept {
     const unsigned negative = n && *p == '-';
     const uint32_t length = n - negative;
     if (length < 8 || length > 20) return parse_float(p, n, out);
-    // The point among the first eight characters: the lowest byte that is zero.
+    // Finds the point among the first eight characters: it is the lowest byte that is zero.
     uint64_t v = load64_raw(p + negative) ^ 0x2e2e2e2e2e2e2e2eull;
     v = (v - 0x0101010101010101ull) & ~v & 0x8080808080808080ull;
     const unsigned whole = v ? static_cast<unsigned>(__builtin_ctzll(v)) / 8 : 0;
@@ -184,10 +187,12 @@ inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept 
     const int up = __builtin_clzll(value), down = __builtin_clzll(unit);
     const uint64_t divisor = unit << down;
     const uint128 dividend = static_cast<uint128>(value << up) << 62;
-    // At least 62 bits and less than 64; the lowest one only has to say whether there is anything behind it.
+    // The quotient has at least 62 bits and less than 64. Its lowest bit only has to say whether the division has a
+    // remainder.
     uint64_t quotient = static_cast<uint64_t>(dividend / divisor);
     quotient |= static_cast<uint128>(quotient) * divisor != dividend;
-    // A power of two, by its exponent: the quotient is 2^(62 + up - down) too large.
+    // The quotient is 2^(62 + up - down) times too large. This makes the power of two that corrects it from its
+    // exponent.
     const uint64_t exponent = static_cast<uint64_t>(1023 - 62 + down - up) << 52;
     double power;
     std::memcpy(&power, &exponent, sizeof power);
@@ -196,8 +201,8 @@ inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept 
     return OK;
 }
 
-// The layout that nearly every decimal has: as many fractional digits as its scale, and few enough in all. False leaves
-// everything else, right or wrong, to the parser below.
+// Reads the form that nearly every decimal has: as many fractional digits as the scale says, and not too many digits in
+// all. Returns false for everything else, valid or not, and leaves it to parse_decimal.
 inline bool parse_usual_decimal_backed(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     const bool negative = n && *p == '-';
     p += negative;
@@ -217,8 +222,8 @@ inline bool parse_usual_decimal_backed(const uint8_t* p, uint32_t n, int precisi
     return true;
 }
 
-// A numeric as an integer of 10^-scale, exactly: fewer fractional digits are padded, more must be zeros.
-// A value that needs more than `precision` digits does not fit.
+// Reads a numeric as an exact integer in units of 10^-scale. Missing fractional digits are padded with zeros; extra
+// ones must be zeros. A value that needs more than `precision` digits does not fit.
 inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int scale, int128* out) noexcept {
     const uint8_t* end = p + n;
     bool negative = n && *p == '-';
@@ -233,7 +238,7 @@ inline Reason parse_decimal(const uint8_t* p, uint32_t n, int precision, int sca
     if (*p == '0' && p + 1 < end && p[1] != '.') return BAD_TEXT;
     uint128 value = 0;
     bool zero = true;
-    int digits = 0;  // significant ones, so that leading zeros cost nothing
+    int digits = 0;  // significant digits only: leading zeros do not count
     int fraction = -1;
     bool overflow = false;
     for (; p < end; ++p) {

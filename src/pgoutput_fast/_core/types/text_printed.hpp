@@ -1,5 +1,5 @@
-// Whether text is such as the server prints for a type whose text is kept as it is. Grammar, not meaning: of the types
-// whose text has one that takes a few lines.
+// Checks whether a text is one that the server prints, for types whose text stays as it is. The checks cover the
+// grammar, not the meaning, and only of types whose grammar takes a few lines.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ inline bool is_bits(const uint8_t* p, size_t n) noexcept {
     constexpr uint64_t zeros = 0x3030303030303030ull;
     uint64_t other = 0;
     if (n >= 8) {
-        // The last eight may be looked at twice.
+        // The last eight bytes may overlap the eight before them.
         for (size_t i = 0; i + 8 < n; i += 8) other |= load64_raw(p + i) ^ zeros;
         other |= load64_raw(p + n - 8) ^ zeros;
     } else {
@@ -21,7 +21,7 @@ inline bool is_bits(const uint8_t* p, size_t n) noexcept {
     return (other & ~0x0101010101010101ull) == 0;
 }
 
-// What a character may be in an address.
+// The classes of characters in an address.
 constexpr uint8_t IS_LOWER_HEX = 1, IS_COLON = 2;
 inline constexpr struct AddressCharacters {
     uint8_t by[256] = {};
@@ -32,7 +32,7 @@ inline constexpr struct AddressCharacters {
     }
 } ADDRESS;
 
-// A number without leading zeros, at most `most`. Moves p behind it.
+// Reads a number without leading zeros, at most `most`. Moves p past it.
 inline bool take_number(const uint8_t*& p, const uint8_t* end, uint64_t most) noexcept {
     const uint8_t* const start = p;
     uint64_t value = 0;
@@ -79,7 +79,8 @@ inline bool take_dotted(const uint8_t*& p, const uint8_t* end) noexcept {
     return true;
 }
 
-// A bit per byte: which of eight bytes are `c`, and which are digits.
+// These return one bit per byte: `which_are` finds the bytes that equal `c`, `which_are_digits` the bytes that are
+// digits.
 inline unsigned gathered(uint64_t highs) noexcept {
     return static_cast<unsigned>((highs >> 7) * 0x0102040810204080ull >> 56);
 }
@@ -94,7 +95,7 @@ inline unsigned which_are_digits(uint64_t eight) noexcept {
     return gathered(~(((value & lows) + 0x7676767676767676ull) | value | lows));
 }
 
-// The same as take_dotted for the whole text, without a branch for each digit.
+// Does what take_dotted does, for a whole text and without a branch for each digit.
 inline bool is_dotted(const uint8_t* p, size_t n) noexcept {
     if (n < 8 || n > 15) return n == 7 && take_dotted(p, p + n);
     const uint64_t first = load64_raw(p), last = load64_raw(p + n - 8);
@@ -107,7 +108,7 @@ inline bool is_dotted(const uint8_t* p, size_t n) noexcept {
         const unsigned length = static_cast<unsigned>(__builtin_ctz(dots)) - start;
         const uint8_t* const q = p + start;
         const bool three = length == 3;
-        // Of three digits as characters: no more than 255.
+        // Compares three digits with "255" as characters.
         good &= length - 1 <= 2;
         good &= !((*q == '0') & (length > 1));
         good &= !three | ((q[0] << 16 | q[three] << 8 | q[2 * three]) <= 0x323535);
@@ -117,7 +118,8 @@ inline bool is_dotted(const uint8_t* p, size_t n) noexcept {
     return good;
 }
 
-// Eight groups of up to four digits; "::" stands once for some that are zero, the last two may be dotted.
+// Reads eight groups of up to four digits. "::" may stand once for groups that are zero, and the last two groups may be
+// in dotted form.
 inline bool take_v6(const uint8_t*& p, const uint8_t* end) noexcept {
     int groups = 0;
     bool shortened = false;
@@ -161,7 +163,7 @@ inline bool is_inet(const uint8_t* p, size_t n) noexcept {
     return *p++ == '/' && take_number(p, end, v4 ? 32 : 128) && p == end;
 }
 
-// Text that is kept as it is if it Is what it must be; all of these are of ASCII letters.
+// Keeps a text as it is if `Is` accepts it. `Is` accepts only ASCII, so the text needs no UTF-8 check.
 template <bool (*Is)(const uint8_t*, size_t) noexcept>
 inline void checked_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool good = true;

@@ -1,4 +1,4 @@
-// Dates and times as PostgreSQL prints them with DateStyle ISO. Other styles are refused, never guessed.
+// Parsers for dates and times as PostgreSQL prints them with DateStyle ISO. Other styles are refused, never guessed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace pgo {
 
 constexpr int64_t MICROS_PER_SECOND = 1000000;
 constexpr int64_t MICROS_PER_DAY = 86400 * MICROS_PER_SECOND;
-// From PostgreSQL's epoch, 2000-01-01, to Unix's.
+// From the Unix epoch to PostgreSQL's epoch, 2000-01-01.
 constexpr int64_t EPOCH_DAYS = 10957;
 constexpr int64_t EPOCH_MICROS = EPOCH_DAYS * MICROS_PER_DAY;
 
@@ -27,7 +27,8 @@ inline unsigned days_in_month(int64_t y, unsigned m) noexcept {
     return m == 2 && is_leap(y) ? 29 : days[m];
 }
 
-// Days since 1970-01-01 of a proleptic Gregorian date; years run from March so that the leap day comes last.
+// Days since 1970-01-01 of a proleptic Gregorian date. The calculation begins years in March, so that the leap day is
+// last.
 inline int64_t days_from_civil(int64_t y, unsigned m, unsigned d) noexcept {
     y -= m <= 2;
     int64_t era = (y >= 0 ? y : y - 399) / 400;
@@ -37,14 +38,14 @@ inline int64_t days_from_civil(int64_t y, unsigned m, unsigned d) noexcept {
     return era * 146097 + static_cast<int64_t>(day_of_era) - 719468;
 }
 
-// Reads [p, end) as far as a date goes and moves p behind it; the year is as written, before any " BC".
 struct CivilDate {
-    int64_t year;
+    int64_t year;  // as written; a " BC" at the end of the text does not change it
     unsigned month, day;
 };
+// Reads a date at p and moves p past it.
 inline bool read_civil_date(const uint8_t*& p, const uint8_t* end, CivilDate* date) noexcept {
     if (end - p >= 10 && p[4] == '-' && p[7] == '-') {
-        // A year of four digits, which nearly every date has.
+        // Nearly every date has a year of four digits.
         unsigned century, rest;
         bool good = two_digits(p, &century) & two_digits(p + 2, &rest) & two_digits(p + 5, &date->month) &
                     two_digits(p + 8, &date->day);
@@ -64,14 +65,14 @@ inline bool read_civil_date(const uint8_t*& p, const uint8_t* end, CivilDate* da
     return good && date->month - 1 < 12 && date->day >= 1;
 }
 
-// Takes a trailing " BC" off [p, end).
+// Removes a trailing " BC" from [p, end).
 inline bool take_bc(const uint8_t* p, const uint8_t*& end) noexcept {
     if (end - p < 3 || end[-1] != 'C' || end[-2] != 'B' || end[-3] != ' ') return false;
     end -= 3;
     return true;
 }
 
-// HH:MM:SS[.ffffff] at p; hours up to 24 are the caller's business. Moves p behind it.
+// Reads HH:MM:SS[.ffffff] at p and moves p past it. Accepts 24:00:00; the caller must decide about that time.
 inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) noexcept {
     unsigned h, m, s;
     if (end - p < 8 || p[2] != ':' || p[5] != ':') return false;
@@ -98,19 +99,20 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
     return true;
 }
 
-// ---- what nearly all dates and times look like: four digits of the year, and UTC ----
+// ---- the form that nearly all dates and times have: a year of four digits, and UTC ----
 
-// Eight characters: those under 0x7f in `pattern` must be as in `like`, those under 0x76 digits. True if they are; then
-// byte k of `pairs` is the number that characters k and k + 1 make.
+// Checks eight characters. Where a byte of `pattern` is 0x7f, the character must be the one in `like`; where it is
+// 0x76, it must be a digit. Returns true if all are right. Byte k of `pairs` is then the number that characters k and k
+// + 1 form.
 inline bool read_pattern(const uint8_t* p, uint64_t like, uint64_t pattern, uint64_t* pairs) noexcept {
     uint64_t v = load64_raw(p) ^ like;
     *pairs = v * 10 + (v >> 8);
     return !(((v + pattern) | v) & 0x8080808080808080ull);
 }
 
-// "YYYY-MM-DD": days since 1970. False for anything else, though it may be a date.
+// Reads "YYYY-MM-DD" as days since 1970. Returns false for everything else, even if it is a valid date.
 inline bool read_common_date(const uint8_t* p, int32_t* days) noexcept {
-    // Years from March: what lies before each month, in days.
+    // How many days lie before each month, in a year that begins in March.
     static const uint16_t before[13] = {0, 306, 337, 0, 31, 61, 92, 122, 153, 184, 214, 245, 275};
     uint64_t pairs;
     unsigned day;
@@ -123,7 +125,7 @@ inline bool read_common_date(const uint8_t* p, int32_t* days) noexcept {
     return true;
 }
 
-// "HH:MM:SS" and up to six more digits behind a point, in n characters. False for anything else.
+// Reads "HH:MM:SS" and up to six digits after a point, n characters in all. Returns false for everything else.
 inline bool read_common_clock(const uint8_t* p, uint32_t n, int64_t* micros) noexcept {
     static const uint32_t scale[7] = {0, 100000, 10000, 1000, 100, 10, 1};
     uint64_t pairs;
@@ -174,11 +176,12 @@ inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     return *out == MICROS_PER_DAY ? HOUR_24 : OK;
 }
 
-// What the offset of a moment can be: that of a POSIX zone such as utc+20. Standard time is up to 168 hours away from UTC
-// (167:59:60), and daylight saving time, where its rule gives no offset, one hour further east.
+// The range of offsets that a timestamp can have. POSIX zones such as utc+20 have the largest ones. Their standard time
+// is up to 168 hours away from UTC (167:59:60). Their daylight saving time is one hour further east if its rule gives
+// no offset.
 constexpr int64_t FURTHEST_WEST = 168 * 3600, FURTHEST_EAST = 169 * 3600;
 
-// An offset such as +00, -03:30, +00:19:32 or -100 at q: seconds east of UTC. Moves q behind it.
+// Reads an offset such as +00, -03:30, +00:19:32 or -100 at q as seconds east of UTC. Moves q past it.
 inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) noexcept {
     if (end - q < 3 || (*q != '+' && *q != '-')) return false;
     const bool west = *q++ == '-';
@@ -186,7 +189,7 @@ inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) no
     if (!two_digits(q, &part)) return false;
     q += 2;
     if (q != end && is_digit(*q)) {
-        if (part < 10) return false;  // no zero leads three digits
+        if (part < 10) return false;  // three digits never begin with a zero
         part = part * 10 + (*q++ - '0');
     }
     int64_t offset = part * 3600;
@@ -199,7 +202,7 @@ inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) no
     return offset <= (west ? FURTHEST_WEST : FURTHEST_EAST);
 }
 
-// Microseconds since 1970; `zoned` asks for an offset such as +00, -03:30 or +00:19:32.
+// Reads a timestamp as microseconds since 1970. With `zoned`, it must have an offset such as +00, -03:30 or +00:19:32.
 template <bool zoned>
 inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     int64_t clock, offset = 0;
@@ -221,7 +224,8 @@ inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexce
     int64_t days = 0;
     Reason reason = finish_civil_date(date, bc, &days);
     if (reason) return reason;
-    // Years beyond 294247 are legal in PostgreSQL, whose epoch lies thirty years later, and overflow here.
+    // PostgreSQL allows years beyond 294247, because its epoch is thirty years after the Unix epoch. Here they
+    // overflow.
     int128 micros = static_cast<int128>(days) * MICROS_PER_DAY + clock - offset * MICROS_PER_SECOND;
     *out = static_cast<int64_t>(micros);
     return *out == micros ? OK : BEYOND_RANGE;

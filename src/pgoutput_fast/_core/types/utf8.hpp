@@ -1,4 +1,4 @@
-// Is it UTF-8? Long runs of ASCII, the common case, are looked at 32 bytes at a time.
+// Checks whether bytes are UTF-8. Long runs of ASCII are the common case, so it checks them 32 bytes at a time.
 #pragma once
 #include <cstdint>
 #include <cstring>

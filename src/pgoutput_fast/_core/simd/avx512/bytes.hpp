@@ -7,16 +7,16 @@
 
 namespace pgo::avx512 {
 
-// What a look at each of 128 characters tells: a byte each.
+// A table with one byte for each ASCII character.
 struct Characters {
     uint8_t of[128];
 };
 inline __m512i look_at(const Characters& characters, __m512i x) {
     return _mm512_permutex2var_epi8(load_full(characters.of), x, load_full(characters.of + 64));
 }
-inline __mmask64 first_bytes(uint64_t n) { return _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(n)); }  // of n < 256
+inline __mmask64 first_bytes(uint64_t n) { return _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(n)); }  // n < 256
 
-// Offsets of n values of one length, or none where a cell is missing.
+// Writes the offsets of n values of one length. A missing cell has length zero.
 template <bool missing>
 inline void fixed_offsets(const Cell* cells, size_t n, int32_t width, int32_t* offsets) noexcept {
     int32_t at = offsets[0];
@@ -59,7 +59,7 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
         const __m512i x = load_full(source.base + (cells[i].offset & present));
         const __m512i seen = look_at(UUID_CHARACTERS, x);
         store_full(out, x);
-        // What is wanted and not seen, or beyond ASCII.
+        // Wrong is a character of another class than the wanted one, or a byte beyond ASCII.
         __m512i wrong = _mm512_ternarylogic_epi64(_mm512_andnot_si512(seen, wanted), x, high, 0xf8);
         if (missing) wrong = _mm512_and_si512(wrong, _mm512_set1_epi32(static_cast<int>(present)));
         bad = _mm512_or_si512(bad, wrong);
@@ -68,7 +68,7 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
     return !_mm512_test_epi8_mask(bad, bad);
 }
 
-// UUIDs as text, kept as text. `out` has room for 36 n bytes and SLACK.
+// Copies UUIDs that are text and stay text. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                   const Column& column) noexcept {
     if (column.longest != 36 || column.shortest != 36) return false;
@@ -77,8 +77,8 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
     return true;
 }
 
-// Which byte of a UUID each character of its text comes from, and where its four bits begin among the bits of eight such
-// bytes.
+// For each character of a UUID's text: the byte of the UUID that it comes from, and the bit where its four bits begin
+// when eight of these bytes lie in one word.
 struct UuidPrint {
     Bytes byte, bit;
     constexpr UuidPrint() : byte(), bit() {
@@ -101,13 +101,14 @@ void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexc
         const uint32_t present = missing ? pgo::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = _mm512_castsi128_si512(avx2::load(source.base + (cells[i].offset & present)));
         const __m512i digits = _mm512_multishift_epi64_epi8(bit, _mm512_permutexvar_epi8(byte, x));
-        // Of an index into 64 letters, the lowest six bits count: sixteen letters, four times.
+        // The lowest six bits of an index into 64 letters count. The sixteen letters are there four times, so in effect
+        // only the lowest four bits count.
         store_full(out, _mm512_mask_mov_epi8(_mm512_permutexvar_epi8(digits, letters), UUID_DASHES, dash));
         out += 36 & present;
     }
 }
 
-// UUIDs of 16 bytes each, printed. `out` has room for 36 n bytes and SLACK.
+// Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
 inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                          const Column& column) noexcept {
     if (column.longest != 16 || column.shortest != 16) return false;
@@ -116,7 +117,7 @@ inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* ou
     return true;
 }
 
-// bytea in its hex form, 64 digits at a time. `out` has room for half of the cells' bytes and SLACK.
+// Reads bytea in hex format, 64 digits at a time. `out` must have space for half of the cells' bytes and SLACK.
 inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                    const Column& column) noexcept {
     if (column.shortest < 2) return false;
@@ -162,16 +163,17 @@ inline bool all_ascii(const uint8_t* p, size_t n) noexcept {
     return !_mm512_movepi8_mask(seen);
 }
 
-constexpr size_t ASCII_CELLS = 64;  // after how many cells what was copied is looked at: while it is near
+constexpr size_t ASCII_CELLS = 64;  // cells to copy before the copy is checked, while it is still in the cache
 
-// Every value gets `pieces` of `width` bytes, longer ones more: so nothing depends on how long most of them are.
+// Copies `pieces` pieces of `width` bytes for every value, and more only for longer ones. So no branch depends on the
+// length of most values.
 template <uint32_t skip, int width, int pieces, bool missing>
 Gathered gather_pieces(const uint8_t* base, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets) noexcept {
     const int32_t start = offsets[0];
     uint8_t* const zero = out - start;
     uint64_t at = static_cast<uint32_t>(start);
     Gathered found;
-    __m128i least = _mm_setzero_si128();  // of signed numbers, those that continue a character are the least
+    __m128i least = _mm_setzero_si128();  // continuation bytes are the least signed numbers
     for (size_t from = 0; from < n; from += ASCII_CELLS) {
         const size_t to = n - from < ASCII_CELLS ? n : from + ASCII_CELLS;
         const uint64_t before = at;
@@ -210,7 +212,8 @@ Gathered gather_pieces(const uint8_t* base, const Cell* cells, size_t n, uint8_t
     return found;
 }
 
-// How many pieces of 64 bytes every value gets, beyond what room for one there is at all.
+// The most pieces of 64 bytes that are copied for every value. More than one is copied only if this many pieces can be
+// read after the last cell.
 constexpr uint32_t MOST_PIECES = 4;
 
 template <uint32_t skip, bool missing>
@@ -227,15 +230,16 @@ Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int
     return gather_pieces<skip, 64, 4, missing>(base, cells, n, out, offsets);
 }
 
-// gather_cells, for cells with room behind them. `out` has room for all that is copied and for MOST_PIECES behind it.
+// Does what gather_cells does, for cells with readable bytes after them. `out` must have space for all copied bytes and
+// for MOST_PIECES pieces after them.
 template <uint32_t skip>
 Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                 const Column& column) noexcept {
     return (column.missing ? gather_as<skip, true> : gather_as<skip, false>)(source, cells, n, out, offsets, column);
 }
 
-// Numerics as numeric_out prints them, of at most 64 characters, kept as text. `out` has room for the cells' bytes and
-// SLACK.
+// Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 64
+// characters. `out` must have space for the cells' bytes and SLACK.
 inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                      const Column& column) noexcept {
     if (column.longest > 64 || column.shortest == 0) return false;
@@ -252,12 +256,12 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
         const uint64_t zeros = _mm512_cmpeq_epi8_mask(x, zero);
         const uint64_t points = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('.'));
         const uint64_t minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('-')) & 1;
-        // Other characters; a second point; no digit at the beginning or at the end.
+        // Wrong: other characters, a second point, no digit at the beginning or at the end.
         uint64_t wrong = (digits | points | minus) ^ here;
         wrong |= _blsr_u64(points);
         wrong |= ~(digits >> minus) & 1;
         wrong |= ~(digits >> ((length - 1) & 63)) & 1;
-        // A zero that another digit follows; a zero with a sign.
+        // Wrong: a leading zero before another digit, a zero with a sign.
         wrong |= zeros >> minus & digits >> minus >> 1 & 1;
         wrong |= minus & static_cast<uint64_t>(digits == zeros);
         bad |= present ? wrong : 0;
@@ -268,10 +272,11 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
     return !bad;
 }
 
-// pgo::is_utf8, with a bit for each of 64 bytes: characters are whole where bytes continue one exactly where they must.
+// Does what pgo::is_utf8 does, with one bit for each of 64 bytes. Characters are complete if continuation bytes are
+// exactly where they must be.
 inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
-    uint64_t wrong = 0, due = 0;                  // due: what those before must be continued by
-    uint64_t was_e0 = 0, was_ed = 0, was_f0 = 0, was_f4 = 0;  // what a byte was that limits the next one
+    uint64_t wrong = 0, due = 0;  // due: continuation bytes that a character of the last 64 bytes still needs
+    uint64_t was_e0 = 0, was_ed = 0, was_f0 = 0, was_f4 = 0;  // whether the last byte limits the byte after it, and how
     for (size_t i = 0; i < n; i += 64) {
         const __m512i x = _mm512_maskz_loadu_epi8(n - i < 64 ? first_bytes(n - i) : ~uint64_t{0}, p + i);
         if (!_mm512_movepi8_mask(x)) {
@@ -294,7 +299,7 @@ inline bool is_utf8(const uint8_t* p, size_t n) noexcept {
         wrong |= (from_c0 ^ from_c2) | from_f5;
         wrong |= continuing ^ (from_c2 << 1 | from_e0 << 2 | from_f0 << 3 | due);
         due = from_c2 >> 63 | from_e0 >> 62 | from_f0 >> 61;
-        // No overlong forms, no surrogates, nothing beyond the last character.
+        // No overlong forms, no surrogates, nothing above U+10FFFF.
         wrong |= ((is_e0 << 1 | was_e0) & ~from_a0) | ((is_ed << 1 | was_ed) & from_a0);
         wrong |= ((is_f0 << 1 | was_f0) & ~from_90) | ((is_f4 << 1 | was_f4) & from_90);
         was_e0 = is_e0 >> 63, was_ed = is_ed >> 63, was_f0 = is_f0 >> 63, was_f4 = is_f4 >> 63;

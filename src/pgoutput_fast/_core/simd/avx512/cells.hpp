@@ -1,4 +1,5 @@
-// Cells themselves, for processors with AVX-512: facts about them, and those that are missing; and bool. See simd/avx512/integers.hpp.
+// For processors with AVX-512: facts about cells, the handling of missing cells, and bool. See
+// simd/avx512/integers.hpp.
 #pragma once
 #include "simd/avx512/integers.hpp"
 
@@ -7,7 +8,7 @@
 
 namespace pgo::avx512 {
 
-// Every second word of two registers of sixteen, from the first one or the second one on.
+// Indexes of every second word in two registers of sixteen words, from the first or from the second word on.
 struct Words {
     uint32_t of[16];
 };
@@ -20,7 +21,7 @@ inline constexpr Words EVEN_WORDS = every_second(0), ODD_WORDS = every_second(1)
 
 // ---- facts about cells ------------------------------------------------------------------------------------------
 
-// avx2::facts, of sixteen cells at a time.
+// Does what avx2::facts does, for sixteen cells at a time.
 inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     const __m512i none = _mm512_setzero_si512(), all = _mm512_set1_epi32(-1);
     const __m512i evens = load_full(EVEN_WORDS.of), odds = load_full(ODD_WORDS.of);
@@ -54,7 +55,7 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
 
 inline __mmask8 first_cells(size_t n) { return static_cast<__mmask8>((uint32_t{1} << (n < CELLS ? n : CELLS)) - 1); }
 
-// A bit for each of n cells: whether it is there. Returns how many are; `out` gets whole bytes.
+// Writes one bit for each of n cells: whether it is present. Returns how many are present. `out` receives whole bytes.
 inline size_t presence(const Cell* cells, size_t n, uint8_t* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {
@@ -67,7 +68,7 @@ inline size_t presence(const Cell* cells, size_t n, uint8_t* out) noexcept {
     return count;
 }
 
-// Copies those of n cells that are there; returns how many. Writes up to CELLS - 1 too many.
+// Copies those of n cells that are present, and returns how many. `out` must have space for n + CELLS - 1 cells.
 inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
     size_t count = 0;
     for (size_t i = 0; i < n; i += CELLS) {
@@ -80,8 +81,8 @@ inline size_t pick_present(const Cell* cells, size_t n, Cell* out) noexcept {
     return count;
 }
 
-// Writes a value of `width` bytes for each of n cells, zero where the cell is missing. May read as far behind the values
-// as CELLS of them are wide.
+// Writes a value of `width` bytes for each of n cells, and zero for a missing cell. It may read up to CELLS values past
+// the last one.
 template <size_t width>
 void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* out) noexcept {
     for (size_t i = 0; i < n; i += CELLS, out += width * CELLS) {

@@ -7,7 +7,7 @@
 
 namespace pgo::avx512 {
 
-// For each lane the one before it, the cells being 32 wide.
+// For each lane, the index of the lane before it in the same cell. A cell has 32 lanes.
 constexpr Bytes one_right() {
     Bytes b{};
     for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(k % 32 ? k - 1 : k);
@@ -15,7 +15,7 @@ constexpr Bytes one_right() {
 }
 inline constexpr Bytes ONE_RIGHT = one_right();
 
-// 10^k, exactly.
+// The exact values of 10^k.
 struct Tens {
     double of[24];
     constexpr Tens() : of() {
@@ -27,10 +27,11 @@ struct Tens {
 inline constexpr Tens TENS{};
 constexpr int MOST_PLACES = 19;
 
-// value / 10^places, rounded once. The first quotient is off by what is left over, which is known exactly but for its
-// last bit; divided, too, it makes the sum wrong by less than 2^-103 of it. A quotient of an integer below 2^64 by 10^19
-// at most is no nearer than 2^-99 of it to a number in the middle between two floats (the difference is a multiple of
-// 1 / 5^19, times a power of two), unless it is that: and then there is nothing to round in what is left over.
+// Returns value / 10^places, correctly rounded. The first quotient leaves a remainder, which is known exactly except
+// for its last bit. The remainder is divided too. Before the last rounding, the sum of both quotients is wrong by less
+// than 2^-103 of its size. That is exact enough. An integer below 2^64, divided by at most 10^19, is either a number in
+// the middle between two floats, or at least 2^-99 of its size away from one (the difference is a multiple of 1 / 5^19
+// times a power of two). If it is in the middle, the second division has nothing to round.
 inline __m512d quotients(__m512i value, __m512i places) {
     const __m512d low = _mm512_loadu_pd(TENS.of), middle = _mm512_loadu_pd(TENS.of + 8);
     __m512d divisor = _mm512_permutex2var_pd(low, places, middle);
@@ -43,8 +44,9 @@ inline __m512d quotients(__m512i value, __m512i places) {
     return _mm512_add_pd(quotient, _mm512_div_pd(rest, divisor));
 }
 
-// A bit per character of eight cells, the last 32 of each: from masks of two cells each, and back. By way of registers:
-// memory would have to be written in full before it could be read as a whole.
+// `of_pairs` joins masks of two cells each to one register with a bit per character, for the last 32 characters of
+// eight cells. `Pairs` splits it again. `of_pairs` does not go through memory, because all writes would have to finish
+// before the memory could be read as a whole.
 inline __m256i of_pairs(const __mmask64 masks[4]) {
     return _mm256_setr_epi64x(static_cast<int64_t>(masks[0]), static_cast<int64_t>(masks[1]),
                               static_cast<int64_t>(masks[2]), static_cast<int64_t>(masks[3]));
@@ -57,7 +59,7 @@ struct Pairs {
 inline void store_floats(double* out, __m512d x) { _mm512_storeu_pd(out, x); }
 inline void store_floats(float* out, __m512d x) { _mm256_storeu_ps(out, _mm512_cvtpd_ps(x)); }
 
-// Eight floats as integers and how many of their digits are behind the point; `usual` has those that could be read.
+// Eight floats as integers, and how many of their digits are after the point. `usual` marks those that could be read.
 struct Parts {
     __m512i value, places;
     __mmask8 negative, usual;
@@ -75,7 +77,7 @@ inline Parts parts_of(Source source, const Cell* cells) {
         zeros[k] = _mm512_cmpeq_epi8_mask(x[k], zero);
         signs[k] = _mm512_cmpeq_epi8_mask(x[k], minus);
     }
-    // The last character has the highest bit. From here on, a lane is a cell.
+    // The highest bit stands for the last character. From here on, each lane is one cell.
     const __m256i ones = _mm256_set1_epi32(-1), most = _mm256_set1_epi32(32);
     const __m256i length = _mm512_cvtepi64_epi32(_mm512_srli_epi64(c, 32));
     const __m256i region = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, length));
@@ -83,10 +85,10 @@ inline Parts parts_of(Source source, const Cell* cells) {
     const __m256i number = _mm256_andnot_si256(sign, region);
     const __m256i point = _mm256_and_si256(of_pairs(points), number);
     const __m256i first = _mm256_andnot_si256(_mm256_slli_epi32(number, 1), number);
-    // All ones where there is no point: then every character is behind it.
+    // `after` is all ones if there is no point. Every character then counts as one after the point.
     const __m256i there = _mm256_lzcnt_epi32(point), after = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, there));
     const __mmask8 pointed = _mm256_test_epi32_mask(point, point), negative = _mm256_test_epi32_mask(sign, sign);
-    // Without the point, everything before it goes one to the right.
+    // The removal of the point moves everything before it one position to the right.
     const __m256i digits = _mm256_mask_slli_epi32(number, pointed, number, 1);
     const Pairs behind_point(after), counted(digits);
     for (int k = 0; k < 4; ++k) {
@@ -101,15 +103,16 @@ inline Parts parts_of(Source source, const Cell* cells) {
         const __m512i eights = _mm512_madd_epi16(fours, _mm512_set1_epi32(0x00012710));
         tens[k] = _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
     }
-    // Of each: the first cell's high half, the third's, their low halves, and the same of the second and the fourth.
+    // Each of the two has the high halves of its first and third cell, then their low halves, then the same for its
+    // second and fourth cell.
     const __m512i high = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13), tens[1]);
     const __m512i low = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15), tens[1]);
     Parts parts;
     parts.negative = negative;
     parts.value = _mm512_add_epi64(low, _mm512_mullo_epi64(high, _mm512_set1_epi64(10000000000000000)));
     parts.places = _mm512_maskz_mov_epi64(pointed, _mm512_cvtepu32_epi64(there));
-    // Refused: what is no digit; a first zero that no point follows but another character does; no digit before the
-    // point or behind it; too many digits.
+    // Refuses a character that is not a digit, a first zero before a character other than the point, a point without a
+    // digit before it or after it, and too many digits.
     const __m256i after_zero = _mm256_slli_epi32(_mm256_and_si256(of_pairs(zeros), first), 1);
     const __m256i led = _mm256_andnot_si256(point, _mm256_and_si256(after_zero, number));
     const __m256i bare = _mm256_and_si256(point, _mm256_or_si256(first, _mm256_set1_epi32(static_cast<int>(0x80000000))));
@@ -122,18 +125,19 @@ inline Parts parts_of(Source source, const Cell* cells) {
     return parts;
 }
 
-// Floats without an exponent, of at most 19 digits that count. The others are parsed one by one, as they may be many.
+// Reads floats without an exponent and with at most 19 significant digits. The others are parsed one by one and do not
+// make this refuse the chunk, because they may be many.
 template <class F>
 bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
     if (n < CELLS) return avx2::floats<F>(source, cells, n, out, column);
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const Parts parts = parts_of(source, cells + i);
         __m512d x = quotients(parts.value, parts.places);
         x = _mm512_mask_xor_pd(x, parts.negative, x, _mm512_set1_pd(-0.0));
         store_floats(out + i, x);
         __mmask8 usual = parts.usual;
-        // What lies in the middle between two of the smaller floats may have come there by rounding.
+        // A double in the middle between two values of F may have come there by rounding, so it is parsed again.
         if (sizeof(F) < sizeof(double))
             usual &= _mm512_cmpneq_epu64_mask(_mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(0x1fffffff)),
                                               _mm512_set1_epi64(0x10000000));

@@ -1,9 +1,9 @@
-// Numbers for processors with AVX-512: the loops of simd/avx2.hpp, eight cells at a time. What is said there holds here: they
-// take what nearly all cells look like, and what they refuse is left to others (first to AVX2's loops).
+// Number loops for processors with AVX-512. They do what the loops of simd/avx2.hpp do, for eight cells at a time. The
+// same rules apply: they accept only the form that nearly all cells have, and leave refused cells to other loops, first
+// to those of AVX2.
 //
-// A register has four cells of sixteen bytes, or two of 32. Everything that was asked of each cell by itself (its sign,
-// how long it is, whether it begins with a zero) is asked of eight at once: in masks, or in a register with a lane per
-// cell.
+// A register has four cells of sixteen bytes, or two of 32 bytes. The AVX2 loops check each cell by itself: its sign,
+// its length, a leading zero. These loops check eight cells at once, in masks or in a register with one lane per cell.
 #pragma once
 #include "simd/avx2.hpp"
 
@@ -17,40 +17,41 @@ constexpr size_t CELLS = 8;
 inline __m512i load_full(const void* p) { return _mm512_loadu_si512(p); }
 inline void store_full(void* p, __m512i v) { _mm512_storeu_si512(p, v); }
 
-// Sixteen bytes of each of four cells.
+// Loads sixteen bytes from each of four cells.
 inline __m512i load_four(const uint8_t* a, const uint8_t* b, const uint8_t* c, const uint8_t* d) {
     const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(avx2::load(a)), avx2::load(b), 1);
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(avx2::load(c)), avx2::load(d), 1);
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
-// Thirty-two bytes of each of two.
+// Loads 32 bytes from each of two cells.
 inline __m512i load_two(const uint8_t* a, const uint8_t* b) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(avx2::load_wide(a)), avx2::load_wide(b), 1);
 }
 
-// Tables for byte shuffles, and the like.
+// A table with one byte per lane, for example for a byte shuffle.
 struct Bytes {
     uint8_t of[64];
 };
-// Byte `byte` of the cells' words: of `cells_at_once` cells from the first one on, `step` apart, each over its share.
+// Makes a shuffle table that copies byte `byte` of a cell's word to all lanes of that cell. It takes `cells_at_once`
+// cells: cell `first`, then every `step`-th cell. Each cell gets an equal share of the 64 lanes.
 constexpr Bytes spread(int first, int step, int cells_at_once, int byte) {
     Bytes b{};
     for (int k = 0; k < 64; ++k)
         b.of[k] = static_cast<uint8_t>(8 * (first + step * (k / (64 / cells_at_once))) + byte);
     return b;
 }
-// For each lane how many lanes of the same cell are behind it, each cell having `width`.
+// For each lane: how many lanes of the same cell follow it. A cell has `width` lanes.
 constexpr Bytes behind(int width) {
     Bytes b{};
     for (int k = 0; k < 64; ++k) b.of[k] = static_cast<uint8_t>(width - 1 - k % width);
     return b;
 }
-constexpr int LENGTH_BYTE = 4;  // where a cell's word has its length's lowest
+constexpr int LENGTH_BYTE = 4;  // index of the lowest byte of the length in a cell's word
 inline constexpr Bytes EVEN_LENGTHS = spread(0, 2, 4, LENGTH_BYTE);
 inline constexpr Bytes ODD_LENGTHS = spread(1, 2, 4, LENGTH_BYTE);
 inline constexpr Bytes BEHIND_16 = behind(16);
 
-// Where each of eight cells ends, from the source's base.
+// Where each of eight cells ends, counted from the source's base.
 struct Ends {
     alignas(64) uint64_t of[CELLS];
     explicit Ends(__m512i cells) {
@@ -59,26 +60,28 @@ struct Ends {
     }
 };
 
-// A bit per cell from one per byte, each cell having sixteen: of the even cells and of the odd ones.
+// Turns one bit per byte into one bit per cell. A cell has sixteen bytes; one mask has the even cells, one the odd
+// cells.
 inline __mmask8 of_cells(__mmask64 even, __mmask64 odd) {
     const __m128i words = _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
                                              _mm_cvtsi64_si128(static_cast<int64_t>(odd)));
     return _mm_test_epi16_mask(words, words);
 }
 
-// Pairs of digits (0 to 9, the highest first) as numbers, and pairs of those: four digits a lane of 32 bits.
+// Joins pairs of digits (0 to 9, the highest first) to numbers, and then pairs of these: four digits in a lane of 32
+// bits.
 inline __m512i join_fours(__m512i x) {
     x = _mm512_maddubs_epi16(x, _mm512_set1_epi16(0x010a));
     return _mm512_madd_epi16(x, _mm512_set1_epi32(0x00010064));
 }
-// Sixteen digits a cell of four even cells and four odd ones as eight numbers.
+// Joins the digits of four even cells and four odd cells, sixteen digits per cell, to eight numbers.
 inline __m512i join_sixteens(__m512i even, __m512i odd) {
     const __m512i eights = _mm512_madd_epi16(_mm512_packus_epi32(join_fours(even), join_fours(odd)),
                                              _mm512_set1_epi32(0x00012710));
     return _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
 }
 
-// The least number of 1 to 16 digits that has no leading zero.
+// Entry k is the least number with k + 1 digits and no leading zero.
 struct Least {
     int64_t of[16];
     constexpr Least() : of() {
@@ -88,7 +91,7 @@ struct Least {
 };
 inline constexpr Least LEAST{};
 
-// What an entry of 16 words says for each lane's index (of which the lowest four bits count).
+// Looks up each lane's index in a table of 16 words. Only the lowest four bits of the index count.
 inline __m512i look_up(__m512i index, __m512i low, __m512i high) { return _mm512_permutex2var_epi64(low, index, high); }
 
 inline void store_numbers(int64_t* out, __m512i x) { store_full(out, x); }
@@ -98,17 +101,17 @@ inline void store_numbers(int32_t* out, __m512i x) {
 inline void store_numbers(int16_t* out, __m512i x) {
     avx2::store(reinterpret_cast<uint8_t*>(out), _mm512_cvtepi64_epi16(x));
 }
-// As 128 bits each.
+// Stores each number with 128 bits.
 inline void store_numbers(int128* out, __m512i x) {
     const __m512i sign = _mm512_srai_epi64(x, 63);
     store_full(out, _mm512_permutex2var_epi64(x, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), sign));
     store_full(out + 4, _mm512_permutex2var_epi64(x, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), sign));
 }
 
-// The digits of four cells that end with their sixteen bytes.
+// The digits of four cells. Each cell's last character is the last of its sixteen bytes.
 struct Digits {
     __mmask64 minus, bad;
-    __m512i values;  // 0 to 9; 0 before the first one
+    __m512i values;  // 0 to 9; 0 before the first digit
 };
 inline Digits digits_of(__m512i x, __m512i length) {
     const __m512i behind = load_full(BEHIND_16.of), zero = _mm512_set1_epi8('0');
@@ -121,7 +124,8 @@ inline Digits digits_of(__m512i x, __m512i length) {
     return d;
 }
 
-// Integers of at most 16 characters. `wide` ones may have 20: the four before those are read apart.
+// Reads integers of at most 16 characters. With `wide` they may have 20; the characters before the last sixteen are
+// then read separately.
 template <class T, bool wide>
 bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
     const __m512i least_low = load_full(LEAST.of), least_high = load_full(LEAST.of + 8), one = _mm512_set1_epi64(1);
@@ -130,7 +134,7 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
     __mmask64 odd = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const __m512i c = load_full(cells + i), length = _mm512_srli_epi64(c, 32);
         const Ends ends(c);
         const uint8_t* base = source.base - 16;
@@ -141,7 +145,7 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
         __m512i value = join_sixteens(a.values, b.values);
         __mmask8 minus = of_cells(a.minus, b.minus);
         odd |= a.bad | b.bad;
-        __mmask8 all_here = 0xff;  // cells of up to sixteen digits
+        __mmask8 all_here = 0xff;  // cells with at most sixteen digits
         if (wide) {
             const uint8_t* top = base - 8;
             const __m512i high = _mm512_set_epi64(
@@ -162,13 +166,14 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
             const __m512i unsigned_length = _mm512_mask_sub_epi64(length, minus, length, one);
             const __m512i count = _mm512_subs_epu16(unsigned_length, _mm512_set1_epi64(16));
             all_here = _mm512_cmpeq_epi64_mask(count, zero);
-            // 19 digits cannot overflow 64 bits; a fourth one beyond the sixteen is refused.
+            // 19 digits cannot overflow 64 bits. More than three digits before the last sixteen are refused.
             const __m512i powers = _mm512_setr_epi64(0, 1, 10, 100, 1000, 1000, 1000, 1000);
             const __m512i fewest = _mm512_permutexvar_epi64(count, powers);
             bad |= _mm512_cmplt_epu64_mask(number, fewest) | _mm512_cmpgt_epu64_mask(number, _mm512_set1_epi64(999));
             value = _mm512_add_epi64(value, _mm512_mullo_epi64(number, _mm512_set1_epi64(10000000000000000)));
         }
-        // Without a sign, and one less: an index. A sign alone has the last one, and nothing is as large as that.
+        // The number of digits, less one, is the index. A sign without digits gets the last entry. Its value, zero, is
+        // less than that entry, so it is refused.
         const __m512i digits = _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
         __m512i least = look_up(digits, least_low, least_high);
         least = _mm512_mask_max_epi64(least, minus, least, one);
@@ -203,15 +208,16 @@ inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const
     if (!integers<int64_t>(source, cells, n, out, column)) return false;
     uint64_t beyond = 0;
     for (size_t i = 0; i < n; ++i) beyond |= static_cast<uint64_t>(out[i]);
-    return beyond >> 32 == 0;  // a minus, too
+    return beyond >> 32 == 0;  // a negative number has higher bits too
 }
 
-// Decimals with as many digits behind the point as the scale says.
+// Reads decimals with as many digits after the point as the scale says.
 inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
     const int scale = column.scale, point = scale != 0;
     if (scale < 0 || scale >= avx2::MOST_PRECISION || column.longest > 16 || n < CELLS) return false;
     const int most = column.precision < avx2::MOST_PRECISION ? column.precision : avx2::MOST_PRECISION;
-    // By the number of characters, less one: the least number, or one that there is not for too few or too many digits.
+    // The least valid number for each count of characters, less one. For too few or too many digits it is a number that
+    // no value reaches.
     int64_t least[16];
     for (int k = 0; k < 16; ++k) {
         const int digits = k + 1 - point;
@@ -229,7 +235,7 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
     __mmask64 odd = 0, pointed = dots;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const __m512i c = load_full(cells + i), length = _mm512_srli_epi64(c, 32);
         const Ends ends(c);
         const uint8_t* base = source.base - 16;
@@ -238,7 +244,7 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
         const Digits a = digits_of(x, _mm512_permutexvar_epi8(even_lengths, c));
         const Digits b = digits_of(y, _mm512_permutexvar_epi8(odd_lengths, c));
         odd |= a.bad | b.bad;
-        // Points are the only ones that are no digits: so both masks count.
+        // Only the points may be characters other than digits. So the final check needs both masks.
         pointed &= _mm512_mask_cmpeq_epi8_mask(a.bad, a.values, dot) & _mm512_mask_cmpeq_epi8_mask(b.bad, b.values, dot);
         __m512i value = join_sixteens(_mm512_shuffle_epi8(a.values, close), _mm512_shuffle_epi8(b.values, close));
         const __mmask8 minus = of_cells(a.minus, b.minus);
@@ -256,7 +262,7 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     return usual_decimals(source, cells, n, out, column) || avx2::decimals(source, cells, n, out, column);
 }
 
-// The quotient and the rest of a number below 10000 by 1, 10, 100 or 1000: times so much, shifted right by 23.
+// Division of a number below 10000 by 1, 10, 100 or 1000: multiply by one of these factors and shift right by 23.
 constexpr uint32_t QUOTIENT_SHIFT = 23;
 constexpr uint32_t QUOTIENT_FACTORS[4] = {1u << QUOTIENT_SHIFT, 838861, 83887, 8389};
 constexpr bool quotients_are_exact() {
@@ -267,17 +273,17 @@ constexpr bool quotients_are_exact() {
 }
 static_assert(quotients_are_exact());
 
-// The same in binary: shown with the column's scale, of at most four digits of base 10000, which are laid out so that
-// the last one holds the scale's last decimal places.
+// Reads the same decimals in binary format. The display scale must be the column's scale, and there may be at most four
+// digits in base 10000. The digits are arranged so that the last one contains the last decimal places of the scale.
 inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, int128* out,
                                   const Column& column) noexcept {
-    const int scale = column.scale, behind = (scale + 3) / 4;  // digits behind the point
+    const int scale = column.scale, behind = (scale + 3) / 4;  // base-10000 digits after the point
     if (column.precision > avx2::MOST_PRECISION || scale < 0 || behind > 4 || n < CELLS) return false;
-    const int hidden = 4 * behind - scale;  // the last digit's decimal places that are zeros
+    const int hidden = 4 * behind - scale;  // decimal places of the last digit that must be zeros
     const int64_t power = static_cast<int64_t>(POWERS_OF_TEN[hidden]);
     const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(POWERS_OF_TEN[column.precision] - 1));
     const __m512i factor = _mm512_set1_epi64(QUOTIENT_FACTORS[hidden]), unit = _mm512_set1_epi64(power);
-    // Digits in pairs, the last of which is divided by `power` already.
+    // Factors that join digits in pairs. The last digit has already been divided by `power`.
     const __m512i pairs = _mm512_set1_epi64(0x2710000100000001 | (10000 / power) << 16);
     const __m512i high_pair = _mm512_set1_epi64(100000000 / power);
     const __m512i reverse = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
@@ -287,7 +293,7 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
     __mmask32 odd = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const uint8_t* base = source.base;
         const Cell* at = cells + i;
         const __m512i x = load_four(base + at[0].offset, base + at[2].offset, base + at[4].offset, base + at[6].offset);
@@ -295,18 +301,19 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         const __m512i header = _mm512_shuffle_epi8(_mm512_unpacklo_epi64(x, y), reverse);
         __m512i digits = _mm512_shuffle_epi8(_mm512_unpackhi_epi64(x, y), reverse);
         const __m512i length = _mm512_srli_epi64(load_full(at), 32), count = _mm512_srli_epi64(header, 48);
-        // A sign and the scale are all that may be in the low half; the length tells how many digits there are.
+        // The header's low half may contain only a sign and the scale. The length must match the number of digits.
         const __m512i low_half = _mm512_and_si512(header, _mm512_set1_epi64(0xbfffffff));
         const __m512i expected = _mm512_add_epi64(_mm512_add_epi64(count, count), _mm512_set1_epi64(8));
         strange = _mm512_or_si512(strange, _mm512_xor_si512(low_half, shown));
         strange = _mm512_or_si512(strange, _mm512_xor_si512(length, expected));
         digits = _mm512_andnot_si512(_mm512_srlv_epi64(ones, _mm512_slli_epi64(count, 4)), digits);
         odd |= _mm512_cmpgt_epu16_mask(digits, _mm512_set1_epi16(9999));
-        // How many digits there might be before the first one, and with them; a sum beyond four would lose some.
+        // How many zero digits come before the first digit. With these, there may be at most four digits; the shift
+        // would lose any more.
         const __m512i weight = _mm512_srai_epi64(_mm512_slli_epi64(header, 16), 48);
         const __m512i before = _mm512_sub_epi64(_mm512_set1_epi64(3 - behind), weight);
         bad |= _mm512_cmpgt_epu64_mask(count, _mm512_set1_epi64(4));
-        // No digits: zero, whatever its weight.
+        // Without digits the value is zero, whatever its weight.
         const __mmask8 some = _mm512_test_epi64_mask(count, count);
         bad |= _mm512_mask_cmpgt_epu64_mask(some, _mm512_add_epi64(before, count), _mm512_set1_epi64(4));
         bad |= _mm512_mask_cmpgt_epu64_mask(some, before, _mm512_set1_epi64(4));

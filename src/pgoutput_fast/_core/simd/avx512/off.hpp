@@ -1,4 +1,4 @@
-// The end of what simd/avx512/on.hpp began.
+// Ends what simd/avx512/on.hpp begins.
 #ifdef __clang__
 #pragma clang attribute pop
 #else

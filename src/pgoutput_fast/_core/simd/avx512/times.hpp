@@ -7,7 +7,8 @@
 
 namespace pgo::avx512 {
 
-// By month: how many days it has, and in the high half how many of a year that begins in March are before it.
+// For each month: the number of its days and, in the high half, how many days come before it in a year that begins in
+// March.
 struct Months {
     uint32_t of[16];
     constexpr Months() : of() {
@@ -21,7 +22,8 @@ struct Months {
 };
 inline constexpr Months MONTHS{};
 
-// Days since 1970 of sixteen dates; `bad` gets those that there are none of. Months and days are month * 64 + day.
+// Returns days since 1970 for sixteen dates. `bad` receives the lanes whose date does not exist. `month_day` is
+// month * 64 + day.
 inline __m512i days_of(__m512i year, __m512i month_day, __mmask16* bad) {
     const __m512i one = _mm512_set1_epi32(1);
     const __m512i month = _mm512_srli_epi32(month_day, 6), day = _mm512_and_si512(month_day, _mm512_set1_epi32(63));
@@ -31,7 +33,7 @@ inline __m512i days_of(__m512i year, __m512i month_day, __mmask16* bad) {
     *bad |= _mm512_cmpgt_epu32_mask(month, _mm512_set1_epi32(12)) | _mm512_testn_epi32_mask(year, year);
     const __mmask16 winter = _mm512_cmplt_epu32_mask(month, _mm512_set1_epi32(3));
     const __m512i y = _mm512_mask_sub_epi32(year, winter, year, one);
-    // Products of what fits into 16 bits: y / 100 and y * 1461.
+    // Both products, for y / 100 and y * 1461, have factors that fit into 16 bits.
     const __m512i century = _mm512_srli_epi32(_mm512_madd_epi16(y, _mm512_set1_epi32(5243)), 19);
     const __m512i whole = _mm512_srli_epi32(_mm512_madd_epi16(y, _mm512_set1_epi32(1461)), 2);
     const __mmask16 leap_day = _mm512_cmpeq_epi32_mask(month_day, _mm512_set1_epi32(avx2::FEBRUARY_29));
@@ -47,7 +49,7 @@ inline __m512i days_of(__m512i year, __m512i month_day, __mmask16* bad) {
     return _mm512_sub_epi32(_mm512_add_epi32(whole, number), _mm512_add_epi32(century, _mm512_set1_epi32(719469)));
 }
 
-constexpr size_t DATES = 16;  // at a time
+constexpr size_t DATES = 16;  // dates per step of the loop
 
 inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out) noexcept {
     const __m512i like = _mm512_broadcast_i32x4(
@@ -60,7 +62,7 @@ inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out
     __mmask64 odd = 0;
     __mmask16 bad = 0;
     for (size_t i = 0; i < n; i += DATES) {
-        if (i + DATES > n) i = n - DATES;  // what is left at the end goes with some before it
+        if (i + DATES > n) i = n - DATES;  // the last group may overlap the one before it
         const uint8_t* base = source.base;
         __m512i fields[4];
         for (int k = 0; k < 4; ++k) {
@@ -93,7 +95,7 @@ struct PairLengths {
 };
 inline constexpr PairLengths PAIR_LENGTHS{};
 
-// What avx2::timestamps takes, two cells a register. The zone is looked at where it is.
+// Reads what avx2::timestamps reads, two cells per register. It checks the zone without moving it.
 template <bool zoned>
 bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) noexcept {
     constexpr int zone = zoned ? 3 : 0;
@@ -114,13 +116,13 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
     __mmask64 odd = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const __m512i c = load_full(cells + i);
         __m512i fields[4];
         for (int k = 0; k < 4; ++k) {
             const __m512i x = load_two(source.base + cells[i + 2 * k].offset, source.base + cells[i + 2 * k + 1].offset);
             const __m512i length = _mm512_permutexvar_epi8(load_full(PAIR_LENGTHS.of[k].of), c);
-            // From the zone on.
+            // The position of each lane, counted from the start of the zone.
             const __m512i tail = _mm512_sub_epi8(places, _mm512_sub_epi8(length, _mm512_set1_epi8(zone)));
             const __m512i y = _mm512_maskz_sub_epi8(_mm512_movepi8_mask(tail), x, like);
             odd |= _mm512_cmpgt_epu8_mask(y, most);
@@ -130,7 +132,7 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
             const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, close), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
-        // Of each cell: the year and month * 64 + day, the minutes, and the seconds * 100 and the fraction.
+        // For each cell: the year and month * 64 + day, the minutes, and seconds * 100 and the rest of the fraction.
         const __m512i dates_seconds = _mm512_unpacklo_epi64(fields[0], fields[1]);
         const __m512i dates_seconds_2 = _mm512_unpacklo_epi64(fields[2], fields[3]);
         const __m512i first = _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13);
@@ -140,8 +142,8 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
         const __m512i minutes = _mm512_permutex2var_epi64(_mm512_unpackhi_epi64(fields[0], fields[1]), first,
                                                           _mm512_unpackhi_epi64(fields[2], fields[3]));
         bad |= _mm512_cmpgt_epu64_mask(minutes, _mm512_set1_epi64(1439));
-        bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(20 + zone));  // a point and no more
-        // Years and the rest in lanes of 32 bits; what the second ones hold is no date, and does not count.
+        bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(20 + zone));  // a point, no digits
+        // `days_of` works on lanes of 32 bits. Every second lane contains no date, and its result does not count.
         const __m512i year = _mm512_and_si512(date, _mm512_set1_epi64(0xffffffff));
         __mmask16 strange = 0;
         const __m512i days = days_of(year, _mm512_srli_epi64(date, 32), &strange);
@@ -163,7 +165,7 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
     return avx2::timestamps<zoned>(source, cells, n, out, column);
 }
 
-// "HH:MM:SS" and one to six more digits behind a point, or none.
+// Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (column.longest > 15 || column.shortest < 8 || n < CELLS) return false;
     const __m512i like = _mm512_broadcast_i32x4(
@@ -177,7 +179,7 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
     __mmask64 odd = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
-        if (i + CELLS > n) i = n - CELLS;  // what is left at the end goes with some before it
+        if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const __m512i c = load_full(cells + i);
         __m512i fields[2];
         for (int k = 0; k < 2; ++k) {
@@ -186,18 +188,19 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
             const __m512i x =
                 load_four(base + at[0].offset, base + at[2].offset, base + at[4].offset, base + at[6].offset);
             const __m512i length = _mm512_permutexvar_epi8(load_full(k ? ODD_LENGTHS.of : EVEN_LENGTHS.of), c);
-            // Of sixteen lanes, more than 15 - length are behind those that count.
+            // Each cell has sixteen lanes. A lane belongs to the text if more than 15 - length lanes follow it.
             const __mmask64 here = _mm512_cmpgt_epu8_mask(behind, _mm512_sub_epi8(_mm512_set1_epi8(15), length));
             const __m512i y = _mm512_maskz_sub_epi8(here, x, like);
             odd |= _mm512_cmpgt_epu8_mask(y, most);
             const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, close), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
-        // Minutes and, in the high half, seconds * 100 and the fraction's first two digits; its other four.
+        // `clock` has the minutes and, in the high half, seconds * 100 plus the fraction's first two digits. `rest` has
+        // the other four digits.
         const __m512i clock = _mm512_unpacklo_epi64(fields[0], fields[1]);
         const __m512i rest = _mm512_unpackhi_epi64(fields[0], fields[1]), minutes = _mm512_and_si512(clock, low);
         bad |= _mm512_cmpgt_epu64_mask(minutes, _mm512_set1_epi64(1439));
-        bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(9));  // a point and no more
+        bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(9));  // a point without digits
         const __m512i seconds = _mm512_mul_epu32(_mm512_srli_epi64(clock, 32), _mm512_set1_epi64(10000));
         const __m512i micros = _mm512_mul_epu32(minutes, _mm512_set1_epi64(60000000));
         store_full(out + i, _mm512_add_epi64(_mm512_add_epi64(micros, seconds), rest));
