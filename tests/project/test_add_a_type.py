@@ -12,9 +12,6 @@ import pytest
 from benchmarks import columns, printed_columns
 from named_places import PACKAGE, ROOT
 
-import built_in_cases
-import cells
-import cells_built_in
 import pgoutput_fast.encode.printed as encode_printed
 import pgoutput_fast.encode.values as encode_values
 import reference
@@ -38,7 +35,6 @@ TYPES = [each.name for each in BUILT_IN_TYPES if each.kind == "base" and each.na
 # No client can write them: the server takes no input, or has no binary form.
 NOT_WRITTEN = {"pg_node_tree", "aclitem", "gtsvector"}
 REGISTRY = PACKAGE / "_core" / "types" / "registry.hpp"
-REFERENCE = (reference_types.FROM_TEXT, reference_types.FROM_BINARY)
 COLUMN_TYPES = PACKAGE / "schema" / "column_types.py"
 
 
@@ -100,8 +96,7 @@ def is_named(name: str, words: set[str]) -> bool:
     return name in words or (name.startswith("reg") and {"regclass", "reg"} <= words)
 
 
-def missing_steps_of_a_type(name: str) -> Iterator[str]:
-    oid = OID_OF_NAME[name]
+def missing_steps_of_the_package(name: str) -> Iterator[str]:
     if name not in column_types._FORMS:
         yield f"add its converter and its Arrow type to _FORMS in {shown(COLUMN_TYPES)}"
     converter = converter_of(name)
@@ -120,6 +115,18 @@ def missing_steps_of_a_type(name: str) -> Iterator[str]:
         if not is_named(name, words_of_tables(encode_values.__doc__ or "")):
             yield f"add it to the table in the docstring of {file_of(encode_values)}"
 
+    for page in ("docs/types.md", "docs/spark-types.md"):
+        if not is_named(name, words_of_tables((ROOT / page).read_text())):
+            yield f"add it to the table in {page}"
+
+
+def missing_steps_of_the_tests(name: str) -> Iterator[str]:
+    # These modules use the steps above when they are imported.
+    import built_in_cases
+    import cells
+    import cells_built_in
+
+    oid, converter = OID_OF_NAME[name], converter_of(name)
     tested = {each.oid for each in cells.SCALARS.values()}
     if converter not in {converter_of(each) for each in TYPES if OID_OF_NAME[each] in tested}:
         yield f"add good and damaged cells to SCALARS in {file_of(cells_built_in)}"
@@ -129,15 +136,12 @@ def missing_steps_of_a_type(name: str) -> Iterator[str]:
     if oid not in reference_types.NAME_OF_OID:
         yield f"add its oid and name to BUILT_IN in {file_of(reference_printed)}"
     else:
-        for form, table, written in zip(("TEXT", "BINARY"), REFERENCE, functions, strict=False):
+        tables = {"TEXT": reference_types.FROM_TEXT, "BINARY": reference_types.FROM_BINARY}
+        for (form, table), written in zip(tables.items(), converters().get(converter, ()), strict=False):
             # By default the reference decoder takes a cell as text. It reads a numeric by its modifier and its options.
             is_default = table.get(name) in (None, reference_types.string)
             if is_default and written != "string_any" and name != "numeric":
                 yield f"add it to PRINTED_FROM_{form} in {file_of(reference_printed)}"
-
-    for page in ("docs/types.md", "docs/spark-types.md"):
-        if not is_named(name, words_of_tables((ROOT / page).read_text())):
-            yield f"add it to the table in {page}"
 
     measured = {kind.oid for kind in (columns.TYPES | printed_columns.PRINTED_TYPES).values()}
     if converter not in {converter_of(each) for each in TYPES if OID_OF_NAME[each] in measured} | {"unknown"}:
@@ -145,8 +149,14 @@ def missing_steps_of_a_type(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_step_of_a_type_is_done(name: str) -> None:
-    missing = [f"{name}: {step}" for step in missing_steps_of_a_type(name)]
+def test_the_package_has_every_step_of_a_type(name: str) -> None:
+    missing = [f"{name}: {step}" for step in missing_steps_of_the_package(name)]
+    assert not missing, "\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_tests_have_every_step_of_a_type(name: str) -> None:
+    missing = [f"{name}: {step}" for step in missing_steps_of_the_tests(name)]
     assert not missing, "\n" + "\n".join(missing)
 
 
@@ -154,6 +164,7 @@ def test_every_step_of_a_type_is_done(name: str) -> None:
 
 
 def missing_steps_of_a_kind(kind: int) -> Iterator[str]:
+
     name, constant = KIND_NAMES[kind], f"MSG_{KIND_NAMES[kind].upper()}"
     core = PACKAGE / "_core"
 
