@@ -2,8 +2,8 @@
 
     python fuzz/soak_tag.py --messages 10000000
 
-On the server, three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and
-prepared transactions, savepoints, DDL, truncates. The messages are in fifty files. Each file has rows from the whole stream in
+On the server, three sessions work at the same time (see tests/support/backlog.py): streamed, rolled back and prepared
+transactions, savepoints, DDL, truncates. The messages are in fifty files. Each file has rows from the whole stream in
 random order. `tag` on local[2] orders them, and its result is written as Parquet. The changes of committed
 transactions give tables, which are compared with the server's tables, cell by cell. Prints the cost, and fails if a
 cell differs.

@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+__all__ = ["Installation", "Server", "ServerError", "find_installations"]
+
 StopMode = Literal["smart", "fast", "immediate"]
 
 _STOP_SIGNALS: dict[StopMode, signal.Signals] = {

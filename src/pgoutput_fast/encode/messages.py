@@ -5,6 +5,8 @@ LSNs are ints, Decimals or text, as `pgoutput_fast.parse_lsn` takes them; timest
 argument. Cell contents are not interpreted here: `pgoutput_fast.encode.values` makes them for the common types.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

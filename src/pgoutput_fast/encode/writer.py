@@ -4,6 +4,8 @@
 server would send for it. `encode.messages` has the single messages and the types for rows and relations.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 

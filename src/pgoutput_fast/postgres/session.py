@@ -30,8 +30,6 @@ __all__ = [
     "with_identifier",
 ]
 
-# The settings of the decoding session decide how values are printed as text. With these settings a text has one
-# meaning.
 PINS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -47,6 +45,7 @@ PINS = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+"""The settings of the sessions that decode, {name: value}. With these settings a text has one meaning."""
 
 # Timeouts of later versions; earlier versions refuse a session with them. Name -> first version.
 _LATER_TIMEOUTS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}

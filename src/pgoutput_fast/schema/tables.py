@@ -43,9 +43,6 @@ METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("unrepresentable", pa.list_(pa.string())),
 )
 
-# One row per message, but a Truncate has one row per relation. Its first row has the message as it came. Each further
-# row has a Truncate of its own relation alone. So each row is complete, and a Truncate costs only some bytes per
-# relation.
 TAGGED_SCHEMA = pa.schema(
     [
         ("seq", pa.int64()),
@@ -62,6 +59,12 @@ TAGGED_SCHEMA = pa.schema(
         ("payload", pa.binary()),
     ]
 )
+"""The columns of tagged payloads: a message and what a decoder must know of it.
+
+There is one row per message, but a Truncate has one row per relation. Its first row has the message as it came. Each
+further row has a Truncate of its own relation alone. So each row is complete, and a Truncate costs only some bytes per
+relation.
+"""
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
