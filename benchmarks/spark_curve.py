@@ -83,7 +83,7 @@ class WorkerMemory:
                     if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
                         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
                         self.most = max(self.most, pages * page)
-                except OSError:  # the process has ended meanwhile
+                except OSError:  # the process has already ended
                     continue
 
 
@@ -129,7 +129,7 @@ def _stages(spark: Any, group: str) -> tuple[int, int]:
     """(shuffled bytes, tasks) of a job group."""
     context = spark.sparkContext
     context._jsc.clearJobGroup()
-    # The counting listener is asynchronous.
+    # Spark's listener counts asynchronously.
     context._jsc.sc().listenerBus().waitUntilEmpty()
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -171,7 +171,7 @@ def table(points: Sequence[Point]) -> Section:
 
 
 def on_paper(points: Sequence[Point], terabytes: int = 100, cores: int = 400) -> str:
-    """A text on the cost of `terabytes` TB of payloads, if each GB costs as much as in the largest input."""
+    """A table with the cost of `terabytes` TB of payloads, if each GB costs as much as in the largest input."""
     found = Section(
         f"{terabytes} TB on paper",
         ["query", "CPU s per GB", "core hours", f"on {cores} cores"],
@@ -253,14 +253,16 @@ def _escaped(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.spark_curve", description=__doc__)
-    parser.add_argument("--scale", type=float, default=SCALE, help="share of the wide corpus that 1x is")
+    parser.add_argument(
+        "--scale", type=float, default=SCALE, help="size of the input 1x, as a share of the wide corpus"
+    )
     parser.add_argument("--times", type=int, nargs="+", default=list(TIMES))
     parser.add_argument("--write", action="store_true", help="rewrite the page at any size")
     given = parser.parse_args(arguments)
     spark = session()
     points: list[Point] = []
     with tempfile.TemporaryDirectory() as name:
-        # Python workers and the JVM's compiler are warm before the first figure.
+        # A warm-up for the Python workers and the JVM's compiler.
         warm = Path(name) / "warm"
         warm.mkdir()
         measure(spark, warm, 1, wide_segments(warm, 2, given.scale)[1])
