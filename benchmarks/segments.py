@@ -1,10 +1,10 @@
 """The cost of a segment for a capture that knows many relations: `python -m benchmarks.segments`.
 
-This measures the CPU time of a segment with one row, read back and durable, over the number of relation versions that
-the stream knows. It also measures the CPU time of a night's segments over a year, in which each night creates tables,
-fills them and drops them. The times must not grow: what is too large for a footer lies in files beside the segment.
-`--full` goes to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights, and rewrites the table in
-README.md and docs/segments.svg.
+This measures the CPU time to write a segment with one row, read it back and make it durable, depending on how many
+relation versions the stream knows. It also measures the CPU time of each night's segment during a year in which every
+night creates tables, fills them and drops them. The times must not grow: data that is too large for a footer is in
+files next to the segment. `--full` goes up to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights,
+and rewrites the table in README.md and docs/segments.svg.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Capture:
         self._recorder, self._writer, self._lsn = recorder, Writer(), 0
 
     def segment(self, tables: Sequence[RelationSpec]) -> float:
-        """CPU seconds of a segment with a row of each table."""
+        """Writes a segment with one row of each table. Returns the CPU seconds."""
         self._lsn += 100
         wal = list(self._writer.begin(7, self._lsn, 0))
         for spec in tables:
@@ -137,7 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.segments", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--full", action="store_true", help="to the ends; rewrites README.md's table and the chart"
+        "--full",
+        action="store_true",
+        help="measure the greatest lengths too; rewrite the table in README.md and the chart",
     )
     given = parser.parse_args(arguments)
     points = []
