@@ -27,6 +27,7 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, newest_segment
+from pgoutput_fast.segments.names import name_of
 
 __all__ = ["CURVES", "main", "measure", "table"]
 
@@ -97,6 +98,18 @@ def _known(columns: int) -> Callable[[Sequence[int]], Iterator[tuple[int, float]
     return measured
 
 
+def _segments(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """(segments in the directory, the cost of one more). Only the newest one is read, so the others are empty."""
+    with tempfile.TemporaryDirectory() as directory, _capture(directory) as capture:
+        # The newest one begins with a later message than the empty ones.
+        before = len([capture.segment(_tables(0, 1, 5)) for _ in range(2)])
+        for length in lengths:
+            for k in range(before, length):
+                (Path(directory) / name_of(0, k)).touch()
+            before = length
+            yield length, min(capture.segment(_tables(0, 1, 5)) for _ in range(ROUNDS))
+
+
 def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
     """(night, its cost): the lowest cost of the five nights up to this one."""
     with tempfile.TemporaryDirectory() as directory:
@@ -115,6 +128,7 @@ def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
 CURVES: dict[str, Curve] = {
     "tables of 100 columns known": Curve(_known(100), (10, 100, 1_000), (4_000, 20_000)),
     "relation versions known": Curve(_known(5), (10, 100, 1_000), (10_000, 100_000)),
+    "segments in the directory": Curve(_segments, (10, 100, 1_000), (10_000, 100_000)),
     f"nights with {TABLES_A_NIGHT} tables created and dropped": Curve(_nights, (5, 30, 60), (120, 240, 365)),
 }
 

@@ -97,6 +97,10 @@ class Store(ABC):
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         """The files of the root, or of its directory `below`, sorted by name; empty without such a directory."""
 
+    def names(self, below: str = "") -> list[str]:
+        """The names of `entries`, in any order. A directory is read without a look at each of its files."""
+        return [entry.name for entry in self.entries(below)]
+
     @abstractmethod
     def read(self, name: str) -> bytes:
         """The content of a small file.
@@ -188,6 +192,13 @@ class _Directory(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found, key=lambda each: each.name)
+
+    def names(self, below: str = "") -> list[str]:
+        try:
+            with os.scandir(self._root / below) as files:
+                return [f"{below}/{file.name}" if below else file.name for file in files if not file.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
