@@ -30,9 +30,7 @@ import pyarrow as pa  # noqa: E402
 
 import pgoutput_fast as pgo  # noqa: E402
 from guarded import damaged, damaged_batch  # noqa: E402
-from pgoutput_fast import encode  # noqa: E402
-from pgoutput_fast.catalog.user_types import TypeField, UserType  # noqa: E402
-from pgoutput_fast.decoding.framing import unframe  # noqa: E402
+from pgoutput_fast import TypeField, UserType, encode, unframe  # noqa: E402
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer  # noqa: E402
 
 CASES_AT_A_TIME = 400

@@ -41,9 +41,9 @@ COLUMN_TYPES = PACKAGE / "schema" / "column_types.py"
 def file_of(module: ModuleType) -> str:
     """The file of a module, wherever the folder of the tests is."""
     assert module.__file__ is not None
-    path = Path(module.__file__).resolve()
-    within = path.parts[path.parts.index("pgoutput_fast") :] if "pgoutput_fast" in path.parts else ()
-    return f"src/{'/'.join(within)}" if within else str(path.relative_to(ROOT))
+    if module.__name__.startswith("pgoutput_fast."):  # it may be installed elsewhere
+        return f"src/{module.__name__.replace('.', '/')}.py"
+    return str(Path(module.__file__).resolve().relative_to(ROOT))
 
 
 def shown(path: Path) -> str:

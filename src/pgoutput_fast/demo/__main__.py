@@ -29,7 +29,7 @@ from pgoutput_fast.capture import PINS, Capture, Limits, Loaded, LoadProgress, S
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.servers import Server, find_installations
-from pgoutput_fast.segments.segment import list_segments, read_segment, segment_catalog
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.spark.values import to_spark
 
