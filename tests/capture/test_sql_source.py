@@ -327,7 +327,7 @@ def test_many_peeks_in_one_session(database: pg.Database, slot: str, tmp_path: P
         for k in range(15):
             database.execute(f"INSERT INTO counted VALUES ({k}, 1)")
             lsn = now(database)
-            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)  # noqa: B023
+            wait_until(lambda: running.failed or (capture.metrics.confirmed_lsn or 0) >= lsn)  # noqa: B023
         assert running.failed is None
         assert capture.metrics.sessions == 1
     assert len(list_segments(tmp_path)) >= 15

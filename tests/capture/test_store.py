@@ -355,7 +355,7 @@ def test_a_store_that_is_away(
             server = moto.ThreadedMotoServer(ip_address=host, port=port, verbose=False)
             server.start()
             lsn = now(database)
-            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)
+            wait_until(lambda: running.failed or (capture.metrics.confirmed_lsn or 0) >= lsn)
         assert running.failed is None
         expect_exactly_once(database, uri)
         assert len(list_segments(uri)) >= 2

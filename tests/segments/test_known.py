@@ -147,13 +147,13 @@ def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
             sink.newest()
             with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
                 recorder.offer(_received(server.transaction(tables)), 100)
-                recorder.settle()
+                recorder.make_durable()
                 found = []
                 for _ in range(12):
                     received = _received(server.transaction(tables[:1]))
                     begun = time.process_time()
                     recorder.offer(received, 100)
-                    recorder.settle()
+                    recorder.make_durable()
                     found.append(time.process_time() - begun)
         costs[count] = min(found[2:])
         assert len(list_segments(directory)[-1].catalog) == count
@@ -184,10 +184,10 @@ def test_a_part_that_went_missing_under_a_writer_is_written_again(tmp_path: Path
         sink.newest()
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
-            recorder.settle()
+            recorder.make_durable()
             shutil.rmtree(tmp_path / ROOM)
             recorder.offer(_received(server.transaction(tables[:1])), 100)
-            recorder.settle()
+            recorder.make_durable()
     newest = list_segments(tmp_path)[-1]
     assert len(newest.catalog) == 60
     assert _values(Path(newest.path)) == [("public.t20000", "x")]
@@ -207,12 +207,12 @@ def test_what_cannot_be_read_back_is_not_acknowledged(
         recorder = Recorder(sink, SOURCE, None, 0, Limits(rows=1))
         with recorder:
             recorder.offer(_received(server.transaction([_table(20000)])), 100)
-            recorder.settle()
+            recorder.make_durable()
             durable = recorder.durable_lsn
             monkeypatch.setattr(segments, "write_rows", damaged)
             recorder.offer(_received(server.transaction([_table(20000)])), 100)
             with pytest.raises(OSError, match="cannot be read back"):
-                recorder.settle()
+                recorder.make_durable()
             assert recorder.durable_lsn == durable
             recorder._error = None
     assert len(list_segments(tmp_path)) == 1
@@ -239,7 +239,7 @@ def test_versions_that_no_row_can_be_of_are_left_out(tmp_path: Path) -> None:
             for k in range(200):
                 table = RelationSpec(20000, "public", "t", (ColumnSpec("id", 25), ColumnSpec(f"c{k}", 25)))
                 recorder.offer(_received(server.transaction([table], str(k))), 100)
-                recorder.settle()
+                recorder.make_durable()
     found = list_segments(tmp_path)
     for k in (0, 1, 100, 198, 199):
         assert _values(Path(found[k].path)) == [("public.t", str(k))]
@@ -270,17 +270,17 @@ def test_a_session_begins_without_what_outgrew_the_footer(tmp_path: Path) -> Non
         sink.newest()
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
-            recorder.settle()
+            recorder.make_durable()
         # Another process, which is sent a table anew; and then a session begins with rows that wait for a segment.
         newest = sink.newest()
         assert newest is not None
         again = _Server()
         with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(again.transaction(tables[:1], "again")), 100)
-            recorder.settle()
+            recorder.make_durable()
             assert {each.name for each in list_segments(tmp_path)[-1].catalog.relations} == {"t20000"}
             recorder.offer(_received(again.transaction(tables)), 100)
-            recorder.settle()
+            recorder.make_durable()
         newest = sink.newest()
         assert newest is not None
         assert len(newest.catalog) == 60
@@ -306,13 +306,13 @@ def test_what_a_prepared_transaction_described_is_not_forgotten(tmp_path: Path) 
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.offer(_received(streamed), 100)
-            recorder.settle()
+            recorder.make_durable()
         newest = sink.newest()
         assert newest is not None
         assert newest.known.parts
         with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(_Server().transaction(tables[:1])), 100)
-            recorder.settle()
+            recorder.make_durable()
     last = list_segments(tmp_path)[-1]
     assert last.open_txns == newest.open_txns != []
     assert {each.name for each in last.catalog.relations} == {"s", "t20000"}
@@ -339,7 +339,7 @@ def test_segments_of_before_are_gone_on_from(tmp_path: Path) -> None:
         assert newest is not None
         with Recorder(sink, SOURCE, newest.state, 208, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables[:1], "then")), 100)
-            recorder.settle()
+            recorder.make_durable()
     segment = list_segments(tmp_path)[-1]
     assert segment.known.parts
     assert segment.first_seq == last + 1
@@ -379,7 +379,7 @@ with sink.owned():
         print("begun", flush=True)
         for k in range(100_000):
             recorder.offer(_received(server.transaction([_table(20000 + (begin + k) % 5000)], str(k))), 100)
-            recorder.settle()
+            recorder.make_durable()
 """
 
 

@@ -21,7 +21,7 @@ import psycopg2
 
 from pgoutput_fast.capture.recorder import Progress
 from pgoutput_fast.postgres.session import session
-from pgoutput_fast.postgres.slots import read_slots
+from pgoutput_fast.postgres.slots import read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 
 __all__ = ["Meter", "Metrics", "reporting"]
@@ -54,7 +54,7 @@ class Metrics:
         segments: written since then.
         waiting_messages: received and not durable.
         durable_lsn: everything that committed up to this LSN is in segments that survive a crash.
-        acknowledged_lsn: the LSN that the server knows as confirmed: it need keep nothing before it. Transactions that
+        confirmed_lsn: the LSN that the server knows as confirmed: it need keep nothing before it. Transactions that
             commit later are not confirmed.
         server_lsn: the end of the server's WAL.
         lag_bytes: bytes of WAL from the confirmed LSN to the server's end.
@@ -73,7 +73,7 @@ class Metrics:
     segments: int
     waiting_messages: int
     durable_lsn: int
-    acknowledged_lsn: int | None
+    confirmed_lsn: int | None
     server_lsn: int | None
     lag_bytes: int | None
     lag_seconds: float | None
@@ -119,9 +119,9 @@ _HELP = {
     "segments": "Segments written.",
     "waiting_messages": "Messages received and not durable.",
     "durable_lsn": "Position up to which what committed is durable.",
-    "acknowledged_lsn": "Position up to which the server need keep nothing.",
+    "confirmed_lsn": "Position up to which the server need keep nothing.",
     "server_lsn": "End of the server's WAL.",
-    "lag_bytes": "WAL from what is acknowledged to the server's end.",
+    "lag_bytes": "WAL from the confirmed position to the server's end.",
     "lag_seconds": "What committed longer ago is durable.",
     "kept_bytes": "WAL that the server keeps for the slot.",
     "open_transactions": "Transactions that have begun and not ended, as far as segments go.",
@@ -200,20 +200,20 @@ class Meter:
             then, messages, nbytes = self._samples[0]
             passed = max(now - then, 1e-3)
             rates = ((total.messages - messages) / passed, (total.nbytes - nbytes) / passed)
-            acknowledged = server = kept = lag = seconds = None
+            confirmed = server = kept = lag = seconds = None
             if asked is not None:
-                acknowledged, server, kept, server_time = asked
+                confirmed, server, kept, server_time = asked
                 if answer.is_new:
                     self._looks.append((answer.at, server))
-                lag = max(server - acknowledged, 0) if acknowledged is not None else None
-                durable = max(total.durable_lsn, acknowledged or 0)
+                lag = max(server - confirmed, 0) if confirmed is not None else None
+                durable = max(total.durable_lsn, confirmed or 0)
                 bounds = [now - at for at, position in self._looks if position <= durable]
                 if total.committed_at is not None:
                     bounds.append((server_time - total.committed_at) / 1e6 + now - answer.at)
                 seconds = max(min(bounds), 0.0) if bounds else None
             return Metrics(
                 self._slot, running, self._sessions, total.messages, total.nbytes, *rates, total.segments,
-                max(total.messages - total.stored, 0), total.durable_lsn, acknowledged, server, lag, seconds, kept,
+                max(total.messages - total.stored, 0), total.durable_lsn, confirmed, server, lag, seconds, kept,
                 total.open_transactions,
             )  # fmt: skip
 
@@ -234,7 +234,7 @@ class Meter:
         try:
             with session(self._dsn, connect_timeout=_ASK_SECONDS) as cursor:
                 cursor.execute(f"SET statement_timeout = '{_ASK_SECONDS}s'")
-                found = next(iter(read_slots(cursor, self._slot)), None)
+                found = read_slot(cursor, self._slot)
                 cursor.execute(_SERVER)
                 position, clock = cursor.fetchone()
         except psycopg2.Error:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture.errors import CaptureError, UnstorableError
+from pgoutput_fast.capture.errors import START_OVER, CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays
@@ -187,7 +187,7 @@ class Recorder:
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Makes everything that was received durable, and waits for it.
 
         Raises:
@@ -261,13 +261,13 @@ class Recorder:
             if isinstance(problem, MemoryError):
                 raise  # on a machine with more memory the capture can go on
             what = DecodeError(
-                f"a message of {len(payloads[0].as_buffer()):,} bytes does not go into a segment ({problem})",
+                f"a message of {len(payloads[0].as_buffer()):,} bytes does not fit into a segment ({problem})",
                 seq=self._stream.next_seq,
                 lsn=lsns[0].as_py() or None,
             )
             raise UnstorableError(
-                f"{what}. What came before it is in segments. Trying again does not help: make a new slot behind it, "
-                "load the tables again, and capture into another directory"
+                f"{what}. The messages before it are in segments. Another try does not help, because the slot would "
+                f"send this message again. {START_OVER}"
             ) from problem
         if tagged is None:
             self._pass(len(payloads))

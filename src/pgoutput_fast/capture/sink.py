@@ -67,7 +67,7 @@ class Sink:
         self._known = KnownLog(self._store)
         self._outgrown = False
         self._owner: Owner | None = None
-        self._acknowledged: ConfirmedPosition | None = None
+        self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
         self._before: int | None = None
         self._name = ""
@@ -108,18 +108,20 @@ class Sink:
             yield
 
     @property
-    def acknowledged(self) -> ConfirmedPosition:
-        """The confirmed position after the segments.
+    def confirmed(self) -> ConfirmedPosition:
+        """The confirmed position of an idle slot, which lies after the segments.
 
         Raises:
             CaptureError: if its file is damaged.
         """
-        if self._acknowledged is None:
+        if self._confirmed is None:
             try:
-                self._acknowledged = ConfirmedPosition(self._store)
+                self._confirmed = ConfirmedPosition(self._store)
             except ValueError as problem:
-                raise CaptureError(f"{problem}. Bring it back, or capture into another directory") from None
-        return self._acknowledged
+                raise CaptureError(
+                    f"{problem}. Restore the file, or capture into another directory"
+                ) from None
+        return self._confirmed
 
     def newest(self) -> Segment | None:
         """Returns the newest segment, after which a capture goes on; None if there is none."""
@@ -128,7 +130,7 @@ class Sink:
             # write.
             self._store.harden()
         newest = newest_segment(self._directory)
-        self._acknowledged = None  # another capture may have written to the store in the meantime
+        self._confirmed = None  # another capture may have written to the store in the meantime
         self._last_seq = None if newest is None else newest.last_seq
         self._outgrown = newest is not None and bool(newest.known.parts)
         return newest
@@ -137,10 +139,13 @@ class Sink:
         """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
         Raises:
-            CaptureError: as `acknowledged`.
+            CaptureError: as `confirmed`.
         """
-        newest = self.newest()
-        return max((newest.end_lsn if newest is not None else None) or 0, self.acknowledged.lsn or 0)
+        return self.reached_with(self.newest())
+
+    def reached_with(self, newest: Segment | None) -> int:
+        """As `reached`, if you have called `newest` already."""
+        return max((newest.end_lsn if newest is not None else None) or 0, self.confirmed.lsn or 0)
 
     def claim(self) -> None:
         """Claims the directory. Call it when you have the slot: nobody else writes from then on.

@@ -18,12 +18,12 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect
-from pgoutput_fast.postgres.slots import Slot, read_slots
+from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["SqlSource", "read_into"]
+__all__ = ["PeekLoop", "SqlSource"]
 
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
@@ -112,10 +112,10 @@ class SqlSource:
             psycopg2.Error: if the connection is lost.
         """
         with self._connection.cursor() as cursor:
-            return next(iter(read_slots(cursor, self._slot)), None)
+            return read_slot(cursor, self._slot)
 
-    def left(self) -> int | None:
-        """What the slot has left behind: its position; None if it has none or is gone."""
+    def slot_lsn(self) -> int | None:
+        """The confirmed LSN of the slot; None if it has none or is gone."""
         found = self.slot()
         return found.confirmed_flush_lsn if found is not None else None
 
@@ -223,81 +223,117 @@ class SqlSource:
             connection.close()
 
 
-def read_into(
-    pull: SqlSource,
-    recorder: Recorder,
-    limits: Limits,
-    watch: Watch,
-    *,
-    start_lsn: int,
-    until_lsn: int | None,
-    stop: threading.Event,
-    expect_usable: Callable[[Slot | None, int | None], object],
-    confirm: Callable[[int], int],
-) -> None:
-    """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
+class PeekLoop:
+    """Repeats three steps: peeks at the slot, makes the changes durable, and advances the slot past them.
+
+    It repeats them at once if there is more, otherwise when a segment would reach its age limit.
 
     Args:
-        pull: the slot's session.
-        recorder: takes what comes.
+        source: the slot's session.
+        recorder: takes the changes.
         limits: of segments. A peek ends with as many messages as a segment has rows.
         watch: looks at the publications before the slot is advanced, and now and then.
-        start_lsn: up to there the segments have what committed.
-        until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
-        stop: ends as soon as it is set.
-        expect_usable: raises if a slot can be pulled from no more, or is advanced beyond the position given.
-        let_go: up to where the slot may be advanced when there is nothing up to a position.
-
-    Raises:
-        psycopg2.Error: if the server refuses, or the connection is lost.
-        DecodeError: if it sends what is no message.
-        Exception: what the recorder failed with, or `expect_usable` raised.
+        stop: the loop ends as soon as this event is set.
+        until_lsn: the loop ends when everything that committed up to this LSN is durable, and the slot is advanced to
+            it; None for no end.
+        expect_usable: raises an error if the capture cannot continue from the slot, or if somebody else has advanced it
+            beyond the LSN in the second argument.
+        save_confirmed: returns the LSN up to which an idle slot may be advanced. It saves this LSN first.
     """
-    most: int | None = limits.rows
-    reached = -1
-    pull.advance(start_lsn)
-    left = pull.left()
-    while not stop.is_set():
-        expect_usable(pull.slot(), left)
-        upto = pull.position()
-        if until_lsn is not None:
-            upto = min(upto, until_lsn)
-        pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
-        if upto <= reached:
-            if watch.is_due:
-                watch.look()
-            stop.wait(pause)
-            continue
-        before, count = recorder.durable_lsn, 0
-        for received in pull.peek(upto, most, lambda: not stop.is_set()):
+
+    def __init__(
+        self,
+        source: SqlSource,
+        recorder: Recorder,
+        limits: Limits,
+        watch: Watch,
+        *,
+        stop: threading.Event,
+        until_lsn: int | None,
+        expect_usable: Callable[[Slot | None, int | None], object],
+        save_confirmed: Callable[[int], int],
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._limits = limits
+        self._watch = watch
+        self._stop = stop
+        self._until_lsn = until_lsn
+        self._expect_usable = expect_usable
+        self._save_confirmed = save_confirmed
+        self._pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
+        self._most_changes: int | None = limits.rows
+        # The slot's position, None if it has none.
+        self._slot_lsn: int | None = None
+
+    def run(self, start_lsn: int) -> None:
+        """Captures until it is told to stop.
+
+        Args:
+            start_lsn: the segments have everything that committed up to this LSN.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+            DecodeError: if the server sends something that is no message.
+            Exception: the error of the recorder, or of `expect_usable`.
+        """
+        self._source.advance(start_lsn)
+        self._slot_lsn = self._source.slot_lsn()
+        reached = -1
+        while not self._stop.is_set():
+            self._expect_usable(self._source.slot(), self._slot_lsn)
+            end = self._source.position()
+            if self._until_lsn is not None:
+                end = min(end, self._until_lsn)
+            if end <= reached:
+                if self._watch.is_due:
+                    self._watch.look()
+                self._stop.wait(self._pause)
+                continue
+            before = self._recorder.durable_lsn
+            is_complete = self._record_changes(end)
+            if self._stop.is_set():
+                return
+            durable = self._make_durable(end, is_complete)
+            # A peek that brought only logical messages outside of transactions may not move the position. The next peek
+            # then has no limit, so that it goes past them.
+            self._most_changes = self._limits.rows if is_complete or durable > before else None
+            self._advance_slot(durable)
+            if self._until_lsn is not None and durable >= self._until_lsn:
+                return
+            if is_complete:
+                reached = durable
+                self._stop.wait(self._pause)
+
+    def _record_changes(self, end: int) -> bool:
+        """Hands the changes of one peek to the recorder. Returns whether the peek brought all changes up to `end`."""
+        most, count = self._most_changes, 0
+        for received in self._source.peek(end, most, lambda: not self._stop.is_set()):
             count += len(received.payloads)
-            while not recorder.offer(received, _READ_SECONDS):
+            while not self._recorder.offer(received, _READ_SECONDS):
                 pass
-        if stop.is_set():
-            return
-        # Had somebody advanced it before the peek, the peek would have a gap.
-        expect_usable(pull.slot(), left)
-        recorder.settle()
-        durable = recorder.durable_lsn
-        complete = most is None or count < most
-        if complete:
-            # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-            durable = max(durable, confirm(upto))
-        # Many logical messages outside of transactions: the next peek goes past them.
-        most = limits.rows if complete or durable > before else None
-        watch.look()
-        pull.advance(durable)
-        watch.stands = max(watch.stands, durable)
-        # Somebody else may have been faster since the last look. On 10 it may be behind the record in which the
-        # position lies.
-        found = pull.slot()
-        expect_usable(found, max(left or 0, durable) if pull.is_exact else None)
-        left = found.confirmed_flush_lsn if found is not None else None
-        if until_lsn is not None and durable >= until_lsn:
-            return
-        if complete:
-            reached = durable
-            stop.wait(pause)
+        return most is None or count < most
+
+    def _make_durable(self, end: int, is_complete: bool) -> int:
+        """Makes the changes of a peek durable. Returns the LSN up to which the slot may be advanced."""
+        # If somebody else advanced the slot before the peek, the peek has a gap.
+        self._expect_usable(self._source.slot(), self._slot_lsn)
+        self._recorder.make_durable()
+        durable = self._recorder.durable_lsn
+        if is_complete:
+            # All earlier commits have been received. So an idle slot releases WAL, too.
+            durable = max(durable, self._save_confirmed(end))
+        return durable
+
+    def _advance_slot(self, durable: int) -> None:
+        self._watch.look()
+        self._source.advance(durable)
+        self._watch.set_confirmed(durable)
+        # Somebody else may have advanced the slot since the last look. On 10, the slot may be behind the record in
+        # which the position lies.
+        slot = self._source.slot()
+        self._expect_usable(slot, max(self._slot_lsn or 0, durable) if self._source.is_exact else None)
+        self._slot_lsn = slot.confirmed_flush_lsn if slot is not None else None
 
 
 def _malformed(problem: Malformed) -> DecodeError:

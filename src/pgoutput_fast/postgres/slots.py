@@ -90,7 +90,12 @@ def find_slot(dsn: str, name: str) -> Slot | None:
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
-        return next(iter(read_slots(cursor, name)), None)
+        return read_slot(cursor, name)
+
+
+def read_slot(cursor: Any, name: str) -> Slot | None:
+    """Returns the slot with this name through a cursor, None if there is none."""
+    return next(iter(read_slots(cursor, name)), None)
 
 
 def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
@@ -195,7 +200,9 @@ def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failove
     cursor.execute(
         f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
     )
-    return read_slots(cursor, name)[0]
+    slot = read_slot(cursor, name)
+    assert slot is not None
+    return slot
 
 
 def drop_slot(dsn: str, name: str) -> bool:
@@ -205,7 +212,7 @@ def drop_slot(dsn: str, name: str) -> bool:
         psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
     """
     with session(dsn) as cursor:
-        if not read_slots(cursor, name):
+        if read_slot(cursor, name) is None:
             return False
         cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
         return True
