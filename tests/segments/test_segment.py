@@ -251,13 +251,13 @@ def test_arguments(tmp_path: Path) -> None:
     tagged, state = pgo.tag(WAL)
     with pytest.raises(ValueError, match="at least one row"):
         write_segment(tmp_path, tagged.slice(0, 0), state, source=SOURCE)
-    with pytest.raises(ValueError, match="goes on with message 5"):
+    with pytest.raises(ValueError, match="continues with message 5"):
         write_segment(tmp_path, tagged, pgo.tag(WAL[:5])[1], source=SOURCE)
     with pytest.raises(ValueError, match="have the columns"):
         write_segment(tmp_path, tagged.select(["seq"]), state, source=SOURCE)
     decoder = pgo.Decoder(pgo.Options(transactions="committed"))
     decoder.decode(WAL[:10])
-    with pytest.raises(ValueError, match="holds changes back"):
+    with pytest.raises(ValueError, match="has changes in its reorder buffer"):
         write_segment(tmp_path, tagged.slice(0, 10), decoder.state, source=SOURCE)
     assert list(tmp_path.iterdir()) == []
 

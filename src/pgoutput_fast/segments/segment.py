@@ -60,6 +60,7 @@ FORMAT, _WITH_PARTS = 1, 2
 _MOST_TEXT = 1 << 26
 _MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
+_WRITER = _PREFIX + "writer"
 # A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
@@ -257,45 +258,24 @@ def write_segment(
     ...     path.name, open_segment(path).state == state
     ('00000000000000000000-00000000000000000000.parquet', True)
     """
-    start, end = (None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
+    given = tuple(None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
     batch = _checked(tagged)
-    seqs = batch.column("seq").to_numpy()
-    first, last = int(seqs.min()), int(seqs.max())
-    if state.reorder_buffer is not None:
-        raise ValueError("a segment's state is that of tagging; this one holds changes back")
-    if state.next_seq <= last:
-        raise ValueError(
-            f"the state goes on with message {state.next_seq}, but the last row is message {last}"
-        )
-    lsns = batch.column("lsn").drop_null().to_numpy()
-    if len(lsns):
-        start = int(lsns.min()) if start is None else start
-        end = int(lsns.max()) if end is None else end
+    first, last = _ordinals_of_rows(batch, state)
+    start, end = _lsns_of_rows(batch, *given)
     store, name = _target(path)
     store.limit(file_mode)
     if name is None:
         name = name_of(first, last)
         newest = _check_neighbours(store, source, first, last)
-        if log is None and newest is not None:
-            log = _recent.pop(str(newest.path), None)
-        if log is not None and not (newest is not None and log.follows(newest.known)):
-            log.restart()
+        log = _log_after(newest, log)
     log = KnownLog(store) if log is None else log
     footing = log.step(state, _versions_of(batch), last)
     footer = _footer(source, first, last, start, end, footing)
-    token = json.dumps(secrets.token_hex(16))
-    if not store.local:
-        footer[_PREFIX + "writer"] = token
-    try:
-        with store.write(name) as file:
-            write_rows(file, batch, footer, relation_bytes, row_group_bytes)
-            _read_back(file, store, name, footer, batch.num_rows)
-    except FileExistsError:
-        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+    _write_file(store, name, batch, footer, relation_bytes, row_group_bytes)
     log.took(footing)
     _remember(str(store.at(name)), log)
     if not store.local:
-        _expect_own(store, name, token, first, last)
+        _expect_own(store, name, footer[_WRITER], first, last)
     return store.at(name)
 
 
@@ -451,6 +431,58 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return tagged.cast(TAGGED_SCHEMA)
 
 
+def _ordinals_of_rows(batch: pa.RecordBatch, state: StreamState) -> tuple[int, int]:
+    """(first, last) ordinal of the rows. Checks that the state is the state behind them."""
+    seqs = batch.column("seq").to_numpy()
+    first, last = int(seqs.min()), int(seqs.max())
+    if state.reorder_buffer is not None:
+        raise ValueError(
+            "this state has changes in its reorder buffer; a segment needs a state that `tag` gives"
+        )
+    if state.next_seq <= last:
+        raise ValueError(
+            f"the state continues with message {state.next_seq}, but the last row is message {last}"
+        )
+    return first, last
+
+
+def _lsns_of_rows(batch: pa.RecordBatch, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+    """(start, end) as given, or else the smallest and largest LSN of the rows; None if no row has an LSN."""
+    lsns = batch.column("lsn").drop_null().to_numpy()
+    if len(lsns):
+        start = int(lsns.min()) if start is None else start
+        end = int(lsns.max()) if end is None else end
+    return start, end
+
+
+def _log_after(newest: Segment | None, log: KnownLog | None) -> KnownLog | None:
+    """The log of the directory: the given one, or the one of an earlier call. It restarts if others wrote segments."""
+    if log is None and newest is not None:
+        log = _recent.pop(str(newest.path), None)
+    if log is not None and not (newest is not None and log.follows(newest.known)):
+        log.restart()
+    return log
+
+
+def _write_file(
+    store: Store,
+    name: str,
+    batch: pa.RecordBatch,
+    footer: dict[str, str],
+    relation_bytes: int,
+    row_group_bytes: int,
+) -> None:
+    """Writes the file of a segment and reads it back. In an object store, `footer` gets a mark of this call."""
+    if not store.local:
+        footer[_WRITER] = json.dumps(secrets.token_hex(16))
+    try:
+        with store.write(name) as file:
+            write_rows(file, batch, footer, relation_bytes, row_group_bytes)
+            _read_back(file, store, name, footer, batch.num_rows)
+    except FileExistsError:
+        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+
+
 def _target(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Store, str | None]:
     """(the store of a segment, its file name there). The name is None for a directory, where the ordinals give it.
 
@@ -474,15 +506,15 @@ def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> N
     An object store does not prevent that.
     """
     with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
-        found = (file.metadata.metadata or {}).get(f"{_PREFIX}writer".encode())
+        found = (file.metadata.metadata or {}).get(_WRITER.encode())
     others = [name] if found != token.encode() else []
     if name == name_of(first, last):
         overlapping = [each.name for each in named_segments(store) if each.overlaps(first, last)]
         others += [each for each in overlapping if each != name]
     if others:
         raise FileExistsError(
-            f"another process wrote messages of {first} to {last} into {store} at the same time, as {others[0]}: see "
-            "that only one goes on"
+            f"another process wrote messages of {first} to {last} into {store} at the same time, as {others[0]}: make "
+            "sure that only one process writes there"
         )
 
 
