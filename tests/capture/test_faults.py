@@ -205,7 +205,7 @@ def test_a_slot_that_is_invalidated_underneath(tmp_path: Path) -> None:
             checkpoint.join(120)
             running.join()
         assert isinstance(running.failed, CaptureError)
-        assert re.search(r"slot faulty was invalidated \(.*\): .* is lost\. Drop it", str(running.failed))
+        assert re.search(r"invalidated slot faulty \(.*\): .* are lost\. Drop the slot", str(running.failed))
 
 
 # ---- transactions --------------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def test_one_that_waits_for_what_goes_elsewhere(base: pg.Database, slot: str, tm
                 if directory == elsewhere:  # this one waits for the other, which has it already
                     process.wait()
                     continue
-                with pytest.raises(CaptureError, match=rf"slot {slot} is captured into another directory"):
+                with pytest.raises(CaptureError, match=rf"captures slot {slot} into another directory"):
                     process.wait()
         assert not list_segments(here)
     finally:
@@ -339,10 +339,10 @@ def test_why_it_failed(base: pg.Database, slot: str, tmp_path: Path) -> None:
         assert killed._process is not None
         killed._process.kill()
         with pytest.raises(
-            CaptureError, match=rf"slot {slot} into .* cannot go on: its process ended with status -9"
+            CaptureError, match=rf"slot {slot} into .* ended with an error: its process ended with status -9"
         ):
             _wait_for(lambda: not killed.check())
-    with pytest.raises(ValueError, match=r"settings of a capture: .*'colour'"):
+    with pytest.raises(ValueError, match=r"settings of the capture are wrong: .*'colour'"):
         CaptureProcess(Settings("", "s", ("p",), "d", more={"colour": 1}))
 
 

@@ -316,6 +316,8 @@ def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: st
     database.execute("INSERT INTO counted VALUES (1, 1)")
     before = _stands(database, slot)
     given = {"dsn": database.dsn, "slot": slot, "publication": "nope", "path": str(tmp_path)}
-    with pytest.raises(CaptureError, match=r"cannot go on: .* publication nope: there is none of that name"):
+    with pytest.raises(
+        CaptureError, match=r"ended with an error: .* publication nope: there is none of that name"
+    ):
         OwnCapture(given).catch_up()
     assert _stands(database, slot) == before

@@ -389,7 +389,7 @@ def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Pat
     options = plugin_options(database.version * 10000, ["captured"])
     with (
         SqlSource(database.dsn, slot, options),
-        pytest.raises(psycopg2.errors.ObjectInUse, match="another session pulls"),
+        pytest.raises(psycopg2.errors.ObjectInUse, match="another session reads slot"),
     ):
         _through_sql(database, slot, tmp_path).run(retry_seconds=0.5)
     _through_sql(database, slot, tmp_path).run(until_lsn=now(database))

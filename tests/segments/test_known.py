@@ -38,7 +38,7 @@ from pgoutput_fast.storage.paths import find_files
 from support.paths import TESTS
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
-ROOM = segment_known.ROOM
+CATALOG_DIRECTORY = segment_known.CATALOG_DIRECTORY
 
 
 def _table(oid: int, columns: int = 3, name: str | None = None) -> RelationSpec:
@@ -164,14 +164,14 @@ def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
 def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     server = _Server()
     path, _ = _write(tmp_path, [server.transaction([_table(20000 + k) for k in range(60)])])[0]
-    (part,) = (tmp_path / ROOM).iterdir()
+    (part,) = (tmp_path / CATALOG_DIRECTORY).iterdir()
     whole = part.read_bytes()
     part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ValueError, match=f"{part.name}, is damaged.*Bring it back"):
+    with pytest.raises(ValueError, match=f"{part.name}, is damaged.*Restore it"):
         segment_catalog(path)
     part.unlink()
     assert open_segment(path).last_seq > 0
-    with pytest.raises(ValueError, match=f"{part.name}, is not there: bring it back"):
+    with pytest.raises(ValueError, match=f"{part.name}, is missing. Restore it"):
         segment_catalog(tmp_path)
     part.write_bytes(whole)
     assert len(segment_catalog(path)) == 60
@@ -185,7 +185,7 @@ def test_a_part_that_went_missing_under_a_writer_is_written_again(tmp_path: Path
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.make_durable()
-            shutil.rmtree(tmp_path / ROOM)
+            shutil.rmtree(tmp_path / CATALOG_DIRECTORY)
             recorder.offer(_received(server.transaction(tables[:1])), 100)
             recorder.make_durable()
     newest = list_segments(tmp_path)[-1]
@@ -224,7 +224,7 @@ def test_a_state_that_no_footer_has_room_for_is_refused(
 ) -> None:
     monkeypatch.setattr(segments, "_MOST_TEXT", 100)
     tagged, state = pgo.tag(_Server().transaction([_table(20000)]))
-    with pytest.raises(ValueError, match=r"messages 0 to 3 cannot be written: its .* has .* room for 100"):
+    with pytest.raises(ValueError, match=r"messages 0 to 3 cannot be written: its .* has .* can have 100"):
         write_segment(tmp_path, tagged, state, source=SOURCE)
     assert find_files(tmp_path) == []
 
@@ -252,11 +252,11 @@ def test_retention_takes_parts_that_no_segment_needs(tmp_path: Path) -> None:
     server = _Server()
     tables = [_table(20000 + k) for k in range(300)]
     written = _write(tmp_path, [server.transaction(tables[k : k + 6], str(k)) for k in range(0, 300, 6)])
-    before = len(list((tmp_path / ROOM).iterdir()))
+    before = len(list((tmp_path / CATALOG_DIRECTORY).iterdir()))
     for path, _ in written[:-3]:
         os.utime(path, (1, 1))
     assert len(retain(tmp_path, older_than=3600)) == len(written) - 3
-    left = {path.name for path in (tmp_path / ROOM).iterdir()}
+    left = {path.name for path in (tmp_path / CATALOG_DIRECTORY).iterdir()}
     assert left == {part.name for each in list_segments(tmp_path) for part in each.known.parts}
     assert len(left) < before
     for path, state in written[-3:]:
@@ -405,7 +405,7 @@ def test_a_writer_that_is_killed_leaves_what_another_goes_on_from(tmp_path: Path
         assert all(len(each.catalog) for each in found)
     with (sink := Sink(into)).owned():
         sink.newest()
-    names = {path.name for path in (into / ROOM).iterdir()}
+    names = {path.name for path in (into / CATALOG_DIRECTORY).iterdir()}
     assert names >= {part.name for each in found for part in each.known.parts}
     assert all(int(name[:20]) <= last for name in names)
     for each in random.Random(3).sample(found, min(20, len(found))):

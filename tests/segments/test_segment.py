@@ -170,14 +170,14 @@ def test_sources_do_not_mix(tmp_path: Path) -> None:
     _write(tmp_path)
     other = Source("7300000000000000001", "shop", "another", ("all",), {"proto_version": "4"})
     tagged, state = pgo.tag(WAL, seq=range(10**6, 10**6 + len(WAL)))
-    with pytest.raises(ValueError, match=r"sources do not mix: .* slot 'slot' instead of 'another'"):
+    with pytest.raises(ValueError, match=r"segments of one source only: .* slot 'slot' instead of 'another'"):
         write_segment(tmp_path, tagged, state, source=other)
     apart = tmp_path / "apart"
     apart.mkdir()
     path = write_segment(apart, tagged, state, source=other)
     path.rename(tmp_path / path.name)
     for read in (list_segments, segment_catalog, segment_outcomes):
-        with pytest.raises(ValueError, match="sources do not mix"):
+        with pytest.raises(ValueError, match="segments of one source only"):
             read(tmp_path)
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_segment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tagged, state = pgo.tag(WAL)
     plain = tmp_path / "plain.parquet"
     pq.write_table(pa.Table.from_batches([tagged]), plain)
-    with pytest.raises(ValueError, match="is no segment"):
+    with pytest.raises(ValueError, match="is not a segment"):
         open_segment(plain)
     path = write_segment(tmp_path / "whole", tagged, state, source=SOURCE)
     cut = tmp_path / "cut"

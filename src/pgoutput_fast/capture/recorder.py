@@ -47,7 +47,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.nbytes < 1 or self.seconds <= 0:
-            raise ValueError("a segment's limits must be positive")
+            raise ValueError("the limits of a segment must be positive")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Recorder:
         self._take_parts(received.payloads, received.lsns)
 
     def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
-        """Takes messages in as few parts as the room for their rows allows.
+        """Takes messages in as few parts as fit beside the waiting rows.
 
         Raises:
             UnstorableError: for a message whose rows are too large for any segment.
@@ -322,7 +322,7 @@ class _RepeatedError(Exception):
 
 
 class _FullError(Exception):
-    """There is no room for these rows beside the waiting rows."""
+    """These rows do not fit into the next segment beside the waiting rows."""
 
 
 class _Stream:
@@ -361,7 +361,7 @@ class _Stream:
         """The ordinal of the next message."""
         return self._native.next_seq
 
-    def tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch | None:
+    def tag(self, payloads: pa.Array, lsns: pa.Array, most_bytes: int) -> pa.RecordBatch | None:
         """Returns the rows of the messages that were not received before; None, with the state unchanged, if all were.
 
         A new session repeats logical messages outside of transactions. The repeated messages must have no ordinals:
@@ -370,11 +370,11 @@ class _Stream:
         Raises:
             DecodeError: if a message is malformed.
             ValueError: if the rows are too large for any segment.
-            _FullError: if the rows have more than `room` bytes. The state is then unchanged.
+            _FullError: if the rows have more than `most_bytes` bytes. The state is then unchanged.
         """
         try:
             with self._native.tentative():
-                tagged = self._tag(payloads, lsns, room)
+                tagged = self._tag(payloads, lsns, most_bytes)
                 seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != SESSION_MARK]
                 if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
                     return tagged
@@ -384,13 +384,13 @@ class _Stream:
         if not len(new):
             return None
         with self._native.tentative():
-            return self._tag(payloads.take(new), lsns.take(new), room)
+            return self._tag(payloads.take(new), lsns.take(new), most_bytes)
 
-    def _tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch:
+    def _tag(self, payloads: pa.Array, lsns: pa.Array, most_bytes: int) -> pa.RecordBatch:
         tagged = self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
         if tagged.nbytes > MOST_BYTES:
             raise ValueError(f"its {tagged.num_rows:,} tagged rows have {tagged.nbytes:,} bytes")
-        if tagged.nbytes > room:
+        if tagged.nbytes > most_bytes:
             raise _FullError
         return tagged
 
@@ -419,9 +419,10 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
-    # A logical message outside of transactions is sent when its record is read, and its LSN is where that begins. The
-    # records of commits that were not sent before lie behind it: a stream that begins there lacks none of them. It has
-    # this message again, which is left out then. So a slot that nothing else is sent of follows, too.
+    # The server sends a logical message outside of transactions when it reads the message's record. The message's LSN
+    # is the begin of this record. All commits that were not sent before have their records after it. So a stream that
+    # begins at this LSN lacks none of them. It has this message again, and the recorder leaves it out. So the slot also
+    # follows if the server sends nothing else.
     messages = np.flatnonzero((kinds == MSG_MESSAGE) & rows.column("txn").is_null().to_numpy())
     between = messages[~opens[np.searchsorted(boundaries, messages)]]
     if len(between):

@@ -1,4 +1,4 @@
-"""A slot's changes through SQL, without a replication connection: peeked at, made durable, left behind."""
+"""Reads the changes of a slot through SQL, without a replication connection: peek, make durable, advance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
-from pgoutput_fast.postgres.session import connect
+from pgoutput_fast.postgres.session import connect, read_flushed_position
 from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
@@ -27,24 +27,19 @@ __all__ = ["PeekLoop", "SqlSource"]
 
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
-# While a position is waited for that the server has not reached.
+# How often to look for a position that the server has not reached.
 _AGAIN_SECONDS = 0.2
 
-# Between two peeks nobody uses the slot, as a walsender would: so its name is locked, as long as the session lasts.
+# A walsender would use the slot all the time. Between two peeks nobody does, so this session locks the slot's name.
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
-_POSITION = """
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-        ELSE pg_catalog.pg_current_wal_flush_lsn() END
-        OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8
-"""
-# The slot never goes back: a function that is asked for less would refuse, or on 10 do so.
+# This never moves the slot backwards: the function would refuse a lower position, and on 10 it would go back.
 _ADVANCE = """
 SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_catalog.pg_lsn)
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
  AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
 """
-# Takes what a peek with the same end has shown, and stops at the same record.
+# Consumes the changes that a peek with the same end gave, and stops at the same record.
 _CONSUME = """
 SELECT pg_catalog.count(*)
 FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
@@ -65,12 +60,12 @@ class SqlSource:
     Args:
         dsn: of the slot's database.
         slot: its name.
-        options: the plugin's, as `plugin_options` gives them. Streaming is left out: a peek sees whole transactions
-            only, so that each one gets further.
-        hear: as of `CopyLink`: what the server says beside the changes.
+        options: the plugin's options, as from `plugin_options`. Streaming is left out: a peek gives only complete
+            transactions, so each peek gets further.
+        hear: as in `CopyLink`: receives what the server sends beside the changes.
 
     Raises:
-        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session pulls from the slot.
+        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
     """
 
     def __init__(
@@ -91,7 +86,7 @@ class SqlSource:
             (locked,) = cursor.fetchone()
         if not locked:
             self._connection.close()
-            raise psycopg2.errors.ObjectInUse(f"another session pulls from slot {slot}")
+            raise psycopg2.errors.ObjectInUse(f"another session reads slot {slot} through SQL")
 
     def __enter__(self) -> SqlSource:
         return self
@@ -100,13 +95,13 @@ class SqlSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            # A connection's end takes the server a moment, and whoever comes next should find the slot free.
+            # The server needs a moment to end a connection. The next client should find the slot free.
             with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
                 cursor.execute(_UNLOCK)
         self._connection.close()
 
     def slot(self) -> Slot | None:
-        """What the server says of the slot now, None if it is gone.
+        """The slot as the server describes it now, None if it is gone.
 
         Raises:
             psycopg2.Error: if the connection is lost.
@@ -126,25 +121,24 @@ class SqlSource:
             psycopg2.Error: if the connection is lost.
         """
         with self._connection.cursor() as cursor:
-            cursor.execute(_POSITION)
-            return int(cursor.fetchone()[0])
+            return read_flushed_position(cursor)
 
     def peek(
         self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Received]:
-        """What committed behind the slot's position and up to another one, in bounded batches while it comes.
+        """Yields what committed between the slot's position and another one, in bounded batches while it arrives.
 
         The server decodes all of it before it sends the first message, and keeps it in a temporary file.
 
         Args:
-            upto_lsn: nothing that commits behind the record there is sent.
-            most_changes: the server stops behind the transaction with which there are so many messages; None for no
-                limit.
-            wanted: asked now and then; as soon as it is not, this ends.
+            upto_lsn: the server sends nothing that commits after the record at this LSN.
+            most_changes: the server stops after the transaction in which it reaches this number of messages; None for
+                no limit.
+            wanted: called repeatedly; the peek ends when it returns False.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
-            DecodeError: if it sends what is no COPY in binary format.
+            DecodeError: if the server sends something that is no COPY in binary format.
         """
         rows = CopiedRows()
         arguments = {
@@ -172,7 +166,7 @@ class SqlSource:
                     except Malformed as problem:
                         raise _malformed(problem) from None
                     if len(payloads):
-                        # The recorder has marked the beginning of the first one by itself.
+                        # The recorder itself marks the beginning of the first peek.
                         starts = self._peeks > 0 and rows.rows == len(payloads)
                         yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
             finally:
@@ -189,11 +183,11 @@ class SqlSource:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the server advances a slot to just the position that it is told."""
+        """Whether the server advances a slot to exactly the requested position."""
         return bool(self._connection.server_version >= 110000)
 
     def advance(self, lsn: int) -> None:
-        """Leaves behind what committed up to there: the server need not keep it. It never goes back.
+        """Advances the slot to an LSN: the server need not keep what committed up to it. It never moves backwards.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
@@ -208,14 +202,15 @@ class SqlSource:
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[Any]:
-        """A connection for one use of the plugin.
+        """Gives a connection for one use of the plugin.
 
-        Each use leaves a callback behind in the server's process for as long as that lives. An old server (10.23, for
-        one) has room for ten, and ends the process then: "out of relcache_callback_list slots".
+        Each use leaves a callback in the server's process until the process ends. An old server (10.23, for example)
+        keeps at most ten, and then ends the process: "out of relcache_callback_list slots".
         """
         connection = connect(self._dsn)
         try:
-            # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
+            # With this setting, from 14 on, a session whose client was killed soon releases the slot, also while it
+            # decodes.
             with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
                 cursor.execute("SET client_connection_check_interval = '5s'")
             yield connection

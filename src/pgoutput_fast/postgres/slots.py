@@ -119,6 +119,11 @@ def _slot(
     )  # fmt: skip
 
 
+def temporary_name() -> str:
+    """Returns a new unique name for a temporary slot."""
+    return f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+
+
 def check_name(name: str) -> None:
     """Checks that a slot can have this name.
 
@@ -127,7 +132,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
+            f"a slot's name must have 1 to 63 lower case letters, digits and underscores; {name!r} does not"
         )
 
 
@@ -143,7 +148,7 @@ def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
             f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
         )
     if failover and major < 17:
-        raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+        raise ValueError(f"failover slots came with PostgreSQL 17; this server is {major}")
 
 
 def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
@@ -182,7 +187,7 @@ def temporary_slot(
     Raises:
         ValueError, psycopg2.Error: as `create_slot`.
     """
-    name = name if name is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    name = name if name is not None else temporary_name()
     check_name(name)
     with session(dsn) as cursor:
         yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor

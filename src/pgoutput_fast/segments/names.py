@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Named", "name_of", "named_segments", "ordinals_of"]
+__all__ = ["Named", "name_of", "named_segments", "ordinals_of", "overlap_error"]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -52,8 +52,15 @@ def ordinals_of(name: str) -> tuple[int, int]:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f"{name} is not named as a segment of a capture: move it elsewhere")
+        raise ValueError(f"{name} does not have the name of a segment: move the file to another directory")
     return int(match[1]), int(match[2])
+
+
+def overlap_error(segments: str, seq: int) -> ValueError:
+    """The error for two segments, which the text names, with the same message."""
+    return ValueError(
+        f"{segments} both have message {seq}: they come from different captures. Move one of them away"
+    )
 
 
 def named_segments(store: Store) -> list[Named]:

@@ -36,7 +36,7 @@ from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import name_of, named_segments
+from pgoutput_fast.segments.names import name_of, named_segments, overlap_error
 from pgoutput_fast.storage.paths import Paths, find_files, is_uri, open_file, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -317,7 +317,7 @@ def read_segment(
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
     try:
-        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+        with _open_parquet(path) as file:
             segment = _segment(_place(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
@@ -325,7 +325,7 @@ def read_segment(
             # Old versions of Arrow cannot read an empty list of row groups.
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        raise _damaged(path, problem) from None
     rows = rows.cast(TAGGED_SCHEMA)
     if relations is not None:
         found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
@@ -350,10 +350,7 @@ def list_segments(paths: Paths) -> list[Segment]:
     for before, after in pairwise(segments):
         _check_source(after.path, after.source, before.source)
         if after.first_seq <= before.last_seq:
-            raise ValueError(
-                f"segments {shown(before.path)} and {shown(after.path)} both have message {after.first_seq}: "
-                "they are not of one capture"
-            )
+            raise overlap_error(f"segments {shown(before.path)} and {shown(after.path)}", after.first_seq)
     return segments
 
 
@@ -372,10 +369,18 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
 def _open(path: str | os.PathLike[str]) -> Segment:
     """As `open_segment`, but without a check that catalog and state can be read."""
     try:
-        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+        with _open_parquet(path) as file:
             return _segment(_place(path), file.metadata)
     except pa.ArrowInvalid as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        raise _damaged(path, problem) from None
+
+
+def _open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
+    return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ)
+
+
+def _damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+    return ValueError(f"segment {shown(path)} is damaged: {problem}")
 
 
 def _newest(store: Store) -> Segment | None:
@@ -421,11 +426,11 @@ def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Record
 
 def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     if tagged.schema.names != TAGGED_SCHEMA.names:
-        raise ValueError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
+        raise ValueError(f"tagged payloads must have the columns {', '.join(TAGGED_SCHEMA.names)}")
     if not tagged.num_rows:
-        raise ValueError("a segment has at least one row")
+        raise ValueError("a segment needs at least one row")
     if tagged.nbytes > MOST_BYTES:
-        raise ValueError("more than 2 GiB in one segment: write several")
+        raise ValueError("the rows have more than 2 GiB, and one segment cannot: write several segments")
     if isinstance(tagged, pa.Table):
         (tagged,) = tagged.combine_chunks().to_batches()
     return tagged.cast(TAGGED_SCHEMA)
@@ -553,7 +558,7 @@ def _footer(
         if len(text) > _MOST_TEXT:
             raise ValueError(
                 f"the segment of messages {first} to {last} cannot be written: its {name} has {len(text)} characters, "
-                f"and a footer has room for {_MOST_TEXT}. Transactions that are open there described too many relations"
+                f"and a footer can have {_MOST_TEXT}. The transactions that are open there described too many relations"
             )
     return {_PREFIX + name: text for name, text in texts.items()}
 
@@ -571,11 +576,11 @@ def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str],
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
         raise OSError(
-            f"segment {shown(place)} was written, and cannot be read back: {problem}. It was left out"
+            f"segment {shown(place)} cannot be read back: {problem}. The file was removed. Check the disk"
         ) from None
     if segment.rows != rows or any(found.get(key) != text for key, text in footer.items()):
         raise OSError(
-            f"segment {shown(place)} was written, and reads otherwise. It was left out: see to the disk"
+            f"segment {shown(place)} does not have what was written. The file was removed. Check the disk"
         )
     file.seek(0, os.SEEK_END)
 
@@ -588,7 +593,7 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         if key.startswith(prefix)
     }
     if "format" not in texts:
-        raise ValueError(f"{shown(path)} is no segment: it has no footer of pgoutput_fast")
+        raise ValueError(f"{shown(path)} is not a segment: it has no footer of pgoutput_fast")
     try:
         values = {name: json.loads(text) for name, text in texts.items() if name not in ("catalog", "state")}
         if values["format"] not in (FORMAT, _WITH_PARTS):
@@ -615,14 +620,14 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
 
 
 def _no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
-    return ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}")
+    return ValueError(f"{shown(path)} is not a segment of format 1 or 2: {problem}")
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     column = group.column(_RELATION)
     statistics = column.statistics
     if column.path_in_schema != "relation" or statistics is None or not statistics.has_null_count:
-        raise ValueError("its column relation has no statistics")
+        raise ValueError("its column `relation` has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
     nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
     of_txns = group.column(_TXN).statistics
@@ -640,7 +645,7 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
     different = [name for name in here if here[name] != there[name]]
     if different:
         raise ValueError(
-            f"sources do not mix: {shown(path)} has "
+            f"a directory has segments of one source only: {shown(path)} has "
             + ", ".join(f"{name} {here[name]!r} instead of {there[name]!r}" for name in different)
         )
 

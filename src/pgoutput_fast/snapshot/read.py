@@ -38,8 +38,8 @@ class TableLostError(SnapshotError):
 
     def __init__(self, table: str, what: str) -> None:
         super().__init__(
-            f"{table} {what} since the snapshot was taken, whose rows of it cannot be read any more. If it is still "
-            "published, load it with a snapshot of its own"
+            f"{table} {what} after the snapshot began, so the snapshot can no longer read its rows. If the table is "
+            "still published, load it with a snapshot of its own"
         )
         self.table = table
         self._what = what
@@ -89,8 +89,8 @@ def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
 def gone(snapshot: str) -> SnapshotError:
     """Returns the error for a snapshot that nobody holds any more."""
     return SnapshotError(
-        f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
-        "it is of no use without the rest: drop the slot and start over"
+        f"the snapshot {snapshot} is gone: it ended with the connection that exported it. The rows that were read "
+        "are useless without the others. Drop the slot and start over"
     )
 
 

@@ -48,7 +48,7 @@ def open_file(path: str) -> Any:
     try:
         return store.open_input_file(inside)
     except FileNotFoundError:
-        raise FileNotFoundError(f"segment {shown(path)} is not there") from None
+        raise FileNotFoundError(f"segment {shown(path)} does not exist") from None
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -146,5 +146,5 @@ def open_place(path: str) -> tuple[Any, str]:
         store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
         # pyarrow's message may repeat the whole URI, with its credentials.
-        raise ValueError(f"segments at {shown(path)}: {str(problem).replace(path, shown(path))}") from None
+        raise ValueError(f"cannot open {shown(path)}: {str(problem).replace(path, shown(path))}") from None
     return store, inside
