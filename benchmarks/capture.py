@@ -1,9 +1,9 @@
 """Measures how fast a backlog is captured: `python -m benchmarks.capture`.
 
-There is one server, one backlog of wide rows, and a copy of its slot for each run. The runs are pg_recvlogical to
-/dev/null, psycopg2's own read loop, our read loop alone, and captures into segments through a walsender and through
-SQL. Runs are interleaved. Before the timing, the rows in the segments are counted. At full scale this also rewrites
-the table in README.md.
+It uses one server with one backlog of wide rows, and makes a copy of the slot for each run. The runs are pg_recvlogical
+to /dev/null, psycopg2's own read loop, our read loop alone, and captures into segments through a walsender and through
+SQL. The runs are interleaved. Before the timing, this checks the number of rows in the segments. At full scale it also
+rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.capture", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help=f"share of {FULL_ROWS:,} rows")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved repetitions")
-    parser.add_argument("--only", nargs="*", help="of the runs, by the beginning of their names")
-    parser.add_argument("--no-readme", action="store_true", help="leave README.md as it is")
+    parser.add_argument("--only", nargs="*", help="run only those whose names begin with one of these")
+    parser.add_argument("--no-readme", action="store_true", help="do not rewrite README.md")
     given = parser.parse_args(arguments)
     rows = max(round(FULL_ROWS * given.scale), ROWS_IN_A_TRANSACTION)
     version, figures = measure(rows, given.rounds, given.only)
@@ -93,7 +93,7 @@ def measure(rows: int, rounds: int, only: Sequence[str] | None = None) -> tuple[
     """(the server's version, {kind of run: cost of each run}).
 
     Raises:
-        AssertionError: if segments do not hold each row once.
+        AssertionError: if the number of rows in the segments is wrong.
         LookupError: if no installation has a pg_recvlogical.
     """
     able = [each for each in find_installations() if (each.bindir / "pg_recvlogical").exists()]
@@ -128,7 +128,9 @@ def measure(rows: int, rounds: int, only: Sequence[str] | None = None) -> tuple[
         for name in (WALSENDER, SQL):
             if name in runs:
                 bench.run("first", runs[name])
-                assert bench.captured_rows() == rows, f"{name}: segments hold other rows than the table"
+                assert bench.captured_rows() == rows, (
+                    f"{name}: the segments and the table have different rows"
+                )
         figures: dict[str, list[Figure]] = {name: [] for name in runs}
         for number in range(rounds):
             for name, run in runs.items():
@@ -153,7 +155,7 @@ class _Bench:
             task(slot)
             return Figure(time.perf_counter() - wall, _cpu() - cpu)
         finally:
-            # The server notices that its client is gone at its next write to it.
+            # The server notices only at its next write to the client that the client has disconnected.
             for _ in range(200):
                 try:
                     drop_slot(self.dsn, slot)

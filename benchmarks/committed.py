@@ -1,4 +1,7 @@
-"""The committed view compared with the changes as sent: plain transactions, cut ones, and one large streamed one."""
+"""Compares the committed view with the changes as sent.
+
+The cases are plain transactions, transactions that are split between calls, and one large streamed transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The cost of a message in streams that are long in one direction: `python -m benchmarks.growth`.
 
 For each direction (messages, relations, columns, bytes of a cell, open transactions ...) this measures the CPU time
-per unit over the length of the stream. It must not grow: a line in docs/growth.svg that keeps rising shows a quadratic
-cost. Caches have an effect: a unit costs more once the data no longer fits into a cache. `--full` goes to 100 million
+per unit for streams of several lengths. The time per unit must not grow: a line in docs/growth.svg that keeps rising
+shows a quadratic cost. A unit may cost more once the data no longer fits into a cache. `--full` goes up to 100 million
 messages, 10,000 relations and cells of 1 GB, and rewrites the table in README.md and the chart.
 """
 
@@ -43,7 +43,7 @@ GIGABYTE = 1_000_000_000
 
 @dataclass(frozen=True)
 class Curve:
-    """A direction: streams by length. Some are always measured, others only with `--full`."""
+    """A direction: a function that makes a stream of a given length, and lengths; some only for `--full`."""
 
     make: Callable[[int], Shape]
     unit: str
@@ -139,7 +139,7 @@ CURVES: dict[str, Curve] = {
 
 
 def measure(curve: Curve, length: int) -> float:
-    """CPU nanoseconds per unit of the stream of this length: the best of some rounds, after a warm-up round."""
+    """CPU nanoseconds per unit of the stream of this length: the best of several rounds, after a warm-up round."""
     shape = curve.make(length)
     seconds = []
     for _ in range(1 if shape.units > 20_000_000 and len(shape.calls) > 1 else ROUNDS + 1):
@@ -203,12 +203,14 @@ def _figure(cost: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.growth", description=__doc__.split("\n\n")[0])
-    parser.add_argument("curves", nargs="*", help="substrings of curves' names; all if not given")
+    parser.add_argument("curves", nargs="*", help="measure only curves whose names contain one of these")
     parser.add_argument(
-        "--full", action="store_true", help="to the ends; rewrites README.md's table and the chart"
+        "--full",
+        action="store_true",
+        help="measure the longest streams too; rewrite the table in README.md and the chart",
     )
     parser.add_argument(
-        "--scale", type=float, default=1, help="no streams longer than this share of the longest"
+        "--scale", type=float, default=1, help="skip streams longer than this share of the longest"
     )
     given = parser.parse_args(arguments)
     points = []
@@ -220,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if length > max(lengths) * given.scale and length != lengths[0]:
                 continue
             points.append(Point(name, length, measure(curve, length)))
-            print(f"{name}: {length:,}: {_figure(points[-1].cost)} ns a {curve.unit}", flush=True)
+            print(f"{name}: {length:,}: {_figure(points[-1].cost)} ns per {curve.unit}", flush=True)
     if given.full and not given.curves and given.scale == 1:
         rewrite(README, f"{machine()}\n\n{table(points)}", BEGIN, END)
         CHART.write_text(chart(points))

@@ -4,8 +4,8 @@ valgrind's callgrind counts the instructions, in one process of some twenty seco
 on a busy machine, to half a percent. This compares two things:
 
 - The instructions per message of the benchmarks' corpora with guard.json, with the vector loops and with the portable
-  loops. The counts depend on the compiler, so each compiler has its own figures. Without figures for a compiler, this
-  says so and compares nothing. valgrind has no AVX-512, so the vector loops are those for AVX2.
+  loops. The counts depend on the compiler, so each compiler has its own figures. If guard.json has no figures for a
+  compiler, this reports it and compares nothing. valgrind does not support AVX-512, so the vector loops are for AVX2.
 - The instructions per unit of a stream that is long in one direction (relations, columns, open transactions ...) with
   those of a short stream in the same run. They must be equal. This needs no figures and works everywhere.
 
@@ -38,8 +38,8 @@ FIGURES = Path(__file__).with_name("guard.json")
 TOLERANCE = 0.03
 CORPORA = {"wide text": 0.012, "wide binary": 0.012, "pgbench": 0.02}
 
-# {name: (short stream, long stream, allowed ratio)}. The ratio is above 1, because the long stream also has the
-# one-time costs of each relation, column or call.
+# {name: (short stream, long stream, allowed ratio)}. The ratio is above 1, because the long stream also has more
+# one-time costs: those of each relation, column or call.
 FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], float]] = {
     "messages": (lambda: shapes.pgbench(0.01), lambda: shapes.pgbench(0.04), 1.05),
     "relations known": (
@@ -47,7 +47,7 @@ FLAT: dict[str, tuple[Callable[[], shapes.Shape], Callable[[], shapes.Shape], fl
         lambda: shapes.one_of_many(1000, 20, 10),
         1.05,
     ),
-    # Both have the same number of rows, in one window: a second window would add one task per relation.
+    # Both have 100 rows per relation, in one window. A second window would add one task per relation.
     "rows of relations": (
         lambda: shapes.relations(20, 2_000, 2_000),
         lambda: shapes.relations(160, 16_000, 16_000),
@@ -86,14 +86,16 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--update", action="store_true", help="write down what it takes now")
+    parser.add_argument("--update", action="store_true", help="record the current counts")
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.run:
         _run()
         return 0
     if shutil.which("valgrind") is None:
-        print("bench-guard: NOT RUN, as valgrind is not installed; the system's package of that name has it")
+        print(
+            "bench-guard: NOT RUN, as valgrind is not installed; install the package valgrind of your system"
+        )
         return 0
     key, counted, flat = count()
     print(key)
@@ -106,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         FIGURES.write_text(json.dumps({**known, key: counted}, indent=1, sort_keys=True) + "\n")
         known = {}
     elif key not in known:
-        print(f"bench-guard: NOT COMPARED with earlier figures: those are of {'; '.join(sorted(known))}")
+        print(f"bench-guard: NOT COMPARED with earlier figures: they are for {'; '.join(sorted(known))}")
     worse = compare(known.get(key, counted), counted) + uneven(flat)
     print("\n".join(worse or ["bench-guard: passed"]))
     return 1 if worse else 0
@@ -116,7 +118,7 @@ def compare(known: dict[str, int], counted: dict[str, int]) -> list[str]:
     """One line for each name with more instructions than the recorded count. Names without a count are skipped."""
     return [
         f"{name}: {counted[name]} instructions a message, {counted[name] / before - 1:+.1%}: it took {before}. "
-        "If that is meant, run this with --update"
+        "If this is intended, run this with --update"
         for name, before in known.items()
         if name in counted and counted[name] > before * (1 + TOLERANCE)
     ]
@@ -134,7 +136,7 @@ def uneven(flat: dict[str, tuple[float, float]]) -> list[str]:
 def count() -> tuple[str, dict[str, int], dict[str, tuple[float, float]]]:
     """(compiler and platform, instructions per message by corpus, instructions per unit of short and long streams)."""
     for name in CORPORA:
-        corpora.corpus(name, CORPORA[name])  # cached now: under valgrind this is slow
+        corpora.corpus(name, CORPORA[name])  # fills the cache, because this is slow under valgrind
     with tempfile.TemporaryDirectory() as directory:
         # At each call of getloadavg, callgrind writes the counts since the last call.
         command = ["valgrind", "--tool=callgrind", "--dump-before=getloadavg"]
@@ -169,7 +171,7 @@ def _total(dump: Path) -> int:
 
 
 def _compiler() -> str:
-    """The compiler that built the core. Its name is in the binary."""
+    """The compiler that built the extensions. Its name is in the binary."""
     found = re.search(
         rb"(GCC): \([^)]*\) ([0-9.]+)|(clang) version ([0-9.]+)", Path(column.__file__).read_bytes()
     )
@@ -177,10 +179,10 @@ def _compiler() -> str:
 
 
 def _run() -> None:
-    """Decodes everything, once as a warm-up and once between two marks, in a process under valgrind."""
+    """Runs under valgrind. Decodes everything, once as a warm-up and once between two calls that write the counts."""
     for level in ("portable", "avx2"):
         if column.use_vectors(level) != level:
-            continue  # this processor has no vector loops
+            continue  # this processor does not have these vector loops
         for name, scale in CORPORA.items():
             payloads = corpora.corpus(name, scale).payloads
             _counted(

@@ -1,15 +1,16 @@
-"""Measures the memory of decoding beside its input and output: `python -m benchmarks.memory`.
+"""Measures the memory that decoding takes in addition to its input and output: `python -m benchmarks.memory`.
 
-Each case runs in its own process. The input is made, the peak of the resident set is reset, one `decode` runs, and the
-peak is read. From this peak these parts are subtracted:
+Each case runs in its own process. The process makes the input, resets the peak of the resident set, runs one `decode`,
+and reads the peak. It subtracts these parts from the peak:
 
-- the resident set before the call, which has the input;
-- the output: the bytes of the results' buffers, except columns of nulls only, whose memory is never touched;
-- `objects`: Arrow's own memory for as many batches with as many columns, however few rows they have. It is measured:
-  the first row of each result is read from Arrow's own format.
+- the resident set before the call, which includes the input;
+- the output: the bytes of the results' buffers, without columns that have only nulls, whose memory is never touched;
+- `objects`: Arrow's own memory for this number of batches and columns, which does not depend on the number of rows. To
+  measure it, the process reads the first row of each result from Arrow's own format.
 
-The rest is `beyond`. It must not be more than BOUND, however much is decoded, plus RELATION for each relation version
-with rows: the decoder's data on the version, and the gaps that its small growing buffers leave in the allocator.
+The rest is `beyond`. The limit is BOUND, however much is decoded, plus RELATION for each relation version with rows.
+RELATION is for the decoder's data on the version, and for the gaps that its small growing buffers leave in the
+allocator.
 
 `--update` rewrites the table in README.md.
 """
@@ -105,8 +106,8 @@ def measure(name: str, threads: int = 1) -> Taken:
 def _run(name: str, threads: int) -> Taken:
     payloads = CASES[name]()
     options = pgo.Options(threads=threads)
-    pgo.decode(payloads[:1], options=options)  # imports, and objects that are made once
-    _give_back()  # else the call would use freed memory of the input, which is not measured
+    pgo.decode(payloads[:1], options=options)  # imports modules and makes one-time objects
+    _give_back()  # otherwise the call would use freed memory of the input, which is not measured
     before = _forget_peak()
     out = pgo.decode(payloads, options=options)
     peak, left = _peak() - before, _resident() - before
@@ -126,7 +127,7 @@ def _give_back() -> None:
 
 
 def _objects(changes: Sequence[pgo.Change]) -> int:
-    """Memory of Arrow's objects for such batches without their data, with one schema per relation version."""
+    """Memory of Arrow's objects for these batches without their data, with one schema per relation version."""
     schemas: dict[int, pa.Schema] = {}
 
     def again(change: pgo.Change) -> pa.RecordBatch:
@@ -135,7 +136,7 @@ def _objects(changes: Sequence[pgo.Change]) -> int:
             schemas[version] = pa.schema(list(schema), metadata=schema.metadata)
         return pa.ipc.read_record_batch(change.batch.slice(0, 1).serialize(), schemas[version])
 
-    first = [again(change) for change in changes[:1]]  # this also makes the objects that are made once
+    first = [again(change) for change in changes[:1]]  # also makes one-time objects, which must not count
     schemas.clear()
     before = _in_use()
     made = [again(change) for change in changes]
@@ -167,7 +168,7 @@ def _status(what: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what + ":"):
             return int(line.split()[1]) << 10
-    raise RuntimeError(f"this kernel does not tell {what}")
+    raise RuntimeError(f"this kernel does not report {what}")
 
 
 def _resident() -> int:
@@ -184,7 +185,7 @@ def _forget_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > _resident() + MB:
-            raise RuntimeError("the peak cannot be set back here, and making the input took more") from None
+            raise RuntimeError("this system cannot reset the peak, and making the input took more") from None
     return _resident()
 
 
@@ -210,8 +211,8 @@ def section(taken: dict[tuple[str, int], Taken]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 1 if a case takes too much memory."""
     parser = argparse.ArgumentParser("python -m benchmarks.memory", description=__doc__.split("\n\n")[0])
-    parser.add_argument("cases", nargs="*", help="substrings of cases' names; all if not given")
-    parser.add_argument("--threads", type=int, help="with so many only, instead of with 1 and with 2")
+    parser.add_argument("cases", nargs="*", help="measure only cases whose names contain one of these")
+    parser.add_argument("--threads", type=int, help="number of threads; default: measure with 1 and with 2")
     parser.add_argument("--update", action="store_true", help="rewrite the table in README.md")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

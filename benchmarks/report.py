@@ -1,4 +1,4 @@
-"""Runs all benchmarks and prints the figures: `python -m benchmarks`. Results are compared before anything is timed.
+"""Runs all benchmarks and prints the figures: `python -m benchmarks`. It compares all results before it times anything.
 
 At full scale this also rewrites the table in README.md.
 """
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the corpora's full size")
     parser.add_argument("--rounds", type=int, default=9, help="interleaved repetitions")
     parser.add_argument("--seed", type=int, default=corpora.SEED)
-    parser.add_argument("--no-readme", action="store_true", help="leave README.md as it is")
+    parser.add_argument("--no-readme", action="store_true", help="do not rewrite README.md")
     given = parser.parse_args(arguments)
     text = report(given.scale, given.rounds, given.seed)
     print(text)
@@ -74,7 +74,7 @@ def report(scale: float = 1.0, rounds: int = 9, seed: int = corpora.SEED) -> str
     """All sections as Markdown.
 
     Raises:
-        AssertionError: if outputs that must be equal differ. Then nothing was timed.
+        AssertionError: if outputs that must be equal differ. In this case nothing is timed.
     """
     for name in corpora.FULL_MESSAGES:
         corpora.check(corpora.corpus(name, scale, seed))
@@ -256,7 +256,7 @@ def small_call_section(rounds: int, calls: int = 300) -> Section:
 
 
 def machine() -> str:
-    """A text about this machine."""
+    """A text that describes this machine."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

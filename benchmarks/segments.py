@@ -1,10 +1,10 @@
 """The cost of a segment for a capture that knows many relations: `python -m benchmarks.segments`.
 
-This measures the CPU time of a segment with one row, read back and durable, over the number of relation versions that
-the stream knows. It also measures the CPU time of a night's segments over a year, in which each night creates tables,
-fills them and drops them. The times must not grow: what is too large for a footer lies in files beside the segment.
-`--full` goes to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights, and rewrites the table in
-README.md and docs/segments.svg.
+This measures the CPU time to write a segment with one row, read it back and make it durable, depending on how many
+relation versions the stream knows. It also measures the CPU time of each night's segment during a year in which every
+night creates tables, fills them and drops them. The times must not grow: data that is too large for a footer is in
+files next to the segment. `--full` goes up to 20,000 tables of 100 columns, 100,000 relation versions and 365 nights,
+and rewrites the table in README.md and docs/segments.svg.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, newest_segment
+from pgoutput_fast.segments.names import name_of
 
 __all__ = ["CURVES", "main", "measure", "table"]
 
@@ -54,7 +55,7 @@ class _Capture:
         self._recorder, self._writer, self._lsn = recorder, Writer(), 0
 
     def segment(self, tables: Sequence[RelationSpec]) -> float:
-        """CPU seconds of a segment with a row of each table."""
+        """Writes a segment with one row of each table. Returns the CPU seconds."""
         self._lsn += 100
         wal = list(self._writer.begin(7, self._lsn, 0))
         for spec in tables:
@@ -97,6 +98,18 @@ def _known(columns: int) -> Callable[[Sequence[int]], Iterator[tuple[int, float]
     return measured
 
 
+def _segments(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """(segments in the directory, the cost of one more). Only the newest one is read, so the others are empty."""
+    with tempfile.TemporaryDirectory() as directory, _capture(directory) as capture:
+        # The newest one begins with a later message than the empty ones.
+        before = len([capture.segment(_tables(0, 1, 5)) for _ in range(2)])
+        for length in lengths:
+            for k in range(before, length):
+                (Path(directory) / name_of(0, k)).touch()
+            before = length
+            yield length, min(capture.segment(_tables(0, 1, 5)) for _ in range(ROUNDS))
+
+
 def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
     """(night, its cost): the lowest cost of the five nights up to this one."""
     with tempfile.TemporaryDirectory() as directory:
@@ -115,6 +128,7 @@ def _nights(lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
 CURVES: dict[str, Curve] = {
     "tables of 100 columns known": Curve(_known(100), (10, 100, 1_000), (4_000, 20_000)),
     "relation versions known": Curve(_known(5), (10, 100, 1_000), (10_000, 100_000)),
+    "segments in the directory": Curve(_segments, (10, 100, 1_000), (10_000, 100_000)),
     f"nights with {TABLES_A_NIGHT} tables created and dropped": Curve(_nights, (5, 30, 60), (120, 240, 365)),
 }
 
@@ -137,7 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.segments", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--full", action="store_true", help="to the ends; rewrites README.md's table and the chart"
+        "--full",
+        action="store_true",
+        help="measure the greatest lengths too; rewrite the table in README.md and the chart",
     )
     given = parser.parse_args(arguments)
     points = []

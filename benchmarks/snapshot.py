@@ -1,9 +1,9 @@
-"""Rows per CPU second of the client: a snapshot, and ADBC's driver for PostgreSQL with the same Arrow types.
+"""Compares a snapshot with ADBC's driver for PostgreSQL: rows per CPU second of the client, with the same Arrow types.
 
     python -m benchmarks.snapshot [rows]
 
-Both read one table of 16 columns from an embedded server, in turns, with the same connection settings. Before that,
-their values are compared. This needs `adbc-driver-postgresql`.
+Both read one table of 16 columns from an embedded server, in turns, with the same connection settings. Before the
+timing, this compares their values. It needs `adbc-driver-postgresql`.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def same(ours: pa.Table, theirs: pa.Table) -> None:
 
 
 def measure(rows: int, rounds: int) -> dict[str, Measured]:
-    """CPU seconds of this process to read `rows` rows, with each of both readers.
+    """CPU seconds of this process to read `rows` rows, with each of the two readers.
 
     Raises:
-        LookupError: if no server can be run here.
+        LookupError: if this machine has no PostgreSQL server.
         ModuleNotFoundError: without ADBC's driver.
     """
     import adbc_driver_postgresql.dbapi as adbc
@@ -119,7 +119,7 @@ def main() -> None:
     spent = measure(arguments.rows, arguments.rounds)
     for name, measured in spent.items():
         print(f"{name:9} {arguments.rows / measured.seconds / 1e6:6.2f} million rows per CPU second")
-    print(f"the snapshot's speed beside ADBC's: {spent['snapshot'].speed_beside(spent['ADBC']):.2f}")
+    print(f"speed of the snapshot, relative to ADBC: {spent['snapshot'].speed_beside(spent['ADBC']):.2f}")
 
 
 if __name__ == "__main__":

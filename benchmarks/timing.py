@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 __all__ = ["Measured", "interleaved"]
 
-# A task either has its call timed, and its result is dropped, or it measures itself and returns {part: CPU seconds}.
+# There are two kinds of tasks. For the first kind, the call is timed and its result is dropped. A task of the second
+# kind measures itself and returns {part: CPU seconds}.
 Task = Callable[[], object]
 
 

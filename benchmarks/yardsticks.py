@@ -1,4 +1,4 @@
-"""The yardsticks for decoding: memcpy, pyarrow's CSV reader and a few lines of Python."""
+"""What decoding is compared with: memcpy, pyarrow's CSV reader and a few lines of Python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def memcpy_to_new(corpus: Corpus) -> Callable[[], object]:
 def csv_reader(data: pa.Buffer, truth: pa.Table) -> Callable[[], pa.Table]:
     """Reads the wide table's rows on one thread, into their types if the reader has them."""
     types = {field.name: field.type for field in truth.schema}
-    types["data"] = pa.string()  # the only type that it cannot read: bytea's hexadecimal digits
+    types["data"] = pa.string()  # the reader cannot read bytea's hexadecimal digits
     read = csv.ReadOptions(use_threads=False, column_names=truth.column_names)
     convert = csv.ConvertOptions(
         column_types=types,

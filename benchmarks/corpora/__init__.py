@@ -1,7 +1,7 @@
-"""Three streams of messages made from a seed, and the expected results of decoding them.
+"""Three streams of messages, generated from a seed, and the expected results of decoding them.
 
-`wide text` and `wide binary` have the same inserts into a table of 16 mixed columns. `pgbench` has the messages
-of pgbench's default script. A corpus is made once and kept in a cache directory as Arrow IPC.
+`wide text` and `wide binary` have the same inserts into a table of 16 columns of different types. `pgbench` has the
+messages of pgbench's default script. A corpus is generated once and kept in a cache directory as Arrow IPC.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pgoutput_fast.encode import (
 __all__ = ["FULL_MESSAGES", "SEED", "WIDE_COLUMNS", "Corpus", "check", "corpus", "csv_of", "wide_cells"]
 
 SEED = 20_261_120
-# Part of the names of cached files. Raise it when the made corpora change.
+# A part of the names of cached files. Increase it when the generated corpora change.
 FORMAT_VERSION = 1
 
 # name -> (type of columns.TYPES, share of nulls)
@@ -154,7 +154,7 @@ def _write_table(table: pa.Table, path: Path) -> None:
 
 
 def _read(path: Path) -> pa.Table:
-    # Read it into memory: the first reader of a mapped file would pay for its page faults.
+    # This reads the file into memory. If it were mapped, the first benchmark would pay for its page faults.
     with pa.OSFile(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
 
@@ -208,7 +208,7 @@ def _specs(columns: dict[str, ColumnKind], key: str | None) -> tuple[ColumnSpec,
 
 
 def _ordered(sources: Sequence[pa.Array], order: np.ndarray[Any, Any]) -> pa.Array:
-    """The messages of all sources in this order. `order` has numbers that count through all sources."""
+    """The messages of all sources in this order. `order` has indexes into the concatenated sources."""
     return pa.concat_arrays(sources).take(pa.array(order))
 
 
@@ -243,7 +243,7 @@ def _wide(name: str, scale: float, seed: int) -> Corpus:
     relation = pa.array([encode_relation(RelationSpec(WIDE_OID, "public", "wide", specs))], pa.binary())
     count = len(rows) // WIDE_ROWS_PER_TRANSACTION
     begins, commits = _boundaries(count)
-    # The order of a transaction's messages in `relation + begins + rows + commits`: begin, its rows, commit.
+    # Indexes into `relation + begins + rows + commits`. A transaction is its begin, its rows, and its commit.
     first_row, first_commit = 1 + count, 1 + count + len(rows)
     order = np.empty((count, WIDE_ROWS_PER_TRANSACTION + 2), np.int64)
     order[:, 0] = 1 + np.arange(count)
@@ -326,7 +326,7 @@ def _pgbench(scale: float, seed: int) -> Corpus:
         streams.append(_changes(b"I" if name == "history" else b"U", oid, text, b"t"))
         truth[f"public.pgbench_{name}"] = pa.table(dict(zip(kinds, columns, strict=True)))
     begins, commits = _boundaries(count + 1)
-    # A relation is described once. An ANALYZE of branches halfway makes the server send it again.
+    # The server sends each Relation once. Halfway, an ANALYZE of branches makes it send that Relation again.
     order = np.stack([np.arange(count) + k * count for k in range(6)], axis=1).reshape(-1)
     body = _ordered([begins[1:], *streams, commits[1:]], order)
     half = count // 2 * 6 + 3

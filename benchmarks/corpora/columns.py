@@ -1,4 +1,4 @@
-"""Columns of made-up values, with their cells as PostgreSQL writes them in text and in binary.
+"""Columns of generated values, with their cells as PostgreSQL writes them in text and in binary.
 
 Values are formatted one column at a time, so that a corpus of millions of cells takes only seconds.
 """
@@ -49,7 +49,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A type for columns: its oid and typmod, a function that makes `n` cells, and a server's types."""
+    """A type for columns: its oid and typmod, a function that makes `n` cells, and user-defined types that it needs."""
 
     oid: int
     make: Callable[[Rng, int], Cells]
@@ -123,7 +123,7 @@ def _float4(rng: Rng, n: int) -> Cells:
 def _numeric_parts(rng: Rng, n: int) -> tuple[pa.Array, pa.Array, pa.Array]:
     """numeric(12,2): the decimals, and their cells."""
     cents = _mixed(rng, n, 36)
-    words = np.stack([cents, cents >> 63], axis=1)  # Arrow has a decimal as 128 bits, the low ones first
+    words = np.stack([cents, cents >> 63], axis=1)  # an Arrow decimal has 128 bits, the low half first
     values = pa.Array.from_buffers(pa.decimal128(12, 2), n, [None, pa.py_buffer(words)])
     whole, fraction = np.divmod(np.abs(cents), 100)
     groups = [whole // 10**8, whole // 10**4 % 10**4, whole % 10**4, fraction * 100]
@@ -165,7 +165,7 @@ def _date(rng: Rng, n: int) -> Cells:
 
 def _micros(rng: Rng, n: int, below: int) -> np.ndarray[Any, Any]:
     micros = rng.integers(0, below, n, dtype=np.int64)
-    # A few values have no fraction, as values from date_trunc or typed by hand.
+    # A few values have no fraction, like values from date_trunc.
     return np.where(rng.random(n) < 0.05, micros // 1_000_000 * 1_000_000, micros)
 
 
@@ -446,4 +446,4 @@ TYPES: dict[str, ColumnKind] = {
     "composite": ColumnKind(30001, _composite, types=_USER_TYPES),
     "enum": ColumnKind(30002, _enum, types=_USER_TYPES),
 }
-"""By a name of our own where a type comes in several shapes: `serial` is an int8, `code` a varchar."""
+"""{name: kind}. The name is not always a type's name: `serial` has int8 values, and `code` has varchar values."""

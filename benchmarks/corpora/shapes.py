@@ -66,7 +66,7 @@ class Shape:
         calls: the payloads of each call.
         units: number of messages, cells, bytes or calls; the cost is divided by it.
         options: the decoder's default options.
-        tags: whether the calls are tagged, and not decoded.
+        tags: whether to tag the calls instead of decoding them.
         table: the table to make from the result of each call.
     """
 
@@ -127,7 +127,7 @@ def arrays(count: int, rows: int, elements: int) -> Shape:
 
 
 def nulls(count: int, rows: int) -> Shape:
-    """Rows of a relation with `count` texts. In each row another tenth of them is not null. Units: cells."""
+    """Rows of a relation with `count` texts. In each row, a different tenth of them is not null. Units: cells."""
     spec = tuple(ColumnSpec(f"c{k}", TEXT) for k in range(count))
     relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", spec))
     inserts = [
@@ -140,7 +140,7 @@ def nulls(count: int, rows: int) -> Shape:
 def long_cell(length: int, rows: int, kind: str = "text") -> Shape:
     """Rows with one value of `length` bytes. Units: bytes.
 
-    `kind` is text, jsonb, `bytea hex` (as text, hexadecimal) or `bytea binary`.
+    `kind` is text, jsonb, `bytea hex` (hexadecimal text) or `bytea binary`.
     """
     oid = {"text": TEXT, "jsonb": JSONB, "bytea hex": BYTEA, "bytea binary": BYTEA}[kind]
     relation = encode_relation(RelationSpec(FIRST_OID, "public", "t", (ColumnSpec("c", oid),)))
@@ -210,7 +210,7 @@ def versions(count: int) -> Shape:
 
 
 def subtransactions(count: int, aborted: bool) -> Shape:
-    """A streamed transaction with a row in each of `count` subtransactions, perhaps all aborted. Units: messages."""
+    """A streamed transaction with a row in each of `count` subtransactions; `aborted`: all abort. Units: messages."""
     start, stop = [encode_stream_start(1000, True)], [encode_stream_stop()]
     rows = [encode_insert(FIRST_OID, ["1", "some text"], xid=1001 + k) for k in range(count)]
     ends = [encode_stream_abort(1000, 1001 + k) for k in range(count)] if aborted else []
@@ -229,7 +229,7 @@ def subtransactions_with_relations(count: int) -> Shape:
 
 
 def namesakes(count: int) -> Shape:
-    """`count` transactions are prepared under one name, and then committed. Units: messages."""
+    """`count` transactions that are all prepared with the same gid, and then committed. Units: messages."""
     messages = []
     for k in range(count):
         messages += [
@@ -256,7 +256,7 @@ def tagged_truncate(relations: int, truncates: int) -> Shape:
 
 
 def resent(relations: int, messages: int) -> Shape:
-    """Each row comes behind a Relation message that is already known. Units: messages."""
+    """Rows, each after a Relation message that the decoder already knows. Units: messages."""
     pairs = [
         each
         for k in range(relations)

@@ -20,7 +20,7 @@ def main() -> None:
 
     def dump(path: str) -> None:
         table = read()
-        # Types that pyarrow does not have come as an extension type over their storage type.
+        # The driver gives types that pyarrow does not have as an extension type over their storage type.
         columns = [
             pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
             if isinstance(column.type, pa.BaseExtensionType)

@@ -28,7 +28,7 @@ class Started:
 
     Attributes:
         command: command of its process.
-        nbytes: bytes of its whole possible input.
+        nbytes: size of its input for the whole corpus, in bytes.
         form: the form of its output for the comparison, a key of `equality.FORMS`.
     """
 
@@ -43,7 +43,7 @@ class Failure:
 
     Attributes:
         why: the reason, for the table.
-        shows: a text that its error message contains. A failure without this text is another failure.
+        shows: a text that its error message contains. A failure without this text is not this failure.
     """
 
     why: str
@@ -75,7 +75,7 @@ class Peer:
     note: str = ""
 
 
-# An argument for a peer: the value, or a function that finds it from the inputs, a corpus and a share.
+# An argument for a peer: a value, or a function that returns it for the inputs, a corpus and a share.
 Told = Any | Callable[[Inputs, str, float], Any]
 
 
@@ -86,7 +86,7 @@ def _module(
     nbytes: Callable[[Inputs, str], int] = lambda inputs, corpus: inputs.corpus(corpus).nbytes,
     **told: Told,
 ) -> Callable[[Inputs, str, float], Started]:
-    """A peer that is a module beside this one."""
+    """The start function of a peer that is a module in this directory."""
 
     def start(inputs: Inputs, corpus: str, share: float) -> Started:
         program = interpreter()

@@ -47,7 +47,7 @@ class Bar:
         name: text before the bar.
         kind: "ours", "reference", "peer" or "quoted"; gives the look of the bar.
         value: length of the bar, above 0; None if there is only a label.
-        label: text behind the bar.
+        label: text after the bar.
     """
 
     name: str
@@ -65,7 +65,7 @@ def chart(panels: Mapping[str, Sequence[Bar]], axis: str, legend: Mapping[str, s
         legend: {kind: its meaning}.
     """
     values = [bar.value for bars in panels.values() for bar in bars if bar.value is not None]
-    # A bar that is slightly longer than a power of ten may reach a little beyond the axis.
+    # A bar that is slightly longer than the last power of ten may end a little beyond the axis.
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) - 0.1)
     high = max(high, low + 1)
 
@@ -90,7 +90,7 @@ def chart(panels: Mapping[str, Sequence[Bar]], axis: str, legend: Mapping[str, s
             end = _LEFT
             if bar.value is not None:
                 end = x(bar.value)
-                # The smallest value lies at the beginning of the axis. Its bar still gets a visible width.
+                # A value at the beginning of the axis must still have a visible bar.
                 width = max(end - _LEFT, 1.5)
                 parts.append(
                     f'<rect class="{bar.kind}" x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 7}"/>'

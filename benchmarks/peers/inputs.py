@@ -41,13 +41,13 @@ class Database:
     def __init__(self, csv: Path) -> None:
         """
         Raises:
-            MissingError: if no server can be run here.
+            MissingError: if this machine has no PostgreSQL server.
         """
         self.without_wal2json = (
-            "no PostgreSQL here has wal2json; Debian's has it in postgresql-15-wal2json and the like"
+            "no PostgreSQL on this machine has wal2json; on Debian, install postgresql-15-wal2json or similar"
         )
         installation, settings = self._choose()
-        # The server's decoding of these rows is not measured, so it need not spill to files.
+        # The server's decoding of these rows is not measured. With enough memory it does not spill to files.
         settings |= {"logical_decoding_work_mem": "1GB"} if installation.version >= 13 else {}
         self.server = Server(installation, settings)
         try:
@@ -123,7 +123,7 @@ class Database:
 
 
 class Inputs:
-    """Files of the corpora at one scale. They are made at their first use; `close` removes them."""
+    """Files of the corpora at one scale. Each is made when it is first used; `close` removes them."""
 
     def __init__(self, scale: float, seed: int = corpora.SEED) -> None:
         self.scale = scale
@@ -165,7 +165,7 @@ class Inputs:
         return pc.sum(pc.is_in(kinds, pa.array([b"I", b"U", b"D"], kinds.type))).as_py()
 
     def messages(self, name: str, share: float) -> Path:
-        """A file of these messages. Each comes behind its length: four bytes, big-endian."""
+        """A file of these messages. Before each message is its length: four bytes, big-endian."""
         path = self._directory / f"{name}-{share:g}"
         if not path.exists():
             payloads = self.payloads(name, share)
@@ -205,7 +205,7 @@ class Inputs:
     def database(self) -> Database:
         """
         Raises:
-            MissingError: if no server can be run here.
+            MissingError: if this machine has no PostgreSQL server.
         """
         if self._database is None:
             try:
@@ -220,7 +220,7 @@ class Inputs:
 
     @property
     def server(self) -> str:
-        """A text about the server that is used, or that there is none."""
+        """The name of the server in use, or "no PostgreSQL"."""
         try:
             return f"PostgreSQL {self.database.server.version}"
         except MissingError:
@@ -230,7 +230,7 @@ class Inputs:
     def json(self) -> Path:
         """
         Raises:
-            MissingError: if no server here has wal2json.
+            MissingError: if no server on this machine has wal2json.
         """
         path = self._directory / "wide.json"
         self.database.json_lines(path)

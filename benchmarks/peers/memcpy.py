@@ -20,7 +20,7 @@ def main() -> None:
     def dump(path: str) -> None:
         (Path(path) / "bytes").write_bytes(yardsticks.memcpy_to_new(corpus)())
 
-    # A copy gives no rows.
+    # A copy has no rows to count, so this returns the expected number.
     serve(copy, lambda copied: asked["rows"], dump)
 
 

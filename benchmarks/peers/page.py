@@ -1,4 +1,4 @@
-"""Writes docs/peers.md and docs/peers.svg from the figures. Figures from another machine stand apart."""
+"""Writes docs/peers.md and docs/peers.svg from the figures. Figures from another machine are in their own section."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ QUOTED_ON = "2026-11-20"
 
 @dataclass(frozen=True)
 class Quoted:
-    """Another project's decoder, measured once on another day. This suite lacks the compilers that it needs.
+    """Another project's decoder, measured once on another day, because this suite cannot compile it.
 
     Attributes:
-        name, makes: as of a peer.
+        name, makes: as in `Peer`.
         speeds: {corpus: (million messages per CPU second, MB/s)}, or only the first number.
     """
 
@@ -65,7 +65,7 @@ def figures(
     rounds: int,
     programs: Sequence[str] = (),
 ) -> str:
-    """The text between the page's markers. `programs` are further programs that the figures depend on."""
+    """The text between the page's markers. `programs` names other programs that the figures depend on."""
     heading = (
         f"{'; '.join([machine(), *programs])}; scale {scale:g}, median of {rounds} interleaved rounds. "
         "Each row is a process of its own.\nAll times are that process's, all its threads together; `MB` is 10^6 bytes."

@@ -1,4 +1,4 @@
-"""A simple loop in Python, and pyarrow's casts, for this one table and for text only."""
+"""A simple loop in Python and pyarrow's casts. It works only for this one table, in text format."""
 
 from __future__ import annotations
 

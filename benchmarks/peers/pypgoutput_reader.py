@@ -23,7 +23,8 @@ def main() -> None:
         )
         for each in messages(asked["messages"])
     ]
-    # Its constructor would start a process that reads from a slot. It also asks the server for the names of types.
+    # The constructor is not called, because it would start a process that reads from a slot. The reader also asks the
+    # server for the names of types.
     reader = LogicalReplicationReader.__new__(LogicalReplicationReader)
     reader.table_schemas, reader.key_only_table_models, reader.table_models, reader.pg_types = {}, {}, {}, {}
     reader.source_db_handler = SourceDBHandler(asked["dsn"])

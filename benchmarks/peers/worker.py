@@ -25,7 +25,7 @@ def given() -> dict[str, Any]:
 
 
 def messages(path: str) -> list[bytes]:
-    """The messages of a file. In the file, each message comes behind its length."""
+    """The messages of a file. In the file, the length of each message comes before it."""
     data, at, found = Path(path).read_bytes(), 0, []
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")

@@ -253,7 +253,9 @@ def _escaped(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.spark.curve", description=__doc__)
-    parser.add_argument("--scale", type=float, default=SCALE, help="share of the wide corpus that 1x is")
+    parser.add_argument(
+        "--scale", type=float, default=SCALE, help="size of the input 1x, as a share of the wide corpus"
+    )
     parser.add_argument("--times", type=int, nargs="+", default=list(TIMES))
     parser.add_argument("--write", action="store_true", help="rewrite the page at any size")
     given = parser.parse_args(arguments)

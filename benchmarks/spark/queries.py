@@ -1,9 +1,9 @@
-"""Wide rows on Spark: `changes` and the data source, compared with functions that pass their batches on unchanged.
+"""Compares `changes` and the data source on Spark with functions that return their batches unchanged, on wide rows.
 
     python -m benchmarks.spark
 
-One session has two cores. Each query goes to the noop sink. Wall time is what users wait for. CPU time, of the JVM and
-its Python workers, is more reliable on a shared machine. At full size this rewrites the table in README.md.
+The session has two cores. Each query writes to the noop sink. Wall time is the time that users wait. CPU time, of the
+JVM and its Python workers, is more reliable on a shared machine. At full size this rewrites the table in README.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def wide_segments(directory: Path, times: int, scale: float = 1.0) -> tuple[int,
 
 
 def session() -> Any:
-    """A local Spark on two cores with default settings, except for sockets that cannot stall."""
+    """A local Spark session on two cores, with sockets that cannot block."""
     from pyspark.sql import SparkSession
 
     from pgoutput_fast.demo.java import spark_environment
@@ -77,7 +77,7 @@ def cpu_seconds() -> float:
             continue
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # the process has ended meanwhile
+        except OSError:  # the process has already ended
             continue
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         used[int(entry.name)] = sum(map(int, fields[11:15])) / tick
@@ -90,7 +90,7 @@ def cpu_seconds() -> float:
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes batches on unchanged: this measures only the transport."""
+    """Returns the batches unchanged, so that only the transport is measured."""
     yield from batches
 
 
@@ -118,7 +118,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
     """The table.
 
     Raises:
-        AssertionError: if the queries that decode do not all give every row.
+        AssertionError: if a query that decodes does not give every row.
     """
     compared = queries(spark, directory)
     for label, query in compared.items():
@@ -132,7 +132,7 @@ def section(spark: Any, directory: Path, rounds: int, rows: int, nbytes: int) ->
             query().write.format("noop").mode("overwrite").save()
             if number:
                 walls[label].append(time.perf_counter() - started)
-                # Workers that have ended, and that no process waited for, could make the difference negative.
+                # If a worker has ended and no process waited for it, the difference could be negative.
                 cpus[label].append(max(cpu_seconds() - used, 1e-9))
     found = Section(
         f"Spark: {rows:,} rows, {nbytes / 1e9:.2f} GB of payloads",

@@ -1,8 +1,8 @@
 """The cost of tagging payloads on Spark: `python -m benchmarks.spark.tag`.
 
-It is compared with an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink, in
-interleaved rounds. Each round calls `tag` again, so its time includes both passes, and the check of the order before
-them. Before the timing, the tags of the corpus are compared with those of `pgo.tag`.
+This compares `tag` with an identity `mapInArrow` over the same bytes, in one session on local[2], into the noop sink,
+in interleaved rounds. Each round calls `tag` again, so its time includes both passes and the check of the order before
+them. Before the timing, this compares the tags of the corpus with those of `pgo.tag`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
-    """Writes `ordered`, files in stream order, and `shuffled`, as many files with the rows in random order."""
+    """Writes two directories with the same number of files: `ordered` in stream order, `shuffled` in random order."""
     many, files = len(payloads) * copies, FILES_PER_COPY * copies
     whole = pa.table({"seq": np.arange(many), "payload": pa.chunked_array([payloads] * copies)})
     order = np.random.default_rng(seed).permutation(many)
@@ -67,7 +67,7 @@ def write(directory: Path, payloads: pa.Array, copies: int, seed: int) -> None:
 
 
 class session:  # noqa: N801
-    """A Spark on two cores, during a `with` block."""
+    """A Spark session on two cores, for a `with` block."""
 
     def __init__(self, directory: Path) -> None:
         os.environ.update(spark_environment())
@@ -103,7 +103,7 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def measure(spark: Any, directory: Path, payloads: pa.Array, copies: int, rounds: int) -> dict[str, Any]:
-    """Wall seconds, and the ratio to the identity's time, as medians of the rounds' ratios.
+    """Median wall seconds, and median ratios to the identity's time in the same round.
 
     Raises:
         AssertionError: if the tags differ from those of `pgo.tag`.

@@ -177,7 +177,7 @@ def test_a_slot_that_is_dropped_underneath(own: pg.Database, tmp_path: Path) -> 
         wait_until(dropped)
         running.join()
     assert isinstance(running.failed, CaptureError)
-    assert re.search("slot faulty is gone, .* Make a new slot, load the tables again", str(running.failed))
+    assert re.search("slot faulty is gone, .* Create a new slot, load the tables again", str(running.failed))
     expect_exactly_once(own, tmp_path)
 
 

@@ -11,6 +11,9 @@ from pgoutput_fast.segments import (
     list_segments,
 )
 from pgoutput_fast.storage.paths import find_files
+from support.stored_segments import stored
+
+__all__ = ["stored"]
 
 
 def _firsts(paths: Any) -> list[int]:

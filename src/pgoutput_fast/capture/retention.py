@@ -149,11 +149,14 @@ def retain(
     store = open_store(directory)
     # Read the positions before the segments: segments that appear in the meantime are newer than every position.
     positions = Consumers(directory).positions()
+    times = {entry.name: entry.modified for entry in store.entries()} if older_than is not None else {}
     segments = named_segments(store)
     most = len(segments) - 1
     if older_than is not None:
-        before = _before(older_than, (each.modified for each in segments))
-        most = min(most, next((k for k, each in enumerate(segments) if each.modified >= before), most))
+        # A segment without a time appeared after the times were read.
+        modified = [times.get(each.name, time.time()) for each in segments]
+        before = _before(older_than, modified)
+        most = min(most, next((k for k, at in enumerate(modified) if at >= before), most))
     if consumed and positions:
         most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:

@@ -21,7 +21,7 @@ from pgoutput_fast.mirror.parquet.files import TypedFiles
 from pgoutput_fast.mirror.parquet.progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
-from pgoutput_fast.segments.names import named_segments, ordinals_of
+from pgoutput_fast.segments.names import newest_named, ordinals_of
 from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, open_store
@@ -237,12 +237,12 @@ class Sink:
         for entry in [*unfinished, *spilt]:
             with suppress(OSError):
                 self._store.remove(entry.name)
-        names = named_segments(self._store)
-        sweep_orphans(self._store, names[-1].last_seq if names else -1)
+        newest = newest_named(self._store)
+        sweep_orphans(self._store, -1 if newest is None else newest.last_seq)
 
     def _expect_newest(self) -> None:
-        names = named_segments(self._store)
-        if (names[-1].last_seq if names else None) != self._last_seq:
+        newest = newest_named(self._store)
+        if (None if newest is None else newest.last_seq) != self._last_seq:
             raise MovedOnError(f"another capture wrote a segment into {self}")
 
     @contextmanager

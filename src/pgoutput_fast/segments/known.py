@@ -377,8 +377,8 @@ def _listed(store: Store) -> Iterator[tuple[str, int, float]]:
 
 
 def _missing(store: Store, parts: Sequence[Part]) -> list[Part]:
-    there = {name for name, _, _ in _listed(store)} if parts else set()
-    return [part for part in parts if part.name not in there]
+    there = set(store.names(CATALOG_DIRECTORY)) if parts else set()
+    return [part for part in parts if part.file not in there]
 
 
 def _gone(store: Store, part: Part) -> ValueError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pgoutput_fast.storage.paths import is_hidden
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Named", "name_of", "named_segments", "ordinals_of", "overlap_error"]
+__all__ = ["Named", "name_of", "named_segments", "newest_named", "ordinals_of", "overlap_error"]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -19,13 +21,11 @@ class Named:
     Attributes:
         first_seq, last_seq: ordinals of its first and last message.
         name: name of the file.
-        modified: time of the last write, in seconds since 1970.
     """
 
     first_seq: int
     last_seq: int
     name: str
-    modified: float
 
     def overlaps(self, first_seq: int, last_seq: int) -> bool:
         """Whether the segment has a message from `first_seq` to `last_seq`, both included."""
@@ -69,12 +69,29 @@ def named_segments(store: Store) -> list[Named]:
     Raises:
         ValueError: for a Parquet file whose name is not that of a segment.
     """
-    found = []
-    for entry in store.entries():
-        if entry.hidden or not entry.name.endswith(".parquet"):
-            continue
-        try:
-            found.append(Named(*ordinals_of(entry.name), entry.name, entry.modified))
-        except ValueError as problem:
-            raise ValueError(f"{store}: {problem}") from None
-    return sorted(found)
+    return sorted(_named(store, name) for name in _names(store))
+
+
+def newest_named(store: Store) -> Named | None:
+    """The last one of `named_segments`, None if there is none. This costs little, also with very many segments.
+
+    Raises:
+        ValueError: as `named_segments`.
+    """
+    newest = ""
+    for name in _names(store):
+        if _NAME.fullmatch(name) is None:
+            _named(store, name)
+        newest = max(newest, name)
+    return _named(store, newest) if newest else None
+
+
+def _names(store: Store) -> Iterator[str]:
+    return (name for name in store.names() if name.endswith(".parquet") and not is_hidden(name))
+
+
+def _named(store: Store, name: str) -> Named:
+    try:
+        return Named(*ordinals_of(name), name)
+    except ValueError as problem:
+        raise ValueError(f"{store}: {problem}") from None

@@ -36,7 +36,7 @@ from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import name_of, named_segments, overlap_error
+from pgoutput_fast.segments.names import name_of, named_segments, newest_named, overlap_error
 from pgoutput_fast.storage.paths import Paths, find_files, is_uri, open_file, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -384,8 +384,8 @@ def _damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
 
 
 def _newest(store: Store) -> Segment | None:
-    names = named_segments(store)
-    return open_segment(store.at(names[-1].name)) if names else None
+    named = newest_named(store)
+    return None if named is None else open_segment(store.at(named.name))
 
 
 def segment_catalog(paths: Paths) -> Catalog:
@@ -655,10 +655,10 @@ def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Se
 
     Names sort in the order of the stream.
     """
-    names = named_segments(store)
-    if not names:
+    named = newest_named(store)
+    if named is None:
         return None
-    newest = _open(store.at(names[-1].name))
+    newest = _open(store.at(named.name))
     _check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "find_files", "is_uri", "open_file", "open_place", "shown", "split_uri"]
+__all__ = ["Paths", "find_files", "is_hidden", "is_uri", "open_file", "open_place", "shown", "split_uri"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -49,6 +49,11 @@ def open_file(path: str) -> Any:
         return store.open_input_file(inside)
     except FileNotFoundError:
         raise FileNotFoundError(f"segment {shown(path)} does not exist") from None
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers ignore a file or directory of this name: it is not finished, or has no data."""
+    return name.startswith((".", "_"))
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -113,7 +118,7 @@ def _found_in_store(uri: SplitResult) -> list[str]:
 
 
 def _is_finished(path: str) -> bool:
-    return not os.path.basename(path).startswith((".", "_"))
+    return not is_hidden(os.path.basename(path))
 
 
 def _matches(path: str, pattern: str) -> bool:

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, fsync, make_directory, publish
-from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.paths import is_hidden, is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
 
@@ -50,7 +50,7 @@ class Entry:
     @property
     def hidden(self) -> bool:
         """Whether the file is not finished, or has no data: a part of its name begins with a dot or an underscore."""
-        return any(part.startswith((".", "_")) for part in self.name.split("/"))
+        return any(map(is_hidden, self.name.split("/")))
 
 
 class Store(ABC):
@@ -97,6 +97,10 @@ class Store(ABC):
     @abstractmethod
     def entries(self, below: str = "", *, recursive: bool = False) -> list[Entry]:
         """The files of the root, or of its directory `below`, sorted by name; empty without such a directory."""
+
+    def names(self, below: str = "") -> list[str]:
+        """The names of `entries`, in any order. A directory is read without a look at each of its files."""
+        return [entry.name for entry in self.entries(below)]
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -203,6 +207,13 @@ class _Directory(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found, key=lambda each: each.name)
+
+    def names(self, below: str = "") -> list[str]:
+        try:
+            with os.scandir(self._root / below) as files:
+                return [f"{below}/{file.name}" if below else file.name for file in files if not file.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()

@@ -27,8 +27,7 @@ constexpr size_t SLACK = 64;
 
 class BlockPool {
 public:
-    // Returns an aligned block of at least `n` usable bytes, with SLACK after them. `capacity` receives the real
-    // number.
+    // Returns an aligned block of at least `n` usable bytes, with SLACK after them. `capacity` gets the real number.
     static uint8_t* allocate(size_t n, size_t* capacity) { return instance().take(n, capacity); }
 
     // Returns `n` zero bytes that nobody may write. All callers share one read-only mapping, which costs almost no

@@ -156,8 +156,7 @@ struct Column {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
     }
 
-    // Returns where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and
-    // `nulls`.
+    // Where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and `nulls`.
     uint8_t* reserve_validity(size_t n) {
         if (validity.size() == 0) append_ones(validity, 0, rows);
         return validity.append_uninitialized((n + 7) / 8);
@@ -259,8 +258,8 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
                  issues.end());
 }
 
-// Whether a column of int64 has had no value yet. Its nulls are then only counted; no buffer has them. True for an
-// empty column.
+// Whether a column of int64 has had no value yet, which includes an empty column. Its nulls are then only counted; no
+// buffer has them.
 inline bool has_only_nulls(const Column& column) noexcept {
     return column.nulls == column.rows && column.validity.size() == 0;
 }

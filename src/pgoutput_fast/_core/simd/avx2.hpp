@@ -178,8 +178,8 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     const int scale = column.scale, point = scale != 0;
     if (scale >= MOST_PRECISION || column.longest > 17 || n < 2) return false;
     const int most = column.precision < MOST_PRECISION ? column.precision : MOST_PRECISION;
-    // The least valid number for each length without a sign. For too few or too many digits it is a number that no
-    // value reaches.
+    // The least valid number for each length without a sign. If there are too few or too many digits, no value reaches
+    // it.
     int64_t least[2 * SIGNED];
     for (int length = 0; length < SIGNED; ++length) {
         const int digits = length - point;
@@ -221,8 +221,8 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
     return !any_negative(bad) && is_zero(odd);
 }
 
-// 10^k for k below 20. The last entry stands for every other k: unless the value is zero, a product with it fails the
-// checks.
+// 10^k for k below 20. The last entry stands for every other k: a product with it fails the checks, unless the value is
+// zero.
 struct Powers {
     uint64_t of[21];
     constexpr Powers() : of() {
@@ -246,8 +246,7 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
         strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(column.scale);
         strange |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
         bad |= 4 - count;
-        // Four digits; missing ones become leading zeros. It shifts in two steps, because a shift by 64 would do
-        // nothing.
+        // Four digits; missing ones become leading zeros. The shift has two steps, because a shift by 64 does nothing.
         const uint64_t half = 8 * (4 - count) & 63;
         const uint64_t digits = load64(p + 8) >> half >> half;
         strange |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
@@ -405,8 +404,7 @@ inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, cons
 }
 
 // Reads "YYYY-MM-DD HH:MM:SS", a fraction of two to seven characters or none, and "+00" with `zoned`. A cell fills a
-// register: the low half ends with the minutes, and the high half has the rest. Missing digits of the fraction are
-// zeros.
+// register: the low half ends with the minutes, the high half has the rest. Missing digits are zeros.
 template <bool zoned>
 bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     constexpr uint32_t zone = zoned ? 3 : 0;
@@ -483,8 +481,7 @@ inline __m128i join_hex(__m256i c) {
     return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
 }
 
-// Copies UUIDs that are text and stay text, and checks their digits and dashes. `out` must have space for 36 n bytes
-// and SLACK.
+// Copies UUIDs that are text and stay text, and checks their form. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     const __m256i dashes = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1,
                                             0, 0, 0, 0, 0, 0, 0, 0);

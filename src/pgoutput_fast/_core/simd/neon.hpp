@@ -112,8 +112,7 @@ inline uint8x16_t nibbles(uint8x16_t c) noexcept {
 
 constexpr uint8_t ALL = 0xff, NONE = 0xff;  // NONE is an index beyond every table
 
-// Copies UUIDs that are text and stay text, and checks their digits and dashes. `out` must have space for 36 n bytes
-// and SLACK.
+// Copies UUIDs that are text and stay text, and checks their form. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
     // Where the dashes are among the characters 0 to 15, 16 to 31 and 20 to 35.
     static constexpr uint8_t DASHES[3][16] = {{0, 0, 0, 0, 0, 0, 0, 0, ALL, 0, 0, 0, 0, ALL},

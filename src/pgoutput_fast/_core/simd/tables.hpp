@@ -5,8 +5,7 @@
 
 namespace pgo {
 
-// A load from the right place in these arrays is a mask: of the last n of 16 or 32 lanes, or of the first n of 32 or
-// 64.
+// A load from the right offset gives a mask: of the last n of 16 or 32 lanes, or of the first n of 32 or 64 lanes.
 struct Masks {
     uint8_t last[64], first[128];
     constexpr Masks() : last(), first() {

@@ -92,8 +92,7 @@ inline Reason read_decimal(const uint8_t* p, uint32_t n, int precision, int scal
         if (!digit) continue;
         if (place > 37) return DOES_NOT_FIT;
         uint128 part = power_of_ten(static_cast<unsigned>(place));
-        // digit * 10^place may need 42 decimal digits, which is more than 128 bits. So this compares before it
-        // multiplies.
+        // digit * 10^place may need 42 decimal digits, more than 128 bits. So this compares before it multiplies.
         if (part >= limit || digit > (limit - 1) / part) return DOES_NOT_FIT;
         value += part * digit;
         if (value >= limit) return DOES_NOT_FIT;

@@ -10,9 +10,9 @@ namespace pgo {
 
 constexpr size_t LONGEST_TIMETZ = 48;
 
-// Returns nullptr for a time that the server does not have. The zone may be any number of seconds. A zone written in
-// digits stays below 16 hours, a POSIX zone ('12:00 utc+20') may reach a week, and timezone(interval, timetz) has no
-// limit.
+// Returns nullptr for a time that the server does not have. The zone may be any number of seconds: below 16 hours if it
+// is written in digits, up to a week for a POSIX zone ('12:00 utc+20'), without a limit from timezone(interval,
+// timetz).
 inline uint8_t* print_timetz(const uint8_t* p, uint8_t* out) noexcept {
     const int64_t micros = static_cast<int64_t>(load64(p));
     const int32_t west = static_cast<int32_t>(load32(p + 8));

@@ -246,8 +246,7 @@ inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, s
     return found;
 }
 
-// A vector loop over all cells of a block. It returns true if it converted them, false if the portable writer must do
-// it.
+// A vector loop over all cells of a block. It returns true if it converted them, false if the portable writer must.
 using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
 // Lets `quick` append the values, at most `room` bytes. If this returns false, nothing was appended.

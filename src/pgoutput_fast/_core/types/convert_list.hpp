@@ -53,7 +53,7 @@ struct Dimensions {
     int64_t sizes[MAX_DIMENSIONS];
 };
 
-// Reads bounds such as "[2:4]=" before the brace. The server prints them only if a dimension does not begin at 1.
+// Reads bounds like "[2:4]=" before the brace. The server prints them only if a dimension does not begin at 1.
 inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
     bool shifted = false;
     while (p < end && *p == '[') {
@@ -183,8 +183,7 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
     }
 }
 
-// Whether exactly `count` elements, each a length and its bytes, fill the value up to `end`. Calls `each` for every
-// element.
+// Whether exactly `count` elements, each a length and its bytes, fill the value up to `end`. Calls `each` for each one.
 template <class Each>
 inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t count, Each each) {
     if (count > (end - p) / 4) return false;
@@ -234,8 +233,7 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     return load32(bounds + 4) != 1 ? Sliced::SHIFTED : Sliced::GOOD;
 }
 
-// How a list's cell is split. `slice` appends the cells of the elements; `malformed` is the reason to report if it
-// cannot.
+// How a list's cell is split. `slice` appends the elements' cells. If it cannot, the reason is `malformed`.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;

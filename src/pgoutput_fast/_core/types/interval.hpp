@@ -76,7 +76,7 @@ inline bool read_interval_rest(const uint8_t* p, const uint8_t* end, int64_t* mi
     return true;
 }
 
-// Reads a text such as "1 year 2 mons -3 days +04:05:06.7". The server leaves out fields that are zero, unless all are.
+// Reads a text like "1 year 2 mons -3 days +04:05:06.7". The server leaves out fields that are zero, unless all are.
 inline Reason parse_interval(const uint8_t* p, uint32_t n, Interval* out) noexcept {
     const uint8_t* const end = p + n;
     int64_t fields[3] = {0, 0, 0};

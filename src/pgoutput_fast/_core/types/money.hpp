@@ -14,7 +14,7 @@ inline Reason read_money(const uint8_t* p, int128* out) noexcept {
     return OK;
 }
 
-// Reads a text such as -$1,234.50: groups of three digits, and two digits after the point.
+// Reads a text like -$1,234.50: groups of three digits, and two digits after the point.
 inline Reason parse_money(const uint8_t* p, uint32_t n, int128* out) noexcept {
     const uint8_t* const end = p + n;
     const bool negative = n && *p == '-';

@@ -65,8 +65,7 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
     return OK;
 }
 
-// Does what convert_cells does, for a column of a relation. It refuses values whose numerics would become too much
-// text.
+// Does what convert_cells does, for a column of a relation. Refuses values whose numerics would make too much text.
 inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     Issues refused;
     if (column.numerics > Numerics::ITSELF && convert == column.binary) {

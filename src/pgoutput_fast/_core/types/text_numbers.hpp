@@ -104,8 +104,7 @@ inline Reason parse_float(const uint8_t* p, uint32_t n, F* out) noexcept {
     return OK;
 }
 
-// Whether the text is what numeric_out prints: digits with at most one point between them, no leading zeros and no
-// negative zero.
+// Whether numeric_out prints this text: digits with at most one point between them, no leading zero, no negative zero.
 inline bool is_numeric_text(const uint8_t* p, size_t n) noexcept {
     const bool negative = n && *p == '-';
     size_t i = negative;
@@ -187,12 +186,10 @@ inline Reason parse_float_backed(const uint8_t* p, uint32_t n, F* out) noexcept 
     const int up = __builtin_clzll(value), down = __builtin_clzll(unit);
     const uint64_t divisor = unit << down;
     const uint128 dividend = static_cast<uint128>(value << up) << 62;
-    // The quotient has at least 62 bits and less than 64. Its lowest bit only has to say whether the division has a
-    // remainder.
+    // The quotient has at least 62 bits and less than 64. Its lowest bit only says whether there is a remainder.
     uint64_t quotient = static_cast<uint64_t>(dividend / divisor);
     quotient |= static_cast<uint128>(quotient) * divisor != dividend;
-    // The quotient is 2^(62 + up - down) times too large. This makes the power of two that corrects it from its
-    // exponent.
+    // The quotient is 2^(62 + up - down) times too large. This makes the power of two that corrects it.
     const uint64_t exponent = static_cast<uint64_t>(1023 - 62 + down - up) << 52;
     double power;
     std::memcpy(&power, &exponent, sizeof power);

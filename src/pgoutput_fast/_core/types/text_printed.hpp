@@ -79,8 +79,7 @@ inline bool take_dotted(const uint8_t*& p, const uint8_t* end) noexcept {
     return true;
 }
 
-// These return one bit per byte: `which_are` finds the bytes that equal `c`, `which_are_digits` the bytes that are
-// digits.
+// These return one bit per byte: `which_are` marks the bytes that equal `c`, `which_are_digits` marks digits.
 inline unsigned gathered(uint64_t highs) noexcept {
     return static_cast<unsigned>((highs >> 7) * 0x0102040810204080ull >> 56);
 }

@@ -27,8 +27,7 @@ inline unsigned days_in_month(int64_t y, unsigned m) noexcept {
     return m == 2 && is_leap(y) ? 29 : days[m];
 }
 
-// Days since 1970-01-01 of a proleptic Gregorian date. The calculation begins years in March, so that the leap day is
-// last.
+// Days since 1970-01-01 of a proleptic Gregorian date. Years begin in March here, so that the leap day is last.
 inline int64_t days_from_civil(int64_t y, unsigned m, unsigned d) noexcept {
     y -= m <= 2;
     int64_t era = (y >= 0 ? y : y - 399) / 400;
@@ -176,12 +175,12 @@ inline Reason parse_time(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     return *out == MICROS_PER_DAY ? HOUR_24 : OK;
 }
 
-// The range of offsets that a timestamp can have. POSIX zones such as utc+20 have the largest ones. Their standard time
+// The range of offsets that a timestamp can have. POSIX zones like utc+20 have the largest ones. Their standard time
 // is up to 168 hours away from UTC (167:59:60). Their daylight saving time is one hour further east if its rule gives
 // no offset.
 constexpr int64_t FURTHEST_WEST = 168 * 3600, FURTHEST_EAST = 169 * 3600;
 
-// Reads an offset such as +00, -03:30, +00:19:32 or -100 at q as seconds east of UTC. Moves q past it.
+// Reads an offset like +00, -03:30, +00:19:32 or -100 at q as seconds east of UTC. Moves q past it.
 inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) noexcept {
     if (end - q < 3 || (*q != '+' && *q != '-')) return false;
     const bool west = *q++ == '-';
@@ -202,7 +201,7 @@ inline bool read_offset(const uint8_t*& q, const uint8_t* end, int64_t* east) no
     return offset <= (west ? FURTHEST_WEST : FURTHEST_EAST);
 }
 
-// Reads a timestamp as microseconds since 1970. With `zoned`, it must have an offset such as +00, -03:30 or +00:19:32.
+// Reads a timestamp as microseconds since 1970. With `zoned`, it must have an offset like +00, -03:30 or +00:19:32.
 template <bool zoned>
 inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexcept {
     int64_t clock, offset = 0;
@@ -224,8 +223,7 @@ inline Reason parse_timestamp(const uint8_t* p, uint32_t n, int64_t* out) noexce
     int64_t days = 0;
     Reason reason = finish_civil_date(date, bc, &days);
     if (reason) return reason;
-    // PostgreSQL allows years beyond 294247, because its epoch is thirty years after the Unix epoch. Here they
-    // overflow.
+    // PostgreSQL allows years beyond 294247, because its epoch is thirty years later. Here they overflow.
     int128 micros = static_cast<int128>(days) * MICROS_PER_DAY + clock - offset * MICROS_PER_SECOND;
     *out = static_cast<int64_t>(micros);
     return *out == micros ? OK : BEYOND_RANGE;

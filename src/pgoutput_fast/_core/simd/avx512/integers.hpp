@@ -60,7 +60,7 @@ struct Ends {
     }
 };
 
-// Turns one bit per byte into one bit per cell. A cell has sixteen bytes; one mask has the even cells, one the odd
+// Turns one bit per byte into one bit per cell. A cell has sixteen bytes. There is a mask of even cells and one of odd
 // cells.
 inline __mmask8 of_cells(__mmask64 even, __mmask64 odd) {
     const __m128i words = _mm_unpacklo_epi16(_mm_cvtsi64_si128(static_cast<int64_t>(even)),
@@ -68,8 +68,7 @@ inline __mmask8 of_cells(__mmask64 even, __mmask64 odd) {
     return _mm_test_epi16_mask(words, words);
 }
 
-// Joins pairs of digits (0 to 9, the highest first) to numbers, and then pairs of these: four digits in a lane of 32
-// bits.
+// Joins pairs of digits (0 to 9, the highest first) to numbers, and pairs of these: four digits per lane of 32 bits.
 inline __m512i join_fours(__m512i x) {
     x = _mm512_maddubs_epi16(x, _mm512_set1_epi16(0x010a));
     return _mm512_madd_epi16(x, _mm512_set1_epi32(0x00010064));
@@ -216,8 +215,8 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
     const int scale = column.scale, point = scale != 0;
     if (scale < 0 || scale >= avx2::MOST_PRECISION || column.longest > 16 || n < CELLS) return false;
     const int most = column.precision < avx2::MOST_PRECISION ? column.precision : avx2::MOST_PRECISION;
-    // The least valid number for each count of characters, less one. For too few or too many digits it is a number that
-    // no value reaches.
+    // The least valid number for each count of characters, less one. If there are too few or too many digits, no value
+    // reaches it.
     int64_t least[16];
     for (int k = 0; k < 16; ++k) {
         const int digits = k + 1 - point;

@@ -7,8 +7,7 @@
 
 namespace pgo::avx512 {
 
-// For each month: the number of its days and, in the high half, how many days come before it in a year that begins in
-// March.
+// For each month: the number of its days and, in the high half, the days before it in a year that begins in March.
 struct Months {
     uint32_t of[16];
     constexpr Months() : of() {
