@@ -248,7 +248,7 @@ class Watch:
             if came is None:
                 return rows
             rows += [bytes.fromhex(row.decode()).decode() for row in came.to_pylist()]
-        raise SilentError(f"the server has answered nothing for {self._silent_seconds:.0f} s")
+        raise SilentError(self._silent_seconds)
 
 
 def _altered(was: _Published, now: _Published) -> str:

@@ -12,4 +12,11 @@ class CaptureError(RuntimeError):
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
-    """The system of a server acknowledges packets, but the server answers nothing: the connection counts as lost."""
+    """The system of a server acknowledges packets, but the server answers nothing: the connection counts as lost.
+
+    Args:
+        seconds: how long the server has answered nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the server has answered nothing for {seconds:.0f} s")

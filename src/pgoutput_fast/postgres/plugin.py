@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pgoutput_fast.arguments import expect_list
 
-__all__ = ["plugin_options"]
+__all__ = ["expect_publications", "plugin_options"]
 
 # The major version, and the protocol version, that first accept each option.
 _SINCE = {
@@ -54,8 +54,7 @@ def plugin_options(
     major = version // 10000
     if major < 10:
         raise ValueError(f"pgoutput came with PostgreSQL 10; this server is {version}")
-    if not publications:
-        raise ValueError("publications must name at least one publication")
+    expect_publications(publications)
     overrides = dict(overrides or {})
     asked = _choose_protocol(major, overrides.pop("proto_version", None))
     protocol = int(asked)
@@ -66,6 +65,18 @@ def plugin_options(
             _check_option(name, major, protocol)
             options[name] = value
     return options
+
+
+def expect_publications(publications: Sequence[str]) -> None:
+    """Checks that these are the names of publications, and at least one.
+
+    Raises:
+        ValueError: if there is none.
+        TypeError: if `publications` is a text instead of a list.
+    """
+    expect_list("publications", publications)
+    if not publications:
+        raise ValueError("publications must name at least one publication")
 
 
 def _choose_protocol(major: int, asked: str | None) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
+from pgoutput_fast.postgres.plugin import expect_publications
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
 
@@ -227,9 +227,7 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     if named:
         cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
         return list(cursor.fetchall())
-    expect_list("publications", publications)
-    if not publications:
-        raise ValueError("publications must name at least one publication")
+    expect_publications(publications)
     cursor.execute(
         "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
         (list(publications),),

@@ -158,7 +158,7 @@ class Walsender:
             came = len(frames) or self._link.arrivals > arrivals
             self._silent = 0.0 if came else self._silent + time.monotonic() - began
             if self._most_silent and self._silent > self._most_silent:
-                raise SilentError(f"the server has answered nothing for {self._silent:.0f} s")
+                raise SilentError(self._silent)
             heard = self._heard(frames) if len(frames) else None
             left = deadline - time.monotonic()
             if heard is not None and (len(heard.payloads) or asked):

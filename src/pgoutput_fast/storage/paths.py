@@ -86,7 +86,7 @@ def _found_here(path: str) -> list[str]:
     elif glob.has_magic(path):
         found = [each for each in glob.glob(path) if os.path.isfile(each)]
     else:
-        raise FileNotFoundError(f"there are no segments at {path}: no such file or directory")
+        raise _no_segments(path)
     return sorted(each for each in found if _is_finished(each))
 
 
@@ -105,9 +105,7 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     else:
         kind = store.get_file_info(root).type
         if kind == fs.FileType.NotFound:
-            raise FileNotFoundError(
-                f"there are no segments at {shown(uri.geturl())}: no such file or directory"
-            )
+            raise _no_segments(uri.geturl())
         if kind == fs.FileType.File:
             return [uri.geturl()]
         files = store.get_file_info(fs.FileSelector(root))
@@ -115,6 +113,10 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     return [
         uri._replace(path=fixed + each[len(root) :]).geturl() for each in sorted(found) if _is_finished(each)
     ]
+
+
+def _no_segments(path: str) -> FileNotFoundError:
+    return FileNotFoundError(f"there are no segments at {shown(path)}: no such file or directory")
 
 
 def _is_finished(path: str) -> bool:
