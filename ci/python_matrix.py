@@ -26,7 +26,6 @@ import tempfile
 from pathlib import Path
 
 from environments import (
-    ROOT,
     build_wheel,
     install_wheel,
     is_current,
@@ -37,6 +36,7 @@ from environments import (
     run_tests,
     split_arguments,
 )
+from repository import ROOT
 
 OLDEST = "oldest"
 LATER = ("3.12", "3.13")

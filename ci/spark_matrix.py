@@ -22,7 +22,6 @@ import venv
 from pathlib import Path
 
 from environments import (
-    ROOT,
     build_wheel,
     install_wheel,
     is_current,
@@ -33,6 +32,7 @@ from environments import (
     run_tests,
     split_arguments,
 )
+from repository import ROOT
 
 NAME = "pgoutput_fast"
 SPARKS = {

@@ -478,7 +478,7 @@ def test_without_typed_files_again_retention_says_why_it_stops(
     write_progress(store, Progress(41, 42))
     assert said(None) == said(Retention(typed_older_than=60)) == []
     (message,) = said(kept)
-    assert "were made up to message 41" in message
+    assert "end at message 41" in message
     assert f"remove {tmp_path}/typed/_progress.json" in message
     (tmp_path / "typed" / "_progress.json").unlink()
     assert said(kept) == []
