@@ -65,7 +65,7 @@ class _Capture:
         lsns = pa.array([0] * len(wal), pa.int64())
         begun = time.process_time()
         self._recorder.offer(Received(pa.array(wal, pa.binary()), lsns, sum(map(len, wal))), 600)
-        self._recorder.settle()
+        self._recorder.make_durable()
         return time.process_time() - begun
 
 

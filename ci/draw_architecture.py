@@ -14,12 +14,10 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 
 from layers import LAYERS, PACKAGE, own_imports, place, read_imports
+from repository import ROOT, SOURCE, update_page
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "architecture.md"
 COMMAND = "python ci/draw_architecture.py"
 BEGIN, END = f"<!-- written by `{COMMAND}`: begin -->\n", "<!-- end -->\n"
@@ -29,15 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draw the layers of the package into docs/architecture.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the drawing is stale")
     check = parser.parse_args(arguments).check
-    text = page(PAGE.read_text())
-    if PAGE.read_text() == text:
-        return 0
-    if check:
-        print(f"{PAGE.relative_to(ROOT)} is stale: run `{COMMAND}`")
-        return 1
-    PAGE.write_text(text)
-    print(f"{PAGE.relative_to(ROOT)} written")
-    return 0
+    return update_page(PAGE, ROOT, page(PAGE.read_text()), COMMAND, check=check)
 
 
 def page(text: str) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -30,7 +29,8 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+
+from repository import SERVERS, load_module
 
 DEFAULT_REGISTRY = "https://registry.npmjs.org/"
 WANTED = (10, 14, 15, 16, 17, 18)
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("major", nargs="*", type=int, help=f"major versions; default: {WANTED}")
     options = parser.parse_args(arguments)
 
-    servers = load_servers_module()
+    servers = load_module(SERVERS)
     directory: Path = servers.servers_directory()
     here = {
         i.version: i.origin for i in servers.find_installations() if i.origin != "npm" and not options.all
@@ -136,18 +136,6 @@ def main(arguments: list[str] | None = None) -> int:
         f"Missing: PostgreSQL {', '.join(map(str, missing))}; tests against these versions will be skipped."
     )
     return 1 if os.environ.get("CI") == "true" else 0
-
-
-def load_servers_module() -> ModuleType:
-    """Load ``pgoutput_fast.demo.servers`` from its path, because the package may not be built yet."""
-    path = Path(__file__).resolve().parents[1] / "src" / "pgoutput_fast" / "demo" / "servers.py"
-    spec = importlib.util.spec_from_file_location("_fetch_servers_servers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for their module here
-    spec.loader.exec_module(module)
-    return module
 
 
 def this_architecture() -> str:

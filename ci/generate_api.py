@@ -24,8 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ForwardRef
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src"
+from repository import ROOT, SOURCE, update_page
+
 DOCS = ROOT / "docs"
 PAGE = DOCS / "api.md"
 COMMAND = "python ci/generate_api.py"
@@ -80,15 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write docs/api.md from the packages.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is stale")
     check = parser.parse_args(arguments).check
-    text = page()
-    if PAGE.exists() and PAGE.read_text() == text:
-        return 0
-    if check:
-        print(f"{PAGE.relative_to(ROOT)} is stale: run `{COMMAND}`")
-        return 1
-    PAGE.write_text(text)
-    print(f"{PAGE.relative_to(ROOT)} written")
-    return 0
+    return update_page(PAGE, ROOT, page(), COMMAND, check=check)
 
 
 def page() -> str:

@@ -14,15 +14,13 @@ Exit status: 0; 1 if a file is stale (--check), or if that server version is not
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "pgoutput_fast"
+from repository import PACKAGE, ROOT, SERVERS, load_module
+
 PYTHON_TABLE = PACKAGE / "catalog" / "builtin_types.py"
 NATIVE_TABLE = PACKAGE / "_core" / "types" / "oids.hpp"
 
@@ -74,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is stale")
     check = parser.parse_args(arguments).check
 
-    servers = load_servers_module()
+    servers = load_module(SERVERS)
     installation = next((each for each in servers.find_installations() if each.version == VERSION), None)
     if installation is None:
         print(f"PostgreSQL {VERSION} is not installed: run `python ci/fetch_servers.py {VERSION}`")
@@ -132,18 +130,6 @@ def between_markers(text: str, lines: list[str]) -> str:
     (begin,) = (k for k, line in enumerate(kept) if f"begin: written by `{COMMAND}`" in line)
     (end,) = (k for k, line in enumerate(kept) if k > begin and line.strip() in ("# end", "// end"))
     return "".join([*kept[: begin + 1], *lines, *kept[end:]])
-
-
-def load_servers_module() -> ModuleType:
-    """Load ``pgoutput_fast.demo.servers`` from its path, so that a damaged table cannot prevent its own repair."""
-    path = PACKAGE / "demo" / "servers.py"
-    spec = importlib.util.spec_from_file_location("_generate_types_servers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for their module here
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

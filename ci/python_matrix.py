@@ -23,11 +23,21 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from environments import (
+    build_wheel,
+    install_wheel,
+    is_current,
+    mark_current,
+    read_project,
+    report,
+    run_pip,
+    run_tests,
+    split_arguments,
+)
+from repository import ROOT
+
 OLDEST = "oldest"
 LATER = ("3.12", "3.13")
 EXTRAS = ("capture", "progress")
@@ -41,8 +51,8 @@ TESTS = (
 )
 # The tests of decoding, conversion and capture, and those that compare with servers: the oldest and the newest version.
 FILES = [
-    f"tests/{room}/test_{name}.py"
-    for room, names in {
+    f"tests/{folder}/test_{name}.py"
+    for folder, names in {
         "core": "assemble convert table_rows records scan tag tagged",
         "capture": "service sink",
         "mirror": "parquet",
@@ -62,10 +72,7 @@ SERVERS = "not (pg14 or pg15 or pg16 or pg17 or killed or spark)"
 
 
 def main() -> int:
-    own, given = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, given = own[:at], own[at + 1 :]
+    own, given = split_arguments(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "versions",
@@ -89,9 +96,7 @@ def main() -> int:
             )
             continue
         results[version] = _run(version, python, given)
-    for version, (passed, said) in results.items():
-        print(f"Python {version}: {said}", "" if passed else "FAILED", flush=True)
-    return 0 if all(passed for passed, _ in results.values()) else 1
+    return report("Python", results)
 
 
 def find_python(minor: str) -> str | None:
@@ -131,67 +136,45 @@ def _says(python: Path | str, program: str) -> str:
 
 
 def _oldest_python() -> str:
-    return str(_project()["requires-python"]).removeprefix(">=")
+    return str(read_project()["requires-python"]).removeprefix(">=")
 
 
 def _run(version: str, python: str, given: list[str]) -> tuple[bool, str]:
     """Run the tests in one environment. Returns whether they passed, and pytest's last line with more details."""
-    place = ROOT / f".venv-{version}"
-    own = place / "bin" / "python"
-    wanted = "\n".join(
-        [*_requirements(version), *(lower_bounds(list(TESTS)) if version == OLDEST else TESTS), python]
-    )
-    stamp = place / "requirements.txt"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"installing into {place.name}: {' '.join(wanted.split()[:-1])} ...", flush=True)
-        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True)
-        _pip(own, "--upgrade", "pip")
-        _pip(own, *wanted.splitlines()[:-1])
-        stamp.write_text(wanted)
+    own = _environment(version, python)
     with tempfile.TemporaryDirectory() as directory:
-        _pip(own, "--no-deps", "--force-reinstall", str(_wheel(own, Path(directory))))
+        install_wheel(own, build_wheel(own, Path(directory)))
     which = _says(
         own,
         "import platform, numpy, pyarrow;"
         "print(platform.python_version(), 'with pyarrow', pyarrow.__version__, 'and numpy', numpy.__version__)",
     )
     print(f"Python {version}: {which} ...", flush=True)
-    begun = time.monotonic()
     files = [] if any("tests/" in each for each in given) else FILES
-    command = [str(own), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    done = subprocess.run(
-        [*command, "-k", SERVERS, *given, *files], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode:
-        print(done.stdout, flush=True)
-    return (
-        done.returncode == 0,
-        f"{which}: {lines[-1] if lines else 'no output'} [{time.monotonic() - begun:.0f} s]",
-    )
+    passed, said = run_tests(own, ["-k", SERVERS, *given, *files])
+    return passed, f"{which}: {said}"
 
 
-def _wheel(python: Path, directory: Path) -> Path:
-    """Build a wheel of this tree for a Python, compiled with that Python's headers."""
-    _pip(python, "--no-deps", "--wheel-dir", str(directory), ".", command="wheel")
-    (wheel,) = directory.glob("*.whl")
-    return wheel
-
-
-def _pip(python: Path, *what: str, command: str = "install") -> None:
-    subprocess.run([str(python), "-m", "pip", command, "--quiet", *what], cwd=ROOT, check=True)
-
-
-def _project() -> dict[str, object]:
-    found: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return found
+def _environment(version: str, python: str) -> Path:
+    """The Python of an environment. Makes the environment, or makes it again if its requirements have changed."""
+    place = ROOT / f".venv-{version}"
+    own = place / "bin" / "python"
+    requirements = [*_requirements(version), *(lower_bounds(list(TESTS)) if version == OLDEST else TESTS)]
+    wanted = "\n".join([*requirements, python])
+    if not is_current(place, wanted):
+        print(f"installing into {place.name}: {' '.join(requirements)} ...", flush=True)
+        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True)
+        run_pip(own, "--upgrade", "pip")
+        run_pip(own, *requirements)
+        mark_current(place, wanted)
+    return own
 
 
 def _requirements(version: str) -> list[str]:
-    project = _project()
-    found = list(project["dependencies"])  # type: ignore[call-overload]
+    project = read_project()
+    found: list[str] = list(project["dependencies"])
     for extra in EXTRAS:
-        found += project["optional-dependencies"][extra]  # type: ignore[index]
+        found += project["optional-dependencies"][extra]
     return lower_bounds(found) if version == OLDEST else found
 
 

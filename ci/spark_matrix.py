@@ -16,15 +16,24 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
-import time
-import tomllib
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from environments import (
+    build_wheel,
+    install_wheel,
+    is_current,
+    mark_current,
+    read_project,
+    report,
+    run_pip,
+    run_tests,
+    split_arguments,
+)
+from repository import ROOT
+
 NAME = "pgoutput_fast"
 SPARKS = {
     "4.0": ("pyspark==4.0.*", "pyarrow==18.1.*", "pandas==2.2.*"),
@@ -38,10 +47,7 @@ IGNORED = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWa
 
 
 def main() -> int:
-    own, given = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, given = own[:at], own[at + 1 :]
+    own, given = split_arguments(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "versions", nargs="*", metavar="VERSION", help=f"one of {', '.join(SPARKS)}; default: all"
@@ -52,28 +58,9 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown Spark version {', '.join(unknown)}; known versions: {', '.join(SPARKS)}")
     with tempfile.TemporaryDirectory() as directory:
-        wheel = None if arguments.source else _wheel(Path(directory))
+        wheel = None if arguments.source else build_wheel(sys.executable, Path(directory))
         results = {version: _run(version, wheel, given) for version in arguments.versions or SPARKS}
-    for version, (passed, said) in results.items():
-        print(f"Spark {version}: {said}", "" if passed else "FAILED", flush=True)
-    return 0 if all(passed for passed, _ in results.values()) else 1
-
-
-def _wheel(directory: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(directory),
-        ".",
-    ]
-    subprocess.run(command, cwd=ROOT, check=True)
-    (wheel,) = directory.glob("*.whl")
-    return wheel
+    return report("Spark", results)
 
 
 def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]:
@@ -83,45 +70,31 @@ def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]
     if wheel is None:
         environment["PYTHONPATH"] = str(ROOT / "src")
     else:
-        _pip(python, "--no-deps", "--force-reinstall", str(wheel))
+        install_wheel(python, wheel)
     tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "spark").glob("test_*.py"))
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"]
-    command += [argument for each in IGNORED for argument in ("-W", each)]
+    ignored = [argument for each in IGNORED for argument in ("-W", each)]
     print(f"Spark {version} ...", flush=True)
-    begun = time.monotonic()
-    done = subprocess.run(
-        [*command, *(given or tests)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    if done.returncode:
-        print(done.stdout, flush=True)
-    lines = done.stdout.strip().splitlines()
-    return (
-        done.returncode == 0,
-        f"{lines[-1] if lines else 'no output'} [{time.monotonic() - begun:.0f} s]",
-    )
+    return run_tests(python, [*ignored, *(given or tests)], environment)
 
 
 def _environment(version: str) -> Path:
     """The Python of an environment. Makes the environment, or updates it if its requirements have changed."""
     place = ROOT / f".venv-spark-{version}"
-    python, stamp = place / "bin" / "python", place / "requirements.txt"
-    wanted = "\n".join([*SPARKS[version], *_requirements("demo"), *TESTS])
-    if not stamp.exists() or stamp.read_text() != wanted:
+    python = place / "bin" / "python"
+    requirements = [*SPARKS[version], *_requirements("demo"), *TESTS]
+    wanted = "\n".join(requirements)
+    if not is_current(place, wanted):
         print(f"installing {' '.join(SPARKS[version])} ...", flush=True)
         if not python.exists():
             venv.create(place, with_pip=True)
-        _pip(python, *wanted.splitlines())
-        stamp.write_text(wanted)
+        run_pip(python, *requirements)
+        mark_current(place, wanted)
     return python
-
-
-def _pip(python: Path, *what: str) -> None:
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *what], check=True)
 
 
 def _requirements(extra: str) -> list[str]:
     """The requirements of the package with an extra. Extras that refer to the package itself are expanded."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = read_project()
     found: list[str] = list(project["dependencies"])
     for each in project["optional-dependencies"][extra]:
         own = re.fullmatch(rf"{NAME}\[(.+)\]", each)

@@ -296,9 +296,7 @@ class _Inside:
 
     @property
     def has_noticed(self) -> bool:
-        return (
-            self.runs and re.search("trying again|the connection is lost", self._said.read_text()) is not None
-        )
+        return self.runs and re.search("tries again|lost its connection", self._said.read_text()) is not None
 
     def end(self) -> None:
         self._process.kill()

@@ -23,8 +23,7 @@ import psycopg2
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import Capture, CaptureError, Limits, drop_slot, find_slot
-from pgoutput_fast.capture import service as run_module
+from pgoutput_fast.capture import Capture, CaptureError, Limits, drop_slot, find_slot, retries
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 from support import pg
@@ -89,7 +88,7 @@ def _crash(own: pg.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, t
         # is there.
         own.execute("INSERT INTO noted SELECT g, repeat('z', 1900) FROM generate_series(1, 20) g")
         lsn = now(own)
-        wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)
+        wait_until(lambda: running.failed or (capture.metrics.confirmed_lsn or 0) >= lsn)
     assert running.failed is None
     expect_exactly_once(own, tmp_path)
     assert capture.metrics.sessions > crashes
@@ -98,7 +97,7 @@ def _crash(own: pg.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, t
     assert len(warned) >= crashes
     assert all(
         re.match(
-            r"trying again in [\d.]+ s: \S|the connection is lost and made again: \S|the server says: \S",
+            r"the capture tries again in [\d.]+ s: \S|the capture lost its connection and connects again: \S|the server says: \S",
             each,
         )
         for each in warned
@@ -136,7 +135,7 @@ def test_an_outage_has_its_own_time(
     own: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A capture that ran for longer than an outage may take, and loses its connection only then."""
-    monkeypatch.setattr(run_module, "_GOOD_SECONDS", 0.5)
+    monkeypatch.setattr(retries, "_GOOD_SECONDS", 0.5)
     stop, failed = threading.Event(), []
 
     def run() -> None:
@@ -178,7 +177,7 @@ def test_a_slot_that_is_dropped_underneath(own: pg.Database, tmp_path: Path) -> 
         wait_until(dropped)
         running.join()
     assert isinstance(running.failed, CaptureError)
-    assert re.search("slot faulty is gone, .* Make a new slot, load the tables again", str(running.failed))
+    assert re.search("slot faulty is gone, .* Create a new slot, load the tables again", str(running.failed))
     expect_exactly_once(own, tmp_path)
 
 
@@ -206,7 +205,7 @@ def test_a_slot_that_is_invalidated_underneath(tmp_path: Path) -> None:
             checkpoint.join(120)
             running.join()
         assert isinstance(running.failed, CaptureError)
-        assert re.search(r"slot faulty was invalidated \(.*\): .* is lost\. Drop it", str(running.failed))
+        assert re.search(r"invalidated slot faulty \(.*\): .* are lost\. Drop the slot", str(running.failed))
 
 
 # ---- transactions --------------------------------------------------------------------------------------------------
@@ -278,7 +277,7 @@ from pgoutput_fast.capture import Capture, Limits
 dsn, slot, directory, lsn = sys.argv[1:]
 Capture(dsn, slot, ["captured"], directory, limits=Limits(rows=2000)).run(until_lsn=int(lsn))
 """
-_ADVICE = "has no room for another segment. Nothing is lost"
+_ADVICE = "There is no space for another segment in .*. Nothing is lost"
 
 
 def _fill(database: pg.Database) -> int:
@@ -312,7 +311,7 @@ def test_a_disk_that_is_full(own: pg.Database, tmp_path: Path) -> None:
     run = subprocess.run([*unshare, "sh", "-c", script, "sh", *command], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "No space left on device" in run.stderr
-    assert _ADVICE in run.stderr
+    assert re.search(_ADVICE, run.stderr)
     # Nothing half-written stays and takes the rest.
     assert all(
         re.fullmatch(r"\.lock|_acknowledged\.json|\d+-\d+\.parquet", name) for name in run.stdout.split()
@@ -327,7 +326,7 @@ def test_files_that_must_not_grow(own: pg.Database, tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
     assert run.returncode == 1
     assert "File too large" in run.stderr
-    assert _ADVICE in run.stderr
+    assert re.search(_ADVICE, run.stderr)
     subprocess.run(command, check=True)
     expect_exactly_once(own, tmp_path)
 

@@ -50,7 +50,7 @@ def test_messages_that_come_again(database: pg.Database, slot: str, tmp_path: Pa
             _received([*beats, sent[second], *beats, *sent[second + 1 :]], starts_session=True),
         ):
             recorder.offer(batch, 10)
-            recorder.settle()
+            recorder.make_durable()
         assert recorder.idle
         assert recorder.progress.messages == recorder.progress.stored == 3 + 3 + 2 + 2 + 6 + len(sent[3:])
     segments = list_segments(tmp_path)

@@ -70,7 +70,7 @@ def test_they_agree_with_segments_and_server(
         _until(capture, lambda seen: seen.running)
         database.execute("INSERT INTO counted SELECT g, 1, 'x' FROM generate_series(1, 3000) g")
         lsn = now(database)
-        seen = _until(capture, lambda seen: (seen.acknowledged_lsn or 0) >= lsn)
+        seen = _until(capture, lambda seen: (seen.confirmed_lsn or 0) >= lsn)
         assert seen.durable_lsn > 0
         assert seen.messages > 3000
         assert seen.payload_bytes > 3000 * 10
@@ -84,9 +84,9 @@ def test_they_agree_with_segments_and_server(
         assert 0 <= seen.lag_seconds < 30
         found = find_slot(database.dsn, slot)
         assert found is not None
-        assert seen.acknowledged_lsn is not None
+        assert seen.confirmed_lsn is not None
         assert found.confirmed_flush_lsn is not None
-        assert found.confirmed_flush_lsn >= seen.acknowledged_lsn
+        assert found.confirmed_flush_lsn >= seen.confirmed_lsn
     after = capture.metrics
     assert (after.running, after.sessions) == (False, 1)
     # Nobody captures: the server goes on without us.

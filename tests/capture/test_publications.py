@@ -53,7 +53,7 @@ def _capture(database: pg.Database, slot: str, directory: Path, **more: Any) -> 
 
 @through_both
 def test_one_that_is_missing(database: pg.Database, slot: str, tmp_path: Path, through: Any) -> None:
-    """Nothing is acknowledged, and no slot is made that would be older than its publication."""
+    """Nothing is confirmed, and no slot is made that would be older than its publication."""
     database.execute("INSERT INTO counted VALUES (1, 1)")
     before = _stands(database, slot)
     began = time.monotonic()
@@ -146,13 +146,15 @@ def test_one_that_was_not_there_for_some_changes(
             running.join(30)
         assert isinstance(running.failed, CaptureError), running.failed
         assert re.search(r"publication.*captured", str(running.failed))
-        assert re.search(r"Nothing was acknowledged beyond [0-9A-F]+/[0-9A-F]+", str(running.failed))
+        assert re.search(r"confirmed slot \w+ up to [0-9A-F]+/[0-9A-F]+ and no further", str(running.failed))
     else:
         database.execute(statements[0])
         ((gone,),) = database.execute(statements[1])
         database.execute(*statements[2:])
     for _ in range(2):
-        with pytest.raises(CaptureError, match=r"or that was dropped meanwhile.* make the publication first"):
+        with pytest.raises(
+            CaptureError, match=r"or somebody dropped the publication.* create the publication first"
+        ):
             capture.run(until_lsn=now(database))
         assert _stands(database, slot) < gone
     # What was there before is there.
@@ -174,7 +176,8 @@ def test_one_that_is_made_again_without_a_change_in_between(
         running.join(30)
     assert isinstance(running.failed, CaptureError)
     assert re.search(
-        r"captured was dropped and made again \(its oid was \d+ and is \d+\)", str(running.failed)
+        r"dropped publication captured and created it again \(its oid was \d+ and is \d+\)",
+        str(running.failed),
     )
     database.execute("INSERT INTO counted VALUES (2, 1)")
     capture.run(until_lsn=now(database))
@@ -193,7 +196,7 @@ def test_one_that_goes_while_nothing_else_happens(
         running.join(30)
     assert isinstance(running.failed, CaptureError)
     assert re.search(
-        r"publication captured is not there \(it had oid \d+\).*\(CREATE PUBLICATION captured",
+        r"publication captured does not exist \(it had oid \d+\).*\(CREATE PUBLICATION captured",
         str(running.failed),
     )
     assert _stands(database, slot) < gone
@@ -242,9 +245,9 @@ def test_one_that_is_altered(
             wait_until(lambda: running.failed or said in caplog.text, 30)  # noqa: B023
         assert running.failed is None
     expect_exactly_once(database, tmp_path)
-    said = [each.getMessage() for each in caplog.records if "was altered" in each.getMessage()]
+    said = [each.getMessage() for each in caplog.records if "altered publication" in each.getMessage()]
     assert len(said) == 3
-    assert said[0].startswith("publication captured was altered: ")
+    assert said[0].startswith("somebody altered publication captured: ")
 
 
 def test_what_a_check_finds_is_said_once(
@@ -313,6 +316,8 @@ def test_a_query_that_captures_by_itself_says_so(database: pg.Database, slot: st
     database.execute("INSERT INTO counted VALUES (1, 1)")
     before = _stands(database, slot)
     given = {"dsn": database.dsn, "slot": slot, "publication": "nope", "path": str(tmp_path)}
-    with pytest.raises(CaptureError, match=r"cannot go on: .* publication nope: there is none of that name"):
+    with pytest.raises(
+        CaptureError, match=r"ended with an error: .* publication nope: there is none of that name"
+    ):
         OwnCapture(given).catch_up()
     assert _stands(database, slot) == before

@@ -327,7 +327,7 @@ def test_many_peeks_in_one_session(database: pg.Database, slot: str, tmp_path: P
         for k in range(15):
             database.execute(f"INSERT INTO counted VALUES ({k}, 1)")
             lsn = now(database)
-            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)  # noqa: B023
+            wait_until(lambda: running.failed or (capture.metrics.confirmed_lsn or 0) >= lsn)  # noqa: B023
         assert running.failed is None
         assert capture.metrics.sessions == 1
     assert len(list_segments(tmp_path)) >= 15
@@ -389,7 +389,7 @@ def test_two_pulls_from_one_slot(database: pg.Database, slot: str, tmp_path: Pat
     options = plugin_options(database.version * 10000, ["captured"])
     with (
         SqlSource(database.dsn, slot, options),
-        pytest.raises(psycopg2.errors.ObjectInUse, match="another session pulls"),
+        pytest.raises(psycopg2.errors.ObjectInUse, match="another session reads slot"),
     ):
         _through_sql(database, slot, tmp_path).run(retry_seconds=0.5)
     _through_sql(database, slot, tmp_path).run(until_lsn=now(database))
@@ -418,7 +418,7 @@ def test_a_slot_that_somebody_else_advances(database: pg.Database, slot: str, tm
         running.join()
     assert isinstance(running.failed, CaptureError)
     # The latter if it met the other one at the slot, and began again.
-    said = "somebody else (has advanced slot .* what committed in between is lost|read from it)"
+    said = "somebody else (has advanced slot .* the changes in between are lost|read from the slot)"
     assert re.search(said, str(running.failed))
 
 

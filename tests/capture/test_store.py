@@ -106,7 +106,7 @@ def test_segments_are_written_there(prefix: str) -> None:
     with pytest.raises(ValueError, match="does not follow") as caught:
         write_segment(prefix, *pgo.tag(_wal(0)), source=SOURCE)
     assert "secret" not in str(caught.value)
-    with pytest.raises(ValueError, match="sources do not mix"):
+    with pytest.raises(ValueError, match="segments of one source only"):
         write_segment(prefix, *pgo.tag(_wal(4), state), source=Source("2", "shop", "slot"))
     assert len(list_segments(prefix)) == 4
 
@@ -355,7 +355,7 @@ def test_a_store_that_is_away(
             server = moto.ThreadedMotoServer(ip_address=host, port=port, verbose=False)
             server.start()
             lsn = now(database)
-            wait_until(lambda: running.failed or (capture.metrics.acknowledged_lsn or 0) >= lsn)
+            wait_until(lambda: running.failed or (capture.metrics.confirmed_lsn or 0) >= lsn)
         assert running.failed is None
         expect_exactly_once(database, uri)
         assert len(list_segments(uri)) >= 2

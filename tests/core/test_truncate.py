@@ -142,7 +142,7 @@ def test_more_relations_than_once_could_be_stored(tmp_path: Path) -> None:
             [encode.encode_truncate(oids(count)), COMMIT],
         ):
             assert writing.offer(received(batch), 10)
-        writing.settle()
+        writing.make_durable()
     (segment,) = list_segments(tmp_path)
     rows = read_segment(segment.path)
     assert rows.num_rows == 2 * count + 3  # one says that a session began
@@ -169,7 +169,7 @@ def test_a_message_that_no_segment_has_room_for(
     with sink.owned(), contextlib.suppress(UnstorableError), writing:
         for batch in [[*before, *large]] if together else [before, large]:
             assert writing.offer(received(batch), 10)
-        writing.settle()
+        writing.make_durable()
     with pytest.raises(UnstorableError, match=r"^message 22, LSN 0/\w+: .* tagged rows have"):
         writing.check()
     (segment,) = list_segments(tmp_path)
@@ -182,7 +182,7 @@ def test_many_messages_have_room_in_several_segments(tmp_path: Path, monkeypatch
     sink = Sink(tmp_path)
     with sink.owned(), Recorder(sink, Source("1", "shop", "slot"), None, 0, Limits()) as writing:
         assert writing.offer(received([BEGIN, relation(0), *inserts, COMMIT]), 10)
-        writing.settle()
+        writing.make_durable()
         assert writing.progress.stored == 23
     segments = list_segments(tmp_path)
     assert len(segments) > 4

@@ -240,7 +240,9 @@ def test_what_there_is_no_more_of(tmp_path: Path) -> None:
     assert [each.name for each in retain(tmp_path, older_than=0)] == names[:1]
     for name in names[1:3]:
         (tmp_path / name).rename(aside / name)
-    with pytest.raises(ValueError, match=r"segments begin at message .* is lost to them"):
+    with pytest.raises(
+        ValueError, match=r"segments begin at message .* the files lack what committed in between"
+    ):
         TypedFiles(store, QUARANTINE).catch_up()
     (aside / names[2]).rename(tmp_path / names[2])
     TypedFiles(store, QUARANTINE).catch_up()
@@ -258,7 +260,7 @@ def test_what_there_is_no_more_of(tmp_path: Path) -> None:
     assert len(list((tmp_path / "typed").rglob("0*.parquet"))) == 2
     for name in names[2:]:
         (tmp_path / name).unlink()
-    with pytest.raises(ValueError, match="of another capture"):
+    with pytest.raises(ValueError, match="belong to another capture"):
         TypedFiles(store, QUARANTINE).catch_up()
     (tmp_path / "typed" / "_progress.json").write_text("{")
     with pytest.raises(ValueError, match=r"_progress\.json is damaged: remove typed/"):
@@ -329,11 +331,11 @@ def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> Non
     database.execute("UPDATE counted SET n = n + 1 WHERE id < 300")
     segments = len(list_segments(tmp_path))
     with pytest.raises(
-        CaptureError, match=r"segments in .* are good, but typed files cannot be made of them"
+        CaptureError, match=r"segments in .* are good, but the capture cannot make typed files of them"
     ):
         capture.run(until_lsn=now(database))
     assert len(list_segments(tmp_path)) > segments
-    with pytest.raises(CaptureError, match="Once that is mended, start the capture again"):
+    with pytest.raises(CaptureError, match="Repair this and start the capture again"):
         capture.run(until_lsn=now(database))
     Capture(dsn, slot, ["captured"], tmp_path, limits=limits).run(until_lsn=now(database))
     (tmp_path / "typed" / "public.counted").unlink()
@@ -476,7 +478,7 @@ def test_without_typed_files_again_retention_says_why_it_stops(
     write_progress(store, Progress(41, 42))
     assert said(None) == said(Retention(typed_older_than=60)) == []
     (message,) = said(kept)
-    assert "were made up to message 41" in message
+    assert "end at message 41" in message
     assert f"remove {tmp_path}/typed/_progress.json" in message
     (tmp_path / "typed" / "_progress.json").unlink()
     assert said(kept) == []

@@ -179,15 +179,15 @@ def test_the_options_of_each_version_are_taken_and_what_comes_is_decoded(
     [
         (100023, {"binary": "true"}, "option binary came with PostgreSQL 14; this server is 10"),
         (140010, {"two_phase": "on"}, "option two_phase came with PostgreSQL 15"),
-        (180000, {"proto_version": "5"}, "speaks proto_version 1 to 4, not '5'"),
-        (180000, {"proto_version": "0"}, "speaks proto_version 1 to 4"),
-        (180000, {"proto_version": "one"}, "speaks proto_version 1 to 4"),
+        (180000, {"proto_version": "5"}, "knows proto_version 1 to 4, not '5'"),
+        (180000, {"proto_version": "0"}, "knows proto_version 1 to 4"),
+        (180000, {"proto_version": "one"}, "knows proto_version 1 to 4"),
         (
             180000,
             {"proto_version": "1", "streaming": "on"},
             "option streaming needs proto_version 2, not 1",
         ),
-        (180000, {"format": "json"}, "pgoutput has no option 'format'; there is proto_version, binary"),
+        (180000, {"format": "json"}, "pgoutput has no option 'format'; it has proto_version, binary"),
         (90600, {}, "pgoutput came with PostgreSQL 10"),
     ],
 )

@@ -38,7 +38,7 @@ from pgoutput_fast.storage.paths import find_files
 from support.paths import TESTS
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
-ROOM = segment_known.ROOM
+CATALOG_DIRECTORY = segment_known.CATALOG_DIRECTORY
 
 
 def _table(oid: int, columns: int = 3, name: str | None = None) -> RelationSpec:
@@ -147,13 +147,13 @@ def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
             sink.newest()
             with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
                 recorder.offer(_received(server.transaction(tables)), 100)
-                recorder.settle()
+                recorder.make_durable()
                 found = []
                 for _ in range(12):
                     received = _received(server.transaction(tables[:1]))
                     begun = time.process_time()
                     recorder.offer(received, 100)
-                    recorder.settle()
+                    recorder.make_durable()
                     found.append(time.process_time() - begun)
         costs[count] = min(found[2:])
         assert len(list_segments(directory)[-1].catalog) == count
@@ -164,14 +164,14 @@ def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
 def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     server = _Server()
     path, _ = _write(tmp_path, [server.transaction([_table(20000 + k) for k in range(60)])])[0]
-    (part,) = (tmp_path / ROOM).iterdir()
+    (part,) = (tmp_path / CATALOG_DIRECTORY).iterdir()
     whole = part.read_bytes()
     part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ValueError, match=f"{part.name}, is damaged.*Bring it back"):
+    with pytest.raises(ValueError, match=f"{part.name}, is damaged.*Restore it"):
         segment_catalog(path)
     part.unlink()
     assert open_segment(path).last_seq > 0
-    with pytest.raises(ValueError, match=f"{part.name}, is not there: bring it back"):
+    with pytest.raises(ValueError, match=f"{part.name}, is missing. Restore it"):
         segment_catalog(tmp_path)
     part.write_bytes(whole)
     assert len(segment_catalog(path)) == 60
@@ -184,10 +184,10 @@ def test_a_part_that_went_missing_under_a_writer_is_written_again(tmp_path: Path
         sink.newest()
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
-            recorder.settle()
-            shutil.rmtree(tmp_path / ROOM)
+            recorder.make_durable()
+            shutil.rmtree(tmp_path / CATALOG_DIRECTORY)
             recorder.offer(_received(server.transaction(tables[:1])), 100)
-            recorder.settle()
+            recorder.make_durable()
     newest = list_segments(tmp_path)[-1]
     assert len(newest.catalog) == 60
     assert _values(Path(newest.path)) == [("public.t20000", "x")]
@@ -207,12 +207,12 @@ def test_what_cannot_be_read_back_is_not_acknowledged(
         recorder = Recorder(sink, SOURCE, None, 0, Limits(rows=1))
         with recorder:
             recorder.offer(_received(server.transaction([_table(20000)])), 100)
-            recorder.settle()
+            recorder.make_durable()
             durable = recorder.durable_lsn
             monkeypatch.setattr(segments, "write_rows", damaged)
             recorder.offer(_received(server.transaction([_table(20000)])), 100)
             with pytest.raises(OSError, match="cannot be read back"):
-                recorder.settle()
+                recorder.make_durable()
             assert recorder.durable_lsn == durable
             recorder._error = None
     assert len(list_segments(tmp_path)) == 1
@@ -224,7 +224,7 @@ def test_a_state_that_no_footer_has_room_for_is_refused(
 ) -> None:
     monkeypatch.setattr(segments, "_MOST_TEXT", 100)
     tagged, state = pgo.tag(_Server().transaction([_table(20000)]))
-    with pytest.raises(ValueError, match=r"messages 0 to 3 cannot be written: its .* has .* room for 100"):
+    with pytest.raises(ValueError, match=r"messages 0 to 3 cannot be written: its .* has .* can have 100"):
         write_segment(tmp_path, tagged, state, source=SOURCE)
     assert find_files(tmp_path) == []
 
@@ -239,7 +239,7 @@ def test_versions_that_no_row_can_be_of_are_left_out(tmp_path: Path) -> None:
             for k in range(200):
                 table = RelationSpec(20000, "public", "t", (ColumnSpec("id", 25), ColumnSpec(f"c{k}", 25)))
                 recorder.offer(_received(server.transaction([table], str(k))), 100)
-                recorder.settle()
+                recorder.make_durable()
     found = list_segments(tmp_path)
     for k in (0, 1, 100, 198, 199):
         assert _values(Path(found[k].path)) == [("public.t", str(k))]
@@ -252,11 +252,11 @@ def test_retention_takes_parts_that_no_segment_needs(tmp_path: Path) -> None:
     server = _Server()
     tables = [_table(20000 + k) for k in range(300)]
     written = _write(tmp_path, [server.transaction(tables[k : k + 6], str(k)) for k in range(0, 300, 6)])
-    before = len(list((tmp_path / ROOM).iterdir()))
+    before = len(list((tmp_path / CATALOG_DIRECTORY).iterdir()))
     for path, _ in written[:-3]:
         os.utime(path, (1, 1))
     assert len(retain(tmp_path, older_than=3600)) == len(written) - 3
-    left = {path.name for path in (tmp_path / ROOM).iterdir()}
+    left = {path.name for path in (tmp_path / CATALOG_DIRECTORY).iterdir()}
     assert left == {part.name for each in list_segments(tmp_path) for part in each.known.parts}
     assert len(left) < before
     for path, state in written[-3:]:
@@ -270,17 +270,17 @@ def test_a_session_begins_without_what_outgrew_the_footer(tmp_path: Path) -> Non
         sink.newest()
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
-            recorder.settle()
+            recorder.make_durable()
         # Another process, which is sent a table anew; and then a session begins with rows that wait for a segment.
         newest = sink.newest()
         assert newest is not None
         again = _Server()
         with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(again.transaction(tables[:1], "again")), 100)
-            recorder.settle()
+            recorder.make_durable()
             assert {each.name for each in list_segments(tmp_path)[-1].catalog.relations} == {"t20000"}
             recorder.offer(_received(again.transaction(tables)), 100)
-            recorder.settle()
+            recorder.make_durable()
         newest = sink.newest()
         assert newest is not None
         assert len(newest.catalog) == 60
@@ -306,13 +306,13 @@ def test_what_a_prepared_transaction_described_is_not_forgotten(tmp_path: Path) 
         with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.offer(_received(streamed), 100)
-            recorder.settle()
+            recorder.make_durable()
         newest = sink.newest()
         assert newest is not None
         assert newest.known.parts
         with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(_Server().transaction(tables[:1])), 100)
-            recorder.settle()
+            recorder.make_durable()
     last = list_segments(tmp_path)[-1]
     assert last.open_txns == newest.open_txns != []
     assert {each.name for each in last.catalog.relations} == {"s", "t20000"}
@@ -339,7 +339,7 @@ def test_segments_of_before_are_gone_on_from(tmp_path: Path) -> None:
         assert newest is not None
         with Recorder(sink, SOURCE, newest.state, 208, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables[:1], "then")), 100)
-            recorder.settle()
+            recorder.make_durable()
     segment = list_segments(tmp_path)[-1]
     assert segment.known.parts
     assert segment.first_seq == last + 1
@@ -379,7 +379,7 @@ with sink.owned():
         print("begun", flush=True)
         for k in range(100_000):
             recorder.offer(_received(server.transaction([_table(20000 + (begin + k) % 5000)], str(k))), 100)
-            recorder.settle()
+            recorder.make_durable()
 """
 
 
@@ -405,7 +405,7 @@ def test_a_writer_that_is_killed_leaves_what_another_goes_on_from(tmp_path: Path
         assert all(len(each.catalog) for each in found)
     with (sink := Sink(into)).owned():
         sink.newest()
-    names = {path.name for path in (into / ROOM).iterdir()}
+    names = {path.name for path in (into / CATALOG_DIRECTORY).iterdir()}
     assert names >= {part.name for each in found for part in each.known.parts}
     assert all(int(name[:20]) <= last for name in names)
     for each in random.Random(3).sample(found, min(20, len(found))):

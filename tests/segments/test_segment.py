@@ -170,14 +170,14 @@ def test_sources_do_not_mix(tmp_path: Path) -> None:
     _write(tmp_path)
     other = Source("7300000000000000001", "shop", "another", ("all",), {"proto_version": "4"})
     tagged, state = pgo.tag(WAL, seq=range(10**6, 10**6 + len(WAL)))
-    with pytest.raises(ValueError, match=r"sources do not mix: .* slot 'slot' instead of 'another'"):
+    with pytest.raises(ValueError, match=r"segments of one source only: .* slot 'slot' instead of 'another'"):
         write_segment(tmp_path, tagged, state, source=other)
     apart = tmp_path / "apart"
     apart.mkdir()
     path = write_segment(apart, tagged, state, source=other)
     path.rename(tmp_path / path.name)
     for read in (list_segments, segment_catalog, segment_outcomes):
-        with pytest.raises(ValueError, match="sources do not mix"):
+        with pytest.raises(ValueError, match="segments of one source only"):
             read(tmp_path)
 
 
@@ -231,7 +231,7 @@ def test_what_is_no_segment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tagged, state = pgo.tag(WAL)
     plain = tmp_path / "plain.parquet"
     pq.write_table(pa.Table.from_batches([tagged]), plain)
-    with pytest.raises(ValueError, match="is no segment"):
+    with pytest.raises(ValueError, match="is not a segment"):
         open_segment(plain)
     path = write_segment(tmp_path / "whole", tagged, state, source=SOURCE)
     cut = tmp_path / "cut"
@@ -251,13 +251,13 @@ def test_arguments(tmp_path: Path) -> None:
     tagged, state = pgo.tag(WAL)
     with pytest.raises(ValueError, match="at least one row"):
         write_segment(tmp_path, tagged.slice(0, 0), state, source=SOURCE)
-    with pytest.raises(ValueError, match="goes on with message 5"):
+    with pytest.raises(ValueError, match="continues with message 5"):
         write_segment(tmp_path, tagged, pgo.tag(WAL[:5])[1], source=SOURCE)
     with pytest.raises(ValueError, match="have the columns"):
         write_segment(tmp_path, tagged.select(["seq"]), state, source=SOURCE)
     decoder = pgo.Decoder(pgo.Options(transactions="committed"))
     decoder.decode(WAL[:10])
-    with pytest.raises(ValueError, match="holds changes back"):
+    with pytest.raises(ValueError, match="has changes in its reorder buffer"):
         write_segment(tmp_path, tagged.slice(0, 10), decoder.state, source=SOURCE)
     assert list(tmp_path.iterdir()) == []
 

@@ -99,12 +99,12 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
         whole = _check_what_is_there(directory)
         if "ended" in said:
             assert whole == set(ROWS)
-        with pytest.raises(SnapshotError, match="drop_slot it and start over"):
+        with pytest.raises(SnapshotError, match="drop the slot with drop_slot and start over"):
             Snapshot(database.dsn, ["p"], slot)
         _drop(database, slot)
         with Snapshot(database.dsn, ["p"], slot) as snapshot:
             if whole:
-                with pytest.raises(SnapshotError, match="holds another snapshot"):
+                with pytest.raises(SnapshotError, match="has another snapshot"):
                     snapshot.load_to(directory)
                 assert _check_what_is_there(directory) >= whole
                 snapshot.load_to(tmp_path / f"{k} anew")

@@ -277,7 +277,7 @@ def test_files(database: pg.Database, slot: str, tmp_path: Path) -> None:
         assert told == []
     with (
         Snapshot(database.dsn, ["p"]) as other,
-        pytest.raises(SnapshotError, match="holds another snapshot of l"),
+        pytest.raises(SnapshotError, match="has another snapshot of l"),
     ):
         other.load_to(tmp_path)
     assert pq.read_table(tmp_path / "l.a").num_rows == 1500
@@ -378,7 +378,7 @@ def test_what_another_snapshot_left(database: pg.Database, slot: str, tmp_path: 
         (left,) = tmp_path.glob(".l.a.*.partial")
         assert second.load_to(tmp_path).tables["l.a"].rows == 1500
         assert not left.exists()
-        with pytest.raises(SnapshotError, match="holds another snapshot"):
+        with pytest.raises(SnapshotError, match="has another snapshot"):
             first.load_to(tmp_path)
 
 

@@ -54,7 +54,7 @@ def test_the_moment_at_which_the_slot_begins(database: pg.Database, schema: str,
     kept = find_slot(database.dsn, slot_name)
     assert kept is not None
     assert (kept.confirmed_flush_lsn, kept.temporary) == (snapshot.consistent_lsn, False)
-    with pytest.raises(SnapshotError, match=r"slot \w+ exists: its consistent point has passed"):
+    with pytest.raises(SnapshotError, match=r"slot \w+ exists, so its consistent point has passed"):
         Snapshot(database.dsn, ["p"], slot_name)
     with pytest.raises(SnapshotError, match=r"the snapshot [\w-]+ is gone"):
         list(snapshot.read())
@@ -112,7 +112,7 @@ def test_what_a_slot_can_be(database: pg.Database, schema: str, slot_name: str) 
         Snapshot(database.dsn, ["p"], "No")
     with pytest.raises(ValueError, match="no publication q"):
         Snapshot(database.dsn, ["p", "q"])
-    with pytest.raises(KeyError, match=r"s\.u is not published here; there is s\.t"):
+    with pytest.raises(KeyError, match=r"s\.u is not published here; published: s\.t"):
         Snapshot(database.dsn, ["p"], f"{slot_name}_3", tables=["s.u"])
     # Nothing of those that failed is left.
     assert find_slot(database.dsn, f"{slot_name}_3") is None

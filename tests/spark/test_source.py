@@ -335,7 +335,7 @@ def test_a_catalog_that_lies_beside_the_segments(
         tagged, state = pgo.tag(wal, state)
         write_segment(tmp_path, tagged, state, source=Source("1", "shop", "slot"))
         rows += tagged.num_rows
-    assert list((tmp_path / segment_known.ROOM).iterdir())
+    assert list((tmp_path / segment_known.CATALOG_DIRECTORY).iterdir())
     assert spark.read.parquet(str(tmp_path)).count() == rows
     frame = spark.read.format("pgoutput").option("table", "public.t30009").load(str(tmp_path))
     assert sorted(row["id"] for row in frame.collect()) == [0, 1, 2]

@@ -56,7 +56,7 @@ def test_segments_in_an_object_store(store: str, stored: Path) -> None:
     assert list_segments(store % "/wal/day=9*") == []
     with pytest.raises(FileNotFoundError, match=r"no segments at s3://.*day=9"):
         list_segments(store % "/wal/day=9")
-    with pytest.raises(FileNotFoundError, match=r"segment s3://segments/wal/day=0/9\.parquet is not there"):
+    with pytest.raises(FileNotFoundError, match=r"segment s3://segments/wal/day=0/9\.parquet does not exist"):
         open_segment(store % "/wal/day=0/9.parquet")
     with pytest.raises(ValueError, match=r"segment s3://segments/wal/day=0/_SUCCESS is damaged"):
         open_segment(store % "/wal/day=0/_SUCCESS")

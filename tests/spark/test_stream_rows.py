@@ -172,12 +172,12 @@ def test_what_is_gone_is_said(tmp_path: Path) -> None:
         ranges.segments(4, 9)
     assert ranges.segments(5, 5) == []
     Path(listed[1].path).rename(tmp_path / f"{9:020}-{10:020}.parquet")
-    with pytest.raises(ValueError, match="has messages 4 to 5: it was renamed"):
+    with pytest.raises(ValueError, match="has messages 4 to 5: somebody renamed it"):
         ranges.segments(9, 10)
     tagged, _ = pgo.tag(wal)
     write_segment(
         tmp_path / "elsewhere.parquet", tagged, pgo.StreamState.from_json(_.to_json()), source=SOURCE
     )
-    with pytest.raises(ValueError, match=r"elsewhere\.parquet is not named as a segment"):
+    with pytest.raises(ValueError, match=r"elsewhere\.parquet does not have the name of a segment"):
         stream.listed(fresh=True)
     assert isinstance(tagged, pa.RecordBatch)

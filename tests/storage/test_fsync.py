@@ -199,9 +199,9 @@ def test_what_a_failed_fsync_left_is_made_sure_of(tmp_path: Path, monkeypatch: p
         sink = Sink(root / "deep" / "lake")
         with sink.owned():
             store = open_store(root / "deep" / "lake")
-            if (noted := sink.acknowledged.lsn) is not None:
-                trusted.append(noted)
-            sink.acknowledged.confirm(7, now=True)
+            if (confirmed := sink.confirmed.lsn) is not None:
+                trusted.append(confirmed)
+            sink.confirmed.save(7, now=True)
             if (progress := read_progress(store)) is not None:
                 trusted.append(progress.last_seq)
             else:

@@ -74,73 +74,122 @@ def _follow_parent(stop: threading.Event) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pgoutput_fast.capture",
-        description="Writes what a replication slot sends into segments, until SIGTERM or SIGINT. "
-        "What was acknowledged to the server is durable, and a capture that was killed goes on where it was.",
+        description="Reads a replication slot and writes its changes as segments, until SIGTERM or SIGINT. "
+        "It confirms to the server only what is durable. If it is killed, run it again: it continues after its "
+        "newest segment.",
     )
-    parser.add_argument(
-        "--dsn",
-        default=os.environ.get("PGOUTPUT_FAST_DSN", ""),
-        help="libpq's connection string or URI; else $PGOUTPUT_FAST_DSN, else libpq's own environment",
-    )
-    parser.add_argument("--slot", help="the replication slot, which is created if there is none")
-    parser.add_argument("--publication", action="append", default=[], help="may be given several times")
-    parser.add_argument("--path", help="the directory of the segments, or a URI such as s3://bucket/segments")
-    parser.add_argument(
-        "--through",
-        choices=("walsender", "sql"),
-        default="walsender",
-        help="sql needs no replication connection",
-    )
-    parser.add_argument("--two-phase", action="store_true", help="of a slot that is created")
-    parser.add_argument(
-        "--plugin-option", action="append", default=[], metavar="NAME=VALUE", help="such as binary=true"
-    )
-    parser.add_argument("--rows", type=int, help="cut a segment after so many rows")
-    parser.add_argument("--bytes", type=int, help="cut a segment after so many bytes of payloads")
-    parser.add_argument("--seconds", type=float, help="cut a segment after so many seconds")
-    parser.add_argument("--typed", action="store_true", help="write typed Parquet files, too")
-    parser.add_argument("--keep-days", type=float, metavar="DAYS", help="remove segments that are older")
-    parser.add_argument(
-        "--keep-unread", action="store_true", help="remove no segment that a consumer still needs"
-    )
-    parser.add_argument(
-        "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
-    )
-    parser.add_argument(
-        "--file-mode",
-        metavar="OCTAL",
-        help="permissions that files have at most, such as 640; else the umask decides",
-    )
-    parser.add_argument("--until", metavar="LSN|now", help="stop when what committed up to there is durable")
-    parser.add_argument("--retry-seconds", type=float, help="wait so long for a server that is away")
-    parser.add_argument(
-        "--receive-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="make the connection again when the server answers nothing for so long (60; 0 for never)",
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="while another process captures into the directory"
-    )
-    parser.add_argument("--log-seconds", type=float, metavar="SECONDS", help="log the metrics so often")
-    parser.add_argument(
-        "--metrics-file", metavar="FILE", help="write them there, for Prometheus' node exporter"
-    )
-    parser.add_argument("--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape them there")
-    parser.add_argument("--quiet", action="store_true", help="say warnings and errors only")
+    _add_slot_options(parser)
+    _add_segment_options(parser)
+    _add_retention_options(parser)
+    _add_end_options(parser)
+    _add_report_options(parser)
     # The parent sends the settings as a line of JSON on the standard input. The process ends when that input ends. It
     # reports an error as a line of JSON, too.
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
+def _add_slot_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("slot")
+    group.add_argument(
+        "--dsn",
+        default=os.environ.get("PGOUTPUT_FAST_DSN", ""),
+        help="libpq's connection string or URI (default: $PGOUTPUT_FAST_DSN, or else libpq's own variables)",
+    )
+    group.add_argument("--slot", help="the replication slot; the capture creates it if there is none")
+    group.add_argument(
+        "--publication",
+        action="append",
+        default=[],
+        help="a publication whose changes you want; give the option several times for several publications",
+    )
+    group.add_argument(
+        "--through",
+        choices=("walsender", "sql"),
+        default="walsender",
+        help="how to read the slot; sql needs no replication connection (default: %(default)s)",
+    )
+    group.add_argument(
+        "--two-phase",
+        action="store_true",
+        help="a slot that the capture creates decodes prepared transactions when they are prepared",
+    )
+    group.add_argument(
+        "--plugin-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an option of the output plugin, such as binary=true",
+    )
+
+
+def _add_segment_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("segments")
+    group.add_argument("--path", help="the directory of the segments, or a URI such as s3://bucket/segments")
+    group.add_argument("--rows", type=int, help="close a segment after this many rows")
+    group.add_argument("--bytes", type=int, help="close a segment after this many bytes of payloads")
+    group.add_argument("--seconds", type=float, help="close a segment after this many seconds")
+    group.add_argument("--typed", action="store_true", help="also write typed Parquet files")
+    group.add_argument(
+        "--file-mode",
+        metavar="OCTAL",
+        help="the most permissions of files, such as 640 (default: the umask decides)",
+    )
+
+
+def _add_retention_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("retention")
+    group.add_argument("--keep-days", type=float, metavar="DAYS", help="remove segments that are older")
+    group.add_argument(
+        "--keep-unread", action="store_true", help="remove only segments that no consumer needs any more"
+    )
+    group.add_argument(
+        "--keep-typed-days", type=float, metavar="DAYS", help="remove typed files that are older"
+    )
+
+
+def _add_end_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("end and interruptions")
+    group.add_argument(
+        "--until",
+        metavar="LSN|now",
+        help="stop when everything that committed up to this position is durable",
+    )
+    group.add_argument(
+        "--retry-seconds", type=float, help="how long to wait for a server or store that is away"
+    )
+    group.add_argument(
+        "--receive-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="connect again if the server answers nothing for this time (default: 60; 0 for never)",
+    )
+    group.add_argument(
+        "--wait",
+        action="store_true",
+        help="if another process captures into the directory, wait until it has ended",
+    )
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reports")
+    group.add_argument("--log-seconds", type=float, metavar="SECONDS", help="how often to log the metrics")
+    group.add_argument(
+        "--metrics-file", metavar="FILE", help="write the metrics to this file, for Prometheus' node exporter"
+    )
+    group.add_argument(
+        "--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape the metrics at this address"
+    )
+    group.add_argument("--quiet", action="store_true", help="log only warnings and errors")
+
+
 def _settings(given: argparse.Namespace) -> Settings:
     missing = [name for name in ("slot", "publication", "path") if not getattr(given, name)]
     if missing:
-        raise ValueError(f"--{missing[0]} is needed")
+        raise ValueError(f"the option --{missing[0]} is missing")
     pairs = [text.partition("=") for text in given.plugin_option]
     if not all(name and sign for name, sign, _ in pairs):
-        raise ValueError("--plugin-option wants NAME=VALUE")
+        raise ValueError("--plugin-option must be NAME=VALUE")
     limits = {"rows": given.rows, "nbytes": given.bytes, "seconds": given.seconds}
     retention = {
         "older_than": None if given.keep_days is None else given.keep_days * _DAY_SECONDS,
@@ -177,7 +226,7 @@ def _mode(text: str) -> int:
     try:
         return int(text, 8)
     except ValueError:
-        raise ValueError(f"--file-mode wants octal digits, such as 640; not {text!r}") from None
+        raise ValueError(f"--file-mode must be octal digits, such as 640; not {text!r}") from None
 
 
 def _position(text: str, dsn: str) -> int:

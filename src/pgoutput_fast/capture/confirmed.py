@@ -1,8 +1,8 @@
-"""Notes the position that an idle slot has confirmed, before the server hears of it.
+"""Saves the position that the capture confirms for an idle slot, before the server hears of it.
 
 Segments say up to which position they have what committed. For an idle slot, the capture confirms the server's
-position, which lies after the segments. Without a note of this position, a slot that someone else read from, or created
-anew, would look like one that was idle.
+position, which lies after the segments. Without a file with this position, a slot that someone else read from, or
+created again, would look like one that was idle.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ _SECONDS = 10.0
 
 
 class ConfirmedPosition:
-    """The note of the confirmed position in a directory of segments.
+    """The confirmed position of an idle slot, as its file in a directory of segments has it.
 
     Args:
         store: the directory.
 
+    Attributes:
+        lsn: the position, None if there is no file.
+
     Raises:
-        ValueError: if the note contains no position.
+        ValueError: if the file has no position.
 
     >>> import tempfile
     >>> from pgoutput_fast.storage.stores import open_store
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     note = Acknowledged(open_store(directory))
-    ...     note.lsn, note.let_go(7), note.let_go(9), note.let_go(9, now=True), Acknowledged(open_store(directory)).lsn
-    (None, 7, 7, 9, 9)
+    ...     confirmed = ConfirmedPosition(open_store(directory))
+    ...     before = confirmed.lsn
+    ...     saved = confirmed.save(7), confirmed.save(9), confirmed.save(9, now=True)
+    ...     before, saved, ConfirmedPosition(open_store(directory)).lsn
+    (None, (7, 7, 9), 9)
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,17 +50,17 @@ class ConfirmedPosition:
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{store}/{FILE} says no position: it was damaged") from None
+            raise ValueError(f"{store}/{FILE} is damaged: it has no position") from None
 
-    def confirm(self, lsn: int, *, now: bool = False) -> int:
-        """Returns the position that may be confirmed to the server: at most the one that the note has durably.
+    def save(self, lsn: int, *, now: bool = False) -> int:
+        """Saves a position if it is time. Returns the position that you may confirm: at most the one in the file.
 
         Args:
             lsn: the position before which the server has nothing more to send.
-            now: write the note even if the last one is younger than ten seconds.
+            now: write the file even if it is younger than ten seconds.
 
         Raises:
-            OSError: if the note cannot be written.
+            OSError: if the file cannot be written.
         """
         if (self.lsn is None or lsn > self.lsn) and (now or time.monotonic() >= self._next):
             self._store.put(FILE, json.dumps({"lsn": lsn}).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pgoutput_fast.postgres.errors import CaptureError, SilentError
 
 __all__ = [
+    "START_OVER",
     "BehindError",
     "CaptureBusyError",
     "CaptureError",
@@ -12,6 +13,9 @@ __all__ = [
     "SilentError",
     "UnstorableError",
 ]
+
+# What to do when a slot cannot give all changes after the segments.
+START_OVER = "Create a new slot, load the tables again, and capture into another directory"
 
 
 class CaptureBusyError(CaptureError):

@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import logging
 import os
-import secrets
 import socket
 import threading
 import time
@@ -20,9 +19,10 @@ from typing import Any
 import psycopg2
 
 from pgoutput_fast.capture.recorder import Progress
-from pgoutput_fast.postgres.session import session
-from pgoutput_fast.postgres.slots import read_slots
+from pgoutput_fast.postgres.session import FLUSHED_LSN, session
+from pgoutput_fast.postgres.slots import read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.storage.stores import hidden_name
 
 __all__ = ["Meter", "Metrics", "reporting"]
 
@@ -54,8 +54,7 @@ class Metrics:
         segments: written since then.
         waiting_messages: received and not durable.
         durable_lsn: everything that committed up to this LSN is in segments that survive a crash.
-        acknowledged_lsn: the LSN that the server knows as confirmed: it need keep nothing before it. Transactions that
-            commit later are not confirmed.
+        confirmed_lsn: the LSN that the server knows as confirmed. Transactions that commit later are not confirmed.
         server_lsn: the end of the server's WAL.
         lag_bytes: bytes of WAL from the confirmed LSN to the server's end.
         lag_seconds: everything that committed longer ago than this is durable. An upper bound.
@@ -73,7 +72,7 @@ class Metrics:
     segments: int
     waiting_messages: int
     durable_lsn: int
-    acknowledged_lsn: int | None
+    confirmed_lsn: int | None
     server_lsn: int | None
     lag_bytes: int | None
     lag_seconds: float | None
@@ -110,21 +109,21 @@ class Metrics:
 
 _COUNTERS = ("sessions", "messages", "payload_bytes", "segments")
 _HELP = {
-    "running": "Whether it is connected and captures.",
-    "sessions": "Connections made.",
-    "messages": "Messages received.",
-    "payload_bytes": "Bytes of messages received.",
-    "messages_per_second": "Messages received, over ten seconds.",
-    "bytes_per_second": "Bytes received, over ten seconds.",
-    "segments": "Segments written.",
-    "waiting_messages": "Messages received and not durable.",
-    "durable_lsn": "Position up to which what committed is durable.",
-    "acknowledged_lsn": "Position up to which the server need keep nothing.",
+    "running": "1 while the capture is connected to the server, else 0.",
+    "sessions": "Connections that the capture made.",
+    "messages": "Messages that the capture received.",
+    "payload_bytes": "Bytes of the messages that the capture received.",
+    "messages_per_second": "Messages that the capture receives per second, over ten seconds.",
+    "bytes_per_second": "Bytes that the capture receives per second, over ten seconds.",
+    "segments": "Segments that the capture wrote.",
+    "waiting_messages": "Messages that the capture received and that are not durable yet.",
+    "durable_lsn": "Everything that committed up to this position is durable.",
+    "confirmed_lsn": "Position that the server knows as confirmed.",
     "server_lsn": "End of the server's WAL.",
-    "lag_bytes": "WAL from what is acknowledged to the server's end.",
-    "lag_seconds": "What committed longer ago is durable.",
-    "kept_bytes": "WAL that the server keeps for the slot.",
-    "open_transactions": "Transactions that have begun and not ended, as far as segments go.",
+    "lag_bytes": "Bytes of WAL from the confirmed position to the end of the server's WAL.",
+    "lag_seconds": "Everything that committed longer ago is durable. An upper bound.",
+    "kept_bytes": "Bytes of WAL that the server keeps for the slot.",
+    "open_transactions": "Transactions that have begun and not ended, at the end of the segments.",
 }
 
 
@@ -200,20 +199,20 @@ class Meter:
             then, messages, nbytes = self._samples[0]
             passed = max(now - then, 1e-3)
             rates = ((total.messages - messages) / passed, (total.nbytes - nbytes) / passed)
-            acknowledged = server = kept = lag = seconds = None
+            confirmed = server = kept = lag = seconds = None
             if asked is not None:
-                acknowledged, server, kept, server_time = asked
+                confirmed, server, kept, server_time = asked
                 if answer.is_new:
                     self._looks.append((answer.at, server))
-                lag = max(server - acknowledged, 0) if acknowledged is not None else None
-                durable = max(total.durable_lsn, acknowledged or 0)
+                lag = max(server - confirmed, 0) if confirmed is not None else None
+                durable = max(total.durable_lsn, confirmed or 0)
                 bounds = [now - at for at, position in self._looks if position <= durable]
                 if total.committed_at is not None:
                     bounds.append((server_time - total.committed_at) / 1e6 + now - answer.at)
                 seconds = max(min(bounds), 0.0) if bounds else None
             return Metrics(
                 self._slot, running, self._sessions, total.messages, total.nbytes, *rates, total.segments,
-                max(total.messages - total.stored, 0), total.durable_lsn, acknowledged, server, lag, seconds, kept,
+                max(total.messages - total.stored, 0), total.durable_lsn, confirmed, server, lag, seconds, kept,
                 total.open_transactions,
             )  # fmt: skip
 
@@ -234,7 +233,7 @@ class Meter:
         try:
             with session(self._dsn, connect_timeout=_ASK_SECONDS) as cursor:
                 cursor.execute(f"SET statement_timeout = '{_ASK_SECONDS}s'")
-                found = next(iter(read_slots(cursor, self._slot)), None)
+                found = read_slot(cursor, self._slot)
                 cursor.execute(_SERVER)
                 position, clock = cursor.fetchone()
         except psycopg2.Error:
@@ -257,10 +256,8 @@ class _Answer:
     is_new: bool
 
 
-_SERVER = """
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-        ELSE pg_catalog.pg_current_wal_flush_lsn() END
-        OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8,
+_SERVER = f"""
+SELECT {FLUSHED_LSN},
        (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 """
 
@@ -324,13 +321,13 @@ def _say(meter: Meter) -> None:
 
 
 def _put(meter: Meter, file: Path) -> None:
-    hidden = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    hidden = file.with_name(hidden_name(file.name))
     try:
         hidden.write_text(meter.read().to_prometheus())
         os.replace(hidden, file)
     except OSError as problem:
         # The capture does not depend on this file.
-        _log.warning("metrics cannot be written to %s: %s", file, problem)
+        _log.warning("the capture cannot write metrics to %s: %s", file, problem)
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
 

@@ -86,11 +86,11 @@ class _Marked(Owner):
         try:
             mark = json.loads(self._store.read(MARK))
         except FileNotFoundError:
-            raise CaptureError(f"{self._store}/{MARK} is gone: start the capture again") from None
+            raise CaptureError(f"somebody removed {self._store}/{MARK}: start the capture again") from None
         if mark["token"] != self._token:
             raise CaptureBusyError(
                 f"another process captures into {self._store}: {mark['pid']} on {mark['host']} since {mark['since']}. "
-                "This one stops"
+                "This capture ends"
             )
 
 

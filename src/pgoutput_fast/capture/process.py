@@ -90,7 +90,7 @@ class Settings:
                 more["retention"] = Retention(**more["retention"])
             return Capture(self.dsn, self.slot, self.publications, self.directory, limits=limits, **more)
         except TypeError as problem:
-            raise ValueError(f"settings of a capture: {problem}") from None
+            raise ValueError(f"the settings of the capture are wrong: {problem}") from None
 
     def run_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `Capture.run`."""
@@ -147,8 +147,8 @@ class CaptureProcess:
             why = json.loads(said)["error"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"
-        where = f"the capture of slot {self._settings.slot} into {self._settings.directory}"
-        raise CaptureError(f"{where} cannot go on: {why}")
+        where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
+        raise CaptureError(f"{where} ended with an error: {why}")
 
     def wait(self) -> None:
         """Waits until everything that committed up to `until_lsn` is durable in the directory.
@@ -175,9 +175,9 @@ class CaptureProcess:
                 ahead_since = now if ahead_since is None or slot.active_pid is None else ahead_since
                 if now - ahead_since > _AHEAD_SECONDS:
                     raise CaptureError(
-                        f"slot {self._settings.slot} is captured into another directory: what committed up to now "
-                        f"is acknowledged, but not in {self._settings.directory}. Read from there, or take a slot "
-                        "of its own for this directory"
+                        f"another process captures slot {self._settings.slot} into another directory: the slot is "
+                        f"confirmed up to now, but {shown(self._settings.directory)} lacks the changes. Read the "
+                        "other directory, or use a slot of its own for this directory"
                     )
             time.sleep(0.2)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture.errors import CaptureError, UnstorableError
+from pgoutput_fast.capture.errors import START_OVER, CaptureError, UnstorableError
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays
@@ -47,7 +47,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.nbytes < 1 or self.seconds <= 0:
-            raise ValueError("a segment's limits must be positive")
+            raise ValueError("the limits of a segment must be positive")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Recorder:
     """Writes segments. A context manager: at its end everything that it received is durable, unless there was an error.
 
     Args:
-        directory: of the segments; nobody else writes into it.
+        sink: the directory of the segments; nobody else writes into it.
         source: where the messages come from.
         state: the stream's state after the newest segment, None if there is no segment.
         end_lsn: the segments have everything that committed up to this LSN.
@@ -85,11 +85,11 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: Sink, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
+        self, sink: Sink, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
     ) -> None:
-        self._directory = directory
+        self._sink = sink
         self._source = source
-        self._stream = _Stream(state, directory.outgrown)
+        self._stream = _Stream(state, sink.outgrown)
         self._limits = limits
         self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
         self._error: BaseException | None = None
@@ -105,7 +105,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
     def __enter__(self) -> Recorder:
-        self._directory.claim()
+        self._sink.claim()
         self._thread.start()
         return self
 
@@ -187,7 +187,7 @@ class Recorder:
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(Received())
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Makes everything that was received durable, and waits for it.
 
         Raises:
@@ -234,11 +234,11 @@ class Recorder:
 
     def _take(self, received: Received) -> None:
         if received.starts_session:
-            self._stream.start_session(self._directory.outgrown, self._tagged)
+            self._stream.start_session(self._sink.outgrown, self._tagged)
         self._take_parts(received.payloads, received.lsns)
 
     def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
-        """Takes messages in as few parts as the room for their rows allows.
+        """Takes messages in as few parts as fit beside the waiting rows.
 
         Raises:
             UnstorableError: for a message whose rows are too large for any segment.
@@ -261,13 +261,13 @@ class Recorder:
             if isinstance(problem, MemoryError):
                 raise  # on a machine with more memory the capture can go on
             what = DecodeError(
-                f"a message of {len(payloads[0].as_buffer()):,} bytes does not go into a segment ({problem})",
+                f"a message of {len(payloads[0].as_buffer()):,} bytes does not fit into a segment ({problem})",
                 seq=self._stream.next_seq,
                 lsn=lsns[0].as_py() or None,
             )
             raise UnstorableError(
-                f"{what}. What came before it is in segments. Trying again does not help: make a new slot behind it, "
-                "load the tables again, and capture into another directory"
+                f"{what}. The messages before it are in segments. Another try does not help, because the slot would "
+                f"send this message again. {START_OVER}"
             ) from problem
         if tagged is None:
             self._pass(len(payloads))
@@ -302,7 +302,7 @@ class Recorder:
         rows = pa.Table.from_batches(self._tagged)
         end, inside, at = _ended(rows, self._end_lsn, self._inside)
         state = self._stream.state
-        self._directory.write(rows, state, self._source, end)
+        self._sink.write(rows, state, self._source, end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
@@ -311,7 +311,7 @@ class Recorder:
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
-        self._directory.follow(rows, state)
+        self._sink.follow(rows, state)
 
 
 class _RepeatedError(Exception):
@@ -322,7 +322,7 @@ class _RepeatedError(Exception):
 
 
 class _FullError(Exception):
-    """There is no room for these rows beside the waiting rows."""
+    """These rows do not fit into the next segment beside the waiting rows."""
 
 
 class _Stream:
@@ -361,7 +361,7 @@ class _Stream:
         """The ordinal of the next message."""
         return self._native.next_seq
 
-    def tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch | None:
+    def tag(self, payloads: pa.Array, lsns: pa.Array, most_bytes: int) -> pa.RecordBatch | None:
         """Returns the rows of the messages that were not received before; None, with the state unchanged, if all were.
 
         A new session repeats logical messages outside of transactions. The repeated messages must have no ordinals:
@@ -370,11 +370,11 @@ class _Stream:
         Raises:
             DecodeError: if a message is malformed.
             ValueError: if the rows are too large for any segment.
-            _FullError: if the rows have more than `room` bytes. The state is then unchanged.
+            _FullError: if the rows have more than `most_bytes` bytes. The state is then unchanged.
         """
         try:
             with self._native.tentative():
-                tagged = self._tag(payloads, lsns, room)
+                tagged = self._tag(payloads, lsns, most_bytes)
                 seqs = tagged.column("seq").to_numpy()[tagged.column("kind").to_numpy() != SESSION_MARK]
                 if len(seqs) and 1 + np.count_nonzero(np.diff(seqs)) == len(payloads):
                     return tagged
@@ -384,13 +384,13 @@ class _Stream:
         if not len(new):
             return None
         with self._native.tentative():
-            return self._tag(payloads.take(new), lsns.take(new), room)
+            return self._tag(payloads.take(new), lsns.take(new), most_bytes)
 
-    def _tag(self, payloads: pa.Array, lsns: pa.Array, room: int) -> pa.RecordBatch:
+    def _tag(self, payloads: pa.Array, lsns: pa.Array, most_bytes: int) -> pa.RecordBatch:
         tagged = self._native.tag(as_binary_arrays(payloads), lsns, None)[0]
         if tagged.nbytes > MOST_BYTES:
             raise ValueError(f"its {tagged.num_rows:,} tagged rows have {tagged.nbytes:,} bytes")
-        if tagged.nbytes > room:
+        if tagged.nbytes > most_bytes:
             raise _FullError
         return tagged
 
@@ -419,9 +419,10 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
         transactions = pgo.decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
-    # A logical message outside of transactions is sent when its record is read, and its LSN is where that begins. The
-    # records of commits that were not sent before lie behind it: a stream that begins there lacks none of them. It has
-    # this message again, which is left out then. So a slot that nothing else is sent of follows, too.
+    # The server sends a logical message outside of transactions when it reads the message's record. The message's LSN
+    # is the begin of this record. All commits that were not sent before have their records after it. So a stream that
+    # begins at this LSN lacks none of them. It has this message again, and the recorder leaves it out. So the slot also
+    # follows if the server sends nothing else.
     messages = np.flatnonzero((kinds == MSG_MESSAGE) & rows.column("txn").is_null().to_numpy())
     between = messages[~opens[np.searchsorted(boundaries, messages)]]
     if len(between):

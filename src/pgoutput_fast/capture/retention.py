@@ -20,7 +20,7 @@ from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["Consumers", "Retention", "retain", "retain_typed"]
 
-_ROOM = "_consumers"
+_DIRECTORY = "_consumers"
 _MOST_NAME = 200
 
 
@@ -54,7 +54,7 @@ class Consumers:
             OSError: if the position cannot be written.
         """
         if isinstance(seq, bool) or not isinstance(seq, int) or not -1 <= seq < 1 << 63:
-            raise ValueError(f"a position is the ordinal of a message, or -1; not {seq!r}")
+            raise ValueError(f"a position must be the ordinal of a message, or -1; not {seq!r}")
         written = datetime.now(UTC).isoformat(timespec="seconds")
         self._store.put(_file_of(name), json.dumps({"seq": seq, "written": written}).encode())
 
@@ -65,7 +65,7 @@ class Consumers:
             ValueError: for a file without a position; then nothing may be removed.
         """
         found = {}
-        for entry in self._store.entries(_ROOM):
+        for entry in self._store.entries(_DIRECTORY):
             file = entry.name.rpartition("/")[2]
             if file.startswith(".") or not file.endswith(".json"):
                 continue
@@ -77,7 +77,7 @@ class Consumers:
                 seq = None
             if isinstance(seq, bool) or not isinstance(seq, int):
                 raise ValueError(
-                    f"{self._store}/{entry.name} says no position: set it again, or remove the file"
+                    f"{self._store}/{entry.name} has no position: set the position again, or remove the file"
                 )
             found[unquote(file.removesuffix(".json"))] = seq
         return found
@@ -111,7 +111,7 @@ class Retention:
         _seconds(self.older_than)
         _seconds(self.typed_older_than)
         if self.older_than is None and not self.consumed and self.typed_older_than is None:
-            raise ValueError("say what may go: older_than=, consumed=True or typed_older_than=")
+            raise ValueError("say what to remove: older_than=, consumed=True or typed_older_than=")
 
 
 def retain(
@@ -145,7 +145,7 @@ def retain(
         OSError: if a segment cannot be removed; then some of the oldest ones are gone.
     """
     if older_than is None and not consumed:
-        raise ValueError("say what may go: older_than=, consumed=True, or both")
+        raise ValueError("say what to remove: older_than=, consumed=True, or both")
     store = open_store(directory)
     # Read the positions before the segments: segments that appear in the meantime are newer than every position.
     positions = Consumers(directory).positions()
@@ -225,7 +225,7 @@ def _clean_cut(store: Store, segments: list[Named], most: int) -> int:
 def _seconds(duration: timedelta | float | None) -> float:
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration or 0)
     if not seconds >= 0:
-        raise ValueError(f"a time to keep something cannot be negative: {duration!r}")
+        raise ValueError(f"a time to keep files cannot be negative: {duration!r}")
     return seconds
 
 
@@ -233,4 +233,4 @@ def _file_of(name: str) -> str:
     file = quote(name, safe="").replace(".", "%2E")
     if not 0 < len(file) <= _MOST_NAME:
         raise ValueError(f"a consumer's name must have 1 to {_MOST_NAME} characters, escaped: {name!r}")
-    return f"{_ROOM}/{file}.json"
+    return f"{_DIRECTORY}/{file}.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,11 +20,11 @@ from pgoutput_fast.errors import SpillError
 from pgoutput_fast.mirror.parquet.files import TypedFiles
 from pgoutput_fast.mirror.parquet.progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.segments.known import ROOM, KnownLog, sweep_orphans
+from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
 from pgoutput_fast.segments.names import newest_named, ordinals_of
 from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
 from pgoutput_fast.storage.paths import shown
-from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.stores import is_unfinished, open_store
 
 __all__ = ["Sink"]
 
@@ -33,8 +32,6 @@ _log = logging.getLogger("pgoutput_fast.capture")
 
 # Rows of open transactions wait here, beside the typed files that will contain them.
 _SPILL = f"{TYPED}/_spill"
-# The name that `Store.write` gives to an unfinished file.
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Sink:
@@ -67,7 +64,7 @@ class Sink:
         self._known = KnownLog(self._store)
         self._outgrown = False
         self._owner: Owner | None = None
-        self._acknowledged: ConfirmedPosition | None = None
+        self._confirmed: ConfirmedPosition | None = None
         self._last_seq: int | None = None
         self._before: int | None = None
         self._name = ""
@@ -108,18 +105,20 @@ class Sink:
             yield
 
     @property
-    def acknowledged(self) -> ConfirmedPosition:
-        """The confirmed position after the segments.
+    def confirmed(self) -> ConfirmedPosition:
+        """The confirmed position of an idle slot, which lies after the segments.
 
         Raises:
             CaptureError: if its file is damaged.
         """
-        if self._acknowledged is None:
+        if self._confirmed is None:
             try:
-                self._acknowledged = ConfirmedPosition(self._store)
+                self._confirmed = ConfirmedPosition(self._store)
             except ValueError as problem:
-                raise CaptureError(f"{problem}. Bring it back, or capture into another directory") from None
-        return self._acknowledged
+                raise CaptureError(
+                    f"{problem}. Restore the file, or capture into another directory"
+                ) from None
+        return self._confirmed
 
     def newest(self) -> Segment | None:
         """Returns the newest segment, after which a capture goes on; None if there is none."""
@@ -128,7 +127,7 @@ class Sink:
             # write.
             self._store.harden()
         newest = newest_segment(self._directory)
-        self._acknowledged = None  # another capture may have written to the store in the meantime
+        self._confirmed = None  # another capture may have written to the store in the meantime
         self._last_seq = None if newest is None else newest.last_seq
         self._outgrown = newest is not None and bool(newest.known.parts)
         return newest
@@ -137,10 +136,13 @@ class Sink:
         """Returns the LSN up to which all commits are durable here or confirmed; 0 if nothing was captured.
 
         Raises:
-            CaptureError: as `acknowledged`.
+            CaptureError: as `confirmed`.
         """
-        newest = self.newest()
-        return max((newest.end_lsn if newest is not None else None) or 0, self.acknowledged.lsn or 0)
+        return self.reached_with(self.newest())
+
+    def reached_with(self, newest: Segment | None) -> int:
+        """As `reached`, if you have called `newest` already."""
+        return max((newest.end_lsn if newest is not None else None) or 0, self.confirmed.lsn or 0)
 
     def claim(self) -> None:
         """Claims the directory. Call it when you have the slot: nobody else writes from then on.
@@ -194,7 +196,7 @@ class Sink:
             except (OSError, ValueError) as problem:
                 # Retention is tried again later. Too many segments are better than no capture.
                 _log.warning(
-                    "segments in %s that are not needed any more cannot be removed: %s", self, problem
+                    "the capture cannot remove old segments in %s, and tries again later: %s", self, problem
                 )
 
     def _say_what_is_kept(self) -> None:
@@ -209,9 +211,9 @@ class Sink:
             progress = read_progress(self._store)
             if progress is not None:
                 _log.warning(
-                    "typed files in %s were made up to message %d: retention keeps the segments behind that, "
-                    "for as long as the capture runs without typed=. Capture with typed= again, and they are made; "
-                    "or remove %s if there shall be none any more",
+                    "the typed files in %s end at message %d. Retention keeps all later segments while the capture "
+                    "runs without typed=. Capture with typed= again to make these files, or remove %s if you want no "
+                    "more typed files",
                     self,
                     progress.last_seq,
                     self._store.at(PROGRESS),
@@ -227,10 +229,10 @@ class Sink:
         """Removes unfinished files of a killed process. Nobody else writes here."""
         found = [
             *self._store.entries(),
-            *self._store.entries(ROOM),
+            *self._store.entries(CATALOG_DIRECTORY),
             *self._store.entries(TYPED, recursive=True),
         ]
-        unfinished = [each for each in found if _UNFINISHED.fullmatch(each.name.rpartition("/")[2])]
+        unfinished = [each for each in found if is_unfinished(each.name.rpartition("/")[2])]
         spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
         for entry in [*unfinished, *spilt]:
             with suppress(OSError):
@@ -241,7 +243,7 @@ class Sink:
     def _expect_newest(self) -> None:
         newest = newest_named(self._store)
         if (None if newest is None else newest.last_seq) != self._last_seq:
-            raise MovedOnError(f"another capture wrote into {self} meanwhile")
+            raise MovedOnError(f"another capture wrote a segment into {self}")
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -252,6 +254,6 @@ class Sink:
 
 
 _TYPED = (
-    "typed files cannot be made of them: {}. Once that is mended, start the capture again, and they are made; without "
-    "typed= it goes on, and they can be made later"
+    "the capture cannot make typed files of them: {}. Repair this and start the capture again: it makes the missing "
+    "files. Or capture without typed=, and make the files later"
 )

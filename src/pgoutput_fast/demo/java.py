@@ -133,4 +133,6 @@ def _wrapper(java: Path) -> Path:
                 os.chmod(temporary, 0o755)
                 os.replace(temporary, target)  # atomic: another process may be about to run it
             return target.parent.parent
-    raise JavaNotFoundError("no directory of our own to write a small start script for Java to")
+    raise JavaNotFoundError(
+        "there is no directory for a start script of Java: set XDG_CACHE_HOME to a directory of your own"
+    )

@@ -215,7 +215,7 @@ def _world_readable_directory() -> Path:
                 directory.chmod(0o755)
                 if all(parent.stat().st_mode & 0o001 for parent in directory.parents):
                     return directory
-    raise ServerError("no directory that other users can read, for a copy of the server's programs")
+    raise ServerError("there is no directory for a copy of the server's programs that other users can read")
 
 
 # --- running under another uid ----------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Server:
     def port(self) -> int:
         """TCP port on 127.0.0.1; the same after `crash` and `start`."""
         if self._port is None:
-            raise ServerError("the server was not started yet")
+            raise ServerError("the server is not started yet: call start()")
         return self._port
 
     @property
@@ -496,7 +496,7 @@ def _free_port() -> int:
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 return port
-    raise ServerError("no free TCP port")
+    raise ServerError("there is no free TCP port")
 
 
 def _make_base(identity: tuple[int, int] | None) -> Path:

@@ -69,13 +69,31 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
 
 
 def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
+    customers = max(orders // 20, 10)
+    _fill_shop(cursor, customers)
+    yield 0
+    placed, batch = 0, min(500, max(orders // 8, 1))
+    while placed < orders:
+        count = min(batch, orders - placed)
+        _place_orders(cursor, chance, customers, placed + 1, placed + count)
+        placed += count
+        if placed - count < orders // 2 <= placed:
+            _alter_tables(cursor)
+        yield count
+    cursor.execute("UPDATE public.orders SET id = -id WHERE id % 100 = 0")  # the key changes
+    cursor.execute("DELETE FROM public.customers WHERE id % 50 = 0")
+    cursor.execute("UPDATE public.\"Audit Log\" SET what = upper(what) WHERE what LIKE '%1'")
+    yield 0
+
+
+def _fill_shop(cursor: Any, customers: int) -> None:
     cursor.execute(
         "INSERT INTO public.customers SELECT i, 'Customer ' || i, 'c' || i || '@example.org',"
         " date '1950-01-01' + i * 7 %% 20000,"
         " i %% 10 = 0, CASE WHEN i %% 3 = 0 THEN NULL ELSE ARRAY['+49 30 ' || i, NULL, '\"mobile\", ' || i] END,"
         " timestamptz '2024-01-01 00:00+00' + i * interval '1 hour 3 seconds 17 microseconds'"
         " FROM generate_series(1, %s) i",
-        (max(orders // 20, 10),),
+        (customers,),
     )
     cursor.execute(
         "INSERT INTO public.products"
@@ -84,61 +102,53 @@ def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:
         " decode(md5('p' || i), 'hex'), repeat('long text ' || i || ' ', 400)"
         " FROM generate_series(1, 200) i"
     )
-    yield 0
-    placed, batch = 0, min(500, max(orders // 8, 1))
-    while placed < orders:
-        count = min(batch, orders - placed)
-        first = placed + 1
-        last = placed + count
-        cursor.execute(
-            "INSERT INTO public.orders (id, customer, status, total, rating, placed, slot, tags)"
-            " SELECT i, 1 + i %% %s, 'new', (i * 31 %% 500000) / 100.0,"
-            " CASE WHEN i %% 5 = 0 THEN NULL ELSE i / 7.0 END,"
-            " timestamp '2025-01-01' + i * interval '61.000001 seconds', time '08:00' + i * interval '1 second',"
-            " ARRAY[i, i * 2, -i] FROM generate_series(%s, %s) i",
-            (max(orders // 20, 10), first, last),
-        )
-        cursor.execute(
-            "INSERT INTO public.order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9,"
-            " (i %% 1000) / 8.0"
-            " FROM generate_series(%s, %s) i, generate_series(1, 3) l",
-            (first, last),
-        )
-        cursor.execute(
-            "UPDATE public.orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",
-            (first, last),
-        )
-        cursor.execute(
-            "UPDATE public.order_lines SET quantity = quantity + 1"
-            " WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s",
-            (first, last),
-        )
-        cursor.execute(
-            "DELETE FROM public.order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s",
-            (first, last),
-        )
-        # The long description is TOASTed and not sent again: the rebuilt row must keep it.
-        cursor.execute(
-            "UPDATE public.products SET price = price + 0.01 WHERE md5(sku::text) < %s",
-            (f"{chance.randrange(256):02x}",),
-        )
-        cursor.execute(
-            "INSERT INTO public.\"Audit Log\" SELECT clock_timestamp(), %s || i, json_build_object('n', i)"
-            " FROM generate_series(1, 5) i",
-            (f"batch {first} ",),
-        )
-        placed = last
-        if placed - count < orders // 2 <= placed:
-            # A rolled back savepoint leaves no trace. Then the schema changes in mid-stream.
-            cursor.execute("SAVEPOINT s; DELETE FROM public.orders; ROLLBACK TO SAVEPOINT s")
-            cursor.execute(
-                "ALTER TABLE public.orders ADD COLUMN courier text;"
-                " ALTER TABLE public.customers ALTER id TYPE bigint"
-            )
-            cursor.execute("UPDATE public.orders SET courier = 'bike ' || id WHERE id % 3 = 0")
-            cursor.execute('TRUNCATE public."Audit Log"')
-        yield count
-    cursor.execute("UPDATE public.orders SET id = -id WHERE id % 100 = 0")  # the key changes
-    cursor.execute("DELETE FROM public.customers WHERE id % 50 = 0")
-    cursor.execute("UPDATE public.\"Audit Log\" SET what = upper(what) WHERE what LIKE '%1'")
-    yield 0
+
+
+def _place_orders(cursor: Any, chance: random.Random, customers: int, first: int, last: int) -> None:
+    cursor.execute(
+        "INSERT INTO public.orders (id, customer, status, total, rating, placed, slot, tags)"
+        " SELECT i, 1 + i %% %s, 'new', (i * 31 %% 500000) / 100.0,"
+        " CASE WHEN i %% 5 = 0 THEN NULL ELSE i / 7.0 END,"
+        " timestamp '2025-01-01' + i * interval '61.000001 seconds', time '08:00' + i * interval '1 second',"
+        " ARRAY[i, i * 2, -i] FROM generate_series(%s, %s) i",
+        (customers, first, last),
+    )
+    cursor.execute(
+        "INSERT INTO public.order_lines SELECT i, l, md5('sku' || (1 + (i * l) %% 200))::uuid, 1 + i %% 9,"
+        " (i %% 1000) / 8.0"
+        " FROM generate_series(%s, %s) i, generate_series(1, 3) l",
+        (first, last),
+    )
+    cursor.execute(
+        "UPDATE public.orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",
+        (first, last),
+    )
+    cursor.execute(
+        "UPDATE public.order_lines SET quantity = quantity + 1"
+        " WHERE order_id %% 7 = 0 AND order_id BETWEEN %s AND %s",
+        (first, last),
+    )
+    cursor.execute(
+        "DELETE FROM public.order_lines WHERE line = 3 AND order_id %% 4 = 0 AND order_id BETWEEN %s AND %s",
+        (first, last),
+    )
+    # The long description is TOASTed and not sent again: the rebuilt row must keep it.
+    cursor.execute(
+        "UPDATE public.products SET price = price + 0.01 WHERE md5(sku::text) < %s",
+        (f"{chance.randrange(256):02x}",),
+    )
+    cursor.execute(
+        "INSERT INTO public.\"Audit Log\" SELECT clock_timestamp(), %s || i, json_build_object('n', i)"
+        " FROM generate_series(1, 5) i",
+        (f"batch {first} ",),
+    )
+
+
+def _alter_tables(cursor: Any) -> None:
+    # A rolled back savepoint leaves no trace. Then the schema changes in mid-stream.
+    cursor.execute("SAVEPOINT s; DELETE FROM public.orders; ROLLBACK TO SAVEPOINT s")
+    cursor.execute(
+        "ALTER TABLE public.orders ADD COLUMN courier text; ALTER TABLE public.customers ALTER id TYPE bigint"
+    )
+    cursor.execute("UPDATE public.orders SET courier = 'bike ' || id WHERE id % 3 = 0")
+    cursor.execute('TRUNCATE public."Audit Log"')

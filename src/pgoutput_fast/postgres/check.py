@@ -77,7 +77,7 @@ def check(
         known = next((each for each in slots if each.name == slot), None)
         if slot is not None:
             found += _of_slot(server, slot, known)
-        found += _of_room(cursor, server, known)
+        found += _of_capacity(cursor, server, known)
         if through == "walsender":
             found += _of_walsenders(cursor, server)
         tables = read_tables(cursor, publications) if publications else []
@@ -97,7 +97,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
         yield Finding(
             "error",
             "wal_level",
-            f"it is {server.settings['wal_level']}, so that the WAL does not say what changed",
+            f"it is {server.settings['wal_level']}, so the WAL does not have what changed",
             "Set wal_level = logical and restart the server",
             stops=True,
         )
@@ -105,7 +105,7 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
         yield Finding(
             "error",
             "server",
-            f"it is a standby, and decodes nothing before PostgreSQL 16 (it is {server.major})",
+            f"it is a standby of PostgreSQL {server.major}, and standbys decode only from PostgreSQL 16 on",
             "Capture from the primary",
             stops=True,
         )
@@ -120,12 +120,12 @@ def _of_server(cursor: Any, server: Server) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"user {user}",
-            "it has not the attribute REPLICATION, without which slots and walsenders are refused",
-            f"As a superuser: ALTER ROLE {user} REPLICATION",
+            "it does not have the attribute REPLICATION, so the server refuses slots and walsenders",
+            f"Run ALTER ROLE {user} REPLICATION as a superuser",
         )
 
 
-def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
+def _of_capacity(cursor: Any, server: Server, known: Slot | None) -> Iterator[Finding]:
     """Checks whether one more slot is possible, and how much WAL it may keep."""
     cursor.execute("SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots")
     (slots,) = cursor.fetchone()
@@ -134,8 +134,8 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
         yield Finding(
             "error",
             "max_replication_slots",
-            f"all {most} slots are taken",
-            "Drop one that nobody needs, or raise max_replication_slots and restart the server",
+            f"all {most} slots are in use",
+            "Drop a slot that nobody needs, or raise max_replication_slots and restart the server",
         )
     limit = server.settings.get("max_slot_wal_keep_size")
     if limit is None or limit == "-1":
@@ -144,7 +144,7 @@ def _of_room(cursor: Any, server: Server, known: Slot | None) -> Iterator[Findin
             "max_slot_wal_keep_size",
             "there is no limit" if limit else "this version has no such limit",
             "A slot that nobody reads keeps WAL until the disk is full: watch its kept_bytes"
-            + (", or set a limit (then the slot may be invalidated instead)" if limit else ""),
+            + (", or set a limit (then the server may invalidate the slot instead)" if limit else ""),
         )
 
 
@@ -157,7 +157,7 @@ def _of_walsenders(cursor: Any, server: Server) -> Iterator[Finding]:
         yield Finding(
             "error",
             "max_wal_senders",
-            f"all {most} are in use" if most else "it is 0, so that there is no walsender",
+            f"all {most} are in use" if most else "it is 0, so there are no walsenders",
             "Raise max_wal_senders and restart the server, or capture through SQL",
         )
 
@@ -166,7 +166,7 @@ def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
     subject = f"slot {name}"
     if slot is None:
         yield Finding(
-            "note", subject, "there is none", "create_slot makes it; what committed before is not in it"
+            "note", subject, "there is none", "create_slot creates it. It has only what commits later"
         )
         return
     if slot.plugin != "pgoutput":
@@ -174,34 +174,34 @@ def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
             "error",
             subject,
             f"its plugin is {slot.plugin}",
-            "Take another name: only pgoutput is decoded here",
+            "Choose another name: this package decodes only pgoutput",
         )
     if slot.database != server.database:
         yield Finding(
             "error",
             subject,
             f"it decodes database {slot.database}, not {server.database}",
-            "Take another name",
+            "Choose another name",
         )
     if slot.invalidated is not None:
         yield Finding(
             "error",
             subject,
-            f"it was invalidated ({slot.invalidated}): changes are lost",
-            "Drop it, make another, and load the tables again",
+            f"the server invalidated it ({slot.invalidated}): changes are lost",
+            "Drop it, create a new one, and load the tables again",
         )
     if slot.active_pid is not None:
         yield Finding(
             "error",
             subject,
             f"the server's process {slot.active_pid} uses it",
-            "Stop the other capture; one that crashed is let go of after wal_sender_timeout "
-            f"({server.settings['wal_sender_timeout']}), or by pg_terminate_backend({slot.active_pid})",
+            "Stop the other capture. If it crashed, the server releases the slot after wal_sender_timeout "
+            f"({server.settings['wal_sender_timeout']}), or when you call pg_terminate_backend({slot.active_pid})",
         )
     if slot.safe_bytes is not None and slot.invalidated is None and slot.safe_bytes < _LITTLE_WAL:
         yield Finding(
             "warning",
             subject,
-            f"after {max(slot.safe_bytes, 0):,} more bytes of WAL it may be invalidated",
-            "Capture at once, or raise max_slot_wal_keep_size",
+            f"after {max(slot.safe_bytes, 0):,} more bytes of WAL the server may invalidate it",
+            "Start the capture now, or raise max_slot_wal_keep_size",
         )

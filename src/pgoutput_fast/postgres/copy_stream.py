@@ -26,7 +26,7 @@ from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 
 __all__ = ["CopyLink"]
 
-_LOOK_SECONDS = 0.2  # so often somebody who waits is asked whether to go on
+_LOOK_SECONDS = 0.2  # how often a wait checks whether to continue
 _GOOD = (COMMAND_OK, TUPLES_OK)
 
 
@@ -79,7 +79,7 @@ class CopyLink:
         self._listen()
         if result[0] != COPY_OUT:
             self._drain()
-            raise _error(result[1], result[2] or "the server answered a COPY with something else")
+            raise _error(result[1], result[2] or "the server answered a COPY query with something else")
         return True
 
     def take(self, most_bytes: int, first_seconds: float, more_seconds: float) -> pa.Array | None:

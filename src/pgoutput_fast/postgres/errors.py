@@ -1,4 +1,4 @@
-"""What a server, or the connection to it, makes impossible."""
+"""Errors of a server, or of the connection to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ __all__ = ["CaptureError", "SilentError"]
 
 
 class CaptureError(RuntimeError):
-    """A capture cannot go on; the message says why and what to do."""
+    """A capture cannot continue; the message says why and what to do."""
 
 
 class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
-    """A server acknowledges what it is sent, and answers nothing: the connection is taken for lost."""
+    """The system of a server acknowledges packets, but the server answers nothing: the connection counts as lost.
+
+    Args:
+        seconds: how long the server has answered nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the server has answered nothing for {seconds:.0f} s")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pgoutput_fast.arguments import expect_list
 
-__all__ = ["plugin_options"]
+__all__ = ["expect_publications", "plugin_options"]
 
 # The major version, and the protocol version, that first accept each option.
 _SINCE = {
@@ -54,32 +54,56 @@ def plugin_options(
     major = version // 10000
     if major < 10:
         raise ValueError(f"pgoutput came with PostgreSQL 10; this server is {version}")
-    if not publications:
-        raise ValueError("publications must name at least one publication")
-    newest = next(protocol for since, protocol in _PROTOCOLS if major >= since)
+    expect_publications(publications)
     overrides = dict(overrides or {})
-    asked = overrides.pop("proto_version", None) or str(newest)
-    if not asked.isdecimal() or not 1 <= int(asked) <= newest:
-        raise ValueError(f"PostgreSQL {major} speaks proto_version 1 to {newest}, not {asked!r}")
+    asked = _choose_protocol(major, overrides.pop("proto_version", None))
     protocol = int(asked)
     names = ",".join(f'"{name.translate(_NAME_QUOTED)}"' for name in publications)
     options = {"proto_version": asked, "publication_names": names}
-    defaults: dict[str, str] = {}
+    for name, value in (_defaults(major, protocol, two_phase=two_phase) | overrides).items():
+        if value is not None:
+            _check_option(name, major, protocol)
+            options[name] = value
+    return options
+
+
+def expect_publications(publications: Sequence[str]) -> None:
+    """Checks that these are the names of publications, and at least one.
+
+    Raises:
+        ValueError: if there is none.
+        TypeError: if `publications` is a text instead of a list.
+    """
+    expect_list("publications", publications)
+    if not publications:
+        raise ValueError("publications must name at least one publication")
+
+
+def _choose_protocol(major: int, asked: str | None) -> str:
+    """Returns the requested protocol version, or else the newest one that this server knows."""
+    newest = next(protocol for since, protocol in _PROTOCOLS if major >= since)
+    asked = asked or str(newest)
+    if not asked.isdecimal() or not 1 <= int(asked) <= newest:
+        raise ValueError(f"PostgreSQL {major} knows proto_version 1 to {newest}, not {asked!r}")
+    return asked
+
+
+def _defaults(major: int, protocol: int, *, two_phase: bool) -> dict[str, str | None]:
+    defaults: dict[str, str | None] = {}
     if major >= 14 and protocol >= 2:
         defaults["streaming"] = "parallel" if protocol >= 4 else "on"
     if major >= 14:
         defaults["messages"] = "true"
     if two_phase:
         defaults["two_phase"] = "on"
-    for name, value in (defaults | overrides).items():
-        if value is None:
-            continue
-        if name not in _SINCE:
-            raise ValueError(f"pgoutput has no option {name!r}; there is proto_version, {', '.join(_SINCE)}")
-        since, least = _SINCE[name]
-        if major < since:
-            raise ValueError(f"option {name} came with PostgreSQL {since}; this server is {major}")
-        if protocol < least:
-            raise ValueError(f"option {name} needs proto_version {least}, not {asked}")
-        options[name] = value
-    return options
+    return defaults
+
+
+def _check_option(name: str, major: int, protocol: int) -> None:
+    if name not in _SINCE:
+        raise ValueError(f"pgoutput has no option {name!r}; it has proto_version, {', '.join(_SINCE)}")
+    since, least = _SINCE[name]
+    if major < since:
+        raise ValueError(f"option {name} came with PostgreSQL {since}; this server is {major}")
+    if protocol < least:
+        raise ValueError(f"option {name} needs proto_version {least}, not {protocol}")

@@ -94,6 +94,9 @@ WHERE c.relkind OPERATOR(pg_catalog.=) 'r' ORDER BY 1, 2
 """
 
 
+_OPERATIONS = ("insert", "update", "delete", "truncate")
+
+
 def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable]:
     cursor.execute(_TABLES, (list(publications),))
     found = []
@@ -129,7 +132,7 @@ def of_publications(
     cursor: Any, publications: Sequence[str], tables: Sequence[PublishedTable]
 ) -> Iterator[Finding]:
     if not publications:
-        yield Finding("error", "publications", "none is named", "Name at least one", stops=True)
+        yield Finding("error", "publications", "you named none", "Name at least one publication", stops=True)
         return
     cursor.execute(
         "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
@@ -145,30 +148,28 @@ def of_publications(
                 "error",
                 subject,
                 "there is none of that name",
-                f"CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some. A slot that is made "
-                "before does not have what changes until then",
+                f"Run CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some tables. A slot that you "
+                "create before lacks the changes until then",
                 stops=True,
             )
             continue
-        lacking = [
-            what
-            for what, sent in zip(("insert", "update", "delete", "truncate"), known[name], strict=True)
-            if not sent
-        ]
+        lacking = [what for what, sent in zip(_OPERATIONS, known[name], strict=True) if not sent]
         if lacking:
             yield Finding(
                 "warning",
                 subject,
-                f"it does not publish {', '.join(lacking)}: a copy of its tables goes wrong with the first one",
-                f"ALTER PUBLICATION {quote_identifier(name)} SET (publish = 'insert, update, delete, truncate')",
+                f"it does not publish {', '.join(lacking)}: a copy of its tables is wrong after the first one",
+                f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(_OPERATIONS)}')",
             )
         if not any(table.publication == name for table in tables):
             yield Finding(
-                "warning", subject, "it has no tables", "Add some; their changes are sent from then on"
+                "warning",
+                subject,
+                "it has no tables",
+                "Add tables. The server sends their changes from then on",
             )
 
 
-_OPERATIONS = ("insert", "update", "delete", "truncate")
 _IDENTITIES = {"d": "the primary key", "n": "nothing", "f": "full", "i": "an index"}
 
 
@@ -184,7 +185,7 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             "error",
             table.name,
             f"{what}: the server refuses its updates and deletes while they are published",
-            f"Give it a primary key, or ALTER TABLE {table.name} REPLICA IDENTITY FULL",
+            f"Give it a primary key, or run ALTER TABLE {table.name} REPLICA IDENTITY FULL",
         )
     if table.columns is not None:
         hidden = sorted(set(table.key) - set(table.columns))
@@ -192,43 +193,44 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 table.name,
-                f"the column list lacks {', '.join(hidden)} of its replica identity: updates and deletes are refused",
-                "Add them to the publication's column list",
+                f"the column list lacks {', '.join(hidden)} of its replica identity: the server refuses updates and "
+                "deletes",
+                "Add these columns to the publication's column list",
             )
         elif not hidden:
             yield Finding(
                 "note",
                 table.name,
                 f"only {', '.join(table.columns)} are published",
-                "Other columns are never sent",
+                "The server never sends the other columns",
             )
     elif table.generated:
         yield Finding(
             "note",
             table.name,
-            f"generated columns are not sent: {', '.join(table.generated)}",
-            "From PostgreSQL 18 on a publication can have publish_generated_columns = stored",
+            f"the server does not send generated columns: {', '.join(table.generated)}",
+            "From PostgreSQL 18 on, a publication can have publish_generated_columns = stored",
         )
     if table.filtered:
         yield Finding(
             "note",
             table.name,
-            "a row filter: rows that leave it come as delete, rows that enter it as insert",
-            "Unchanged TOASTed values of such an insert are not sent",
+            "it has a row filter: a row that leaves the filter comes as a delete, a row that enters it as an insert",
+            "The server does not send the unchanged TOASTed values of this insert",
         )
     differing = [name for name, identity in table.leaves if identity != table.identity]
     if differing:
         yield Finding(
             "warning",
             table.name,
-            f"its replica identity is {_IDENTITIES[table.identity]}, that of {', '.join(differing)} is another: "
-            "old rows come as the root's identity says, with what the partition's has",
-            "Give all partitions the same: ALTER TABLE ... REPLICA IDENTITY",
+            f"its replica identity is {_IDENTITIES[table.identity]}, that of {', '.join(differing)} is different: "
+            "old rows have the columns of the root's identity, but only the values of the partition's identity",
+            "Give all partitions the same identity with ALTER TABLE ... REPLICA IDENTITY",
         )
     if not table.may_read:
         yield Finding(
             "warning",
             table.name,
-            "the user may not read it: changes come, an initial load does not",
-            f"GRANT SELECT ON {table.name} TO the user who captures",
+            "the user may not read it: the server sends changes, but an initial load fails",
+            f"Run GRANT SELECT ON {table.name} TO ... for the user of the capture",
         )

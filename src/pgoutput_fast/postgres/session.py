@@ -18,12 +18,14 @@ from pgoutput_fast.postgres.errors import CaptureError
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
 __all__ = [
+    "FLUSHED_LSN",
     "PINS",
     "DsnError",
     "Server",
     "connect",
     "current_lsn",
     "position_of",
+    "read_flushed_position",
     "read_position",
     "read_server",
     "session",
@@ -86,6 +88,15 @@ class Server:
         return self.version // 10000
 
 
+# The end of the WAL as a number; a standby has what it replayed. WRITTEN may be a moment ahead of what is flushed, and
+# the server decodes only what is flushed.
+_WAL_END = """(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+    ELSE {} END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"""
+_WRITTEN_LSN = _WAL_END.format("pg_catalog.pg_current_wal_lsn()")
+FLUSHED_LSN = _WAL_END.format("pg_catalog.pg_current_wal_flush_lsn()")
+"""An SQL expression for the end of the WAL that the server can decode."""
+
+
 class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
     """A connection string that libpq cannot read, or would read in another way than meant.
 
@@ -95,18 +106,15 @@ class DsnError(psycopg2.ProgrammingError, ValueError):  # type: ignore[misc]
 
 # Texts in libpq's errors -> messages that repeat no part of the connection string.
 _WRONG = (
-    ('missing "="', 'a word has no "=" behind it; a value with blanks stands in single quotes'),
+    ('missing "="', 'a word has no "=" after it. Put a value with blanks in single quotes'),
     ("unterminated quoted string", "a quote does not end"),
-    ("forbidden value", "%00 is in it"),
-    ("percent-encoded", "a % is not followed by two hexadecimal digits; a % itself is written %25"),
-    ("separator", "the options behind ? are not of the form name=value, with & between"),
+    ("forbidden value", "it has a %00"),
+    ("percent-encoded", "two hexadecimal digits must follow a %. Write %25 for a % itself"),
+    ("separator", "write the options after ? as name=value, with & between them"),
     ("matching", 'the address of a host has no "]" at its end'),
-    ("unexpected character", "behind the address of a host there is neither a port nor a path"),
-    ("URI query parameter", "libpq knows no option of a name behind ?"),
-    (
-        "connection option",
-        "libpq knows no option of a name in it; a value with blanks stands in single quotes",
-    ),
+    ("unexpected character", "after the address of a host there is neither a port nor a path"),
+    ("URI query parameter", "libpq does not know an option after ?"),
+    ("connection option", "libpq does not know an option in it. Put a value with blanks in single quotes"),
 )
 
 
@@ -122,7 +130,8 @@ def _parsed(dsn: str) -> dict[str, str]:
     except psycopg2.ProgrammingError as problem:
         said = str(problem)
         wrong = next(
-            (what for sign, what in _WRONG if sign in said), "libpq does not say more without its text"
+            (what for sign, what in _WRONG if sign in said),
+            "libpq gives no other reason without repeating its text",
         )
     else:
         wrong = _misread(given, is_uri="://" in dsn)
@@ -142,10 +151,10 @@ def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
     in_database = is_uri and "@" in given.get("dbname", "") and "user" not in given
     if in_host or in_database or not all(not port or port.isdecimal() for port in ports):
         return (
-            "its host or port is none. In a URI the characters @ / : ? # and % of a user or password are written "
+            "its host or port is not valid. In the user and the password of a URI, write @ / : ? # and % as "
             "%40 %2F %3A %3F %23 and %25"
             if is_uri
-            else "its host or port is none"
+            else "its host or port is not valid"
         )
     return None
 
@@ -253,9 +262,10 @@ def with_identifier(server: Server, dsn: str, replication: Any = None) -> Server
             identifier = str(cursor.fetchone()[0])
     except psycopg2.Error as problem:
         raise CaptureError(
-            "the server does not say which one it is, so that another one could be taken for it. Let the user read "
-            "it, as a superuser in this database: GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO ...; or "
-            f"give it the attribute REPLICATION and a walsender, which says so, too (it said: {str(problem).strip()})"
+            "the server does not tell its system identifier, so the capture could confuse it with another server. As a "
+            "superuser in this database, run GRANT EXECUTE ON FUNCTION pg_catalog.pg_control_system() TO ... for the "
+            "user of the capture. Or give this user the attribute REPLICATION and allow it a walsender, which tells "
+            f"the identifier, too (the server says: {str(problem).strip()})"
         ) from None
     finally:
         if connection is not None and replication is None:
@@ -285,13 +295,16 @@ def position_of(lsn: Lsn, dsn: str) -> int:
     try:
         return parse_lsn(lsn)
     except ValueError as problem:
-        raise ValueError(f"{problem}; or 'now'") from None
+        raise ValueError(f"{problem}; or give 'now'") from None
 
 
 def read_position(cursor: Any) -> int:
     """Returns the end of the server's log, through a cursor."""
-    cursor.execute(
-        "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
-        "ELSE pg_catalog.pg_current_wal_lsn() END OPERATOR(pg_catalog.-) '0/0'::pg_catalog.pg_lsn)::pg_catalog.int8"
-    )
+    cursor.execute(f"SELECT {_WRITTEN_LSN}")
     return int(cursor.fetchone()[0] or 0)
+
+
+def read_flushed_position(cursor: Any) -> int:
+    """Returns the end of the log that the server can decode, through a cursor."""
+    cursor.execute(f"SELECT {FLUSHED_LSN}")
+    return int(cursor.fetchone()[0])

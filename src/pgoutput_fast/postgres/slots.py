@@ -90,7 +90,12 @@ def find_slot(dsn: str, name: str) -> Slot | None:
         psycopg2.Error: if the server cannot be asked.
     """
     with session(dsn) as cursor:
-        return next(iter(read_slots(cursor, name)), None)
+        return read_slot(cursor, name)
+
+
+def read_slot(cursor: Any, name: str) -> Slot | None:
+    """Returns the slot with this name through a cursor, None if there is none."""
+    return next(iter(read_slots(cursor, name)), None)
 
 
 def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
@@ -114,6 +119,11 @@ def _slot(
     )  # fmt: skip
 
 
+def temporary_name() -> str:
+    """Returns a new unique name for a temporary slot."""
+    return f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+
+
 def check_name(name: str) -> None:
     """Checks that a slot can have this name.
 
@@ -122,7 +132,7 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"a slot's name has 1 to 63 lower case letters, digits and underscores, not {name!r}"
+            f"a slot's name must have 1 to 63 lower case letters, digits and underscores; {name!r} does not"
         )
 
 
@@ -138,7 +148,7 @@ def check_slot(major: int, *, two_phase: bool, failover: bool) -> None:
             f"pgoutput sends prepared transactions from PostgreSQL 15 on; this server is {major}"
         )
     if failover and major < 17:
-        raise ValueError(f"slots for standbys came with PostgreSQL 17; this server is {major}")
+        raise ValueError(f"failover slots came with PostgreSQL 17; this server is {major}")
 
 
 def create_slot(dsn: str, name: str, *, two_phase: bool = False, failover: bool = False) -> Slot:
@@ -177,7 +187,7 @@ def temporary_slot(
     Raises:
         ValueError, psycopg2.Error: as `create_slot`.
     """
-    name = name if name is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    name = name if name is not None else temporary_name()
     check_name(name)
     with session(dsn) as cursor:
         yield _create(cursor, name, temporary=True, two_phase=two_phase, failover=False), cursor
@@ -195,7 +205,9 @@ def _create(cursor: Any, name: str, *, temporary: bool, two_phase: bool, failove
     cursor.execute(
         f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', {places})", arguments
     )
-    return read_slots(cursor, name)[0]
+    slot = read_slot(cursor, name)
+    assert slot is not None
+    return slot
 
 
 def drop_slot(dsn: str, name: str) -> bool:
@@ -205,7 +217,7 @@ def drop_slot(dsn: str, name: str) -> bool:
         psycopg2.Error: if a client uses the slot, or the server refuses for another reason.
     """
     with session(dsn) as cursor:
-        if not read_slots(cursor, name):
+        if read_slot(cursor, name) is None:
             return False
         cursor.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
         return True

@@ -1,4 +1,4 @@
-"""What a snapshot has of publications: tables as Relation messages describe them, and where their rows lie."""
+"""The tables of publications for a snapshot: as Relation messages describe them, and where their rows lie."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
+from pgoutput_fast.postgres.plugin import expect_publications
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
 
@@ -19,13 +19,13 @@ __all__ = ["SnapshotTable", "TablePart", "describe_tables", "text_columns"]
 
 @dataclass(frozen=True)
 class TablePart:
-    """A heap whose rows are a table's: the table itself, or a partition of it.
+    """A heap with rows of a table: the table itself, or a partition of it.
 
     Attributes:
         oid, name: of the heap; the name is qualified and quoted.
-        filenode: which file it was when the snapshot was taken: a rewritten table has another one.
-        nbytes: of its pages.
-        has_pages: whether its rows can be found by page.
+        filenode: its file at the time of the snapshot. A rewritten table has another one.
+        nbytes: size of its pages in bytes.
+        has_pages: whether the server can find its rows by page.
     """
 
     oid: int
@@ -37,14 +37,14 @@ class TablePart:
 
 @dataclass(frozen=True)
 class SnapshotTable:
-    """A table as the publications have it.
+    """A table as the publications publish it.
 
     Attributes:
-        relation: as its Relation message describes it, or will.
-        parts: where its rows lie.
+        relation: the table as its Relation message describes it.
+        parts: the heaps with its rows.
         row_filter: SQL, None for all rows.
         unsendable: columns whose type, or a type within it, has no binary form.
-        consistent_lsn: changes of it that committed there or later are not in the snapshot.
+        consistent_lsn: the snapshot lacks changes of this table that committed at this LSN or later.
     """
 
     relation: Relation
@@ -55,16 +55,17 @@ class SnapshotTable:
 
     @property
     def name(self) -> str:
-        """Qualified and quoted."""
+        """The qualified and quoted name."""
         return self.relation.qualified_name
 
     @property
     def nbytes(self) -> int:
-        """Of all pages."""
+        """Size of all pages in bytes."""
         return sum(part.nbytes for part in self.parts)
 
 
-# Columns of later versions are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts of 11.
+# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, attgenerated of 12, indnkeyatts
+# of 11.
 _TABLES = """
 SELECT t.pubname::pg_catalog.text, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text,
@@ -80,7 +81,7 @@ WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
 ORDER BY n.nspname, c.relname, t.pubname
 """
 
-# The same of tables that are named, as if a publication had them with all that it can.
+# The same for named tables, as if a publication published all of their columns and rows that it can.
 _NAMED = """
 SELECT '', c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
        c.relreplident::pg_catalog.text, c.relkind::pg_catalog.text, NULL, NULL
@@ -112,7 +113,7 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
 ORDER BY a.attrelid, a.attnum
 """
 
-# Each table that is none of partitions is its own part. 10 and 11 know no access methods of tables.
+# A table without partitions is its own part. 10 and 11 know no access methods of tables.
 _PARTS = """
 WITH RECURSIVE below (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -130,7 +131,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 ORDER BY n.nspname, c.relname
 """
 
-# What Type messages say: a domain bears its base type's name.
+# The names in Type messages. A domain has the name of its base type.
 _TYPE_NAMES = """
 WITH RECURSIVE base (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -143,7 +144,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
 WHERE t.typtype OPERATOR(pg_catalog.<>) 'd'
 """
 
-# Types that are made of others have a send function of their own, which fails with theirs.
+# A type that consists of other types has its own send function. This function fails if theirs fail.
 _UNSENDABLE = """
 WITH RECURSIVE within (root, oid) AS (
     SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
@@ -178,22 +179,23 @@ def describe_tables(
     """What the publications publish, as it is in the cursor's transaction; and a catalog of it.
 
     Args:
-        cursor: of a pinned session in whose transaction the snapshot is set.
-        publications: their names, as they are.
-        major: of the server's version.
-        consistent_lsn: the snapshot's.
-        user_types: whether the catalog has what the server says of types that are not built in.
-        named: (schema, name) of tables, in place of those of publications.
+        cursor: of a pinned session whose transaction sees the snapshot.
+        publications: names of the publications, without SQL quotes.
+        major: the server's major version.
+        consistent_lsn: the consistent point of the snapshot.
+        user_types: whether the catalog gets the server's description of types that are not built in.
+        named: (schema, name) of tables, instead of the tables of publications.
 
     Raises:
-        ValueError: for a publication that is not there, and for column lists that the server could not reconcile.
+        ValueError: for a publication that does not exist, and for column lists that the server cannot combine.
         psycopg2.Error: if the server cannot be asked.
     """
     published: dict[int, list[Any]] = {}
     for row in _published(cursor, publications, named):
         published.setdefault(row[1], []).append(row)
     parts = _parts_of(cursor, list(published))
-    # What is published as its root's, and by another publication by itself, comes as the root's.
+    # One publication may publish a partition's changes as its root's, and another one may publish the partition itself.
+    # The server then sends them as the root's.
     within = {oid for root, below in parts.items() for oid, *_ in below if oid != root}
     chosen = [oid for oid in published if oid not in within]
     columns = _columns_of(cursor, chosen)
@@ -225,22 +227,20 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
     if named:
         cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
         return list(cursor.fetchall())
-    expect_list("publications", publications)
-    if not publications:
-        raise ValueError("publications must name at least one publication")
+    expect_publications(publications)
     cursor.execute(
         "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
         (list(publications),),
     )
     missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
     if missing:
-        raise ValueError(f"there is no publication {', '.join(missing)}")
+        raise ValueError(f"there is no publication {', '.join(missing)}: create it first")
     cursor.execute(_TABLES, (list(publications),))
     return list(cursor.fetchall())
 
 
 def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, TablePart | None]]]:
-    """Of each table all that is below it: (oid, part); those without rows of their own are no parts of it."""
+    """Returns (oid, part) of everything below each table; the part is None if it has no rows of its own."""
     cursor.execute(_PARTS, (list(oids),))
     found: dict[int, list[tuple[int, TablePart | None]]] = {oid: [] for oid in oids}
     for root, oid, schema, name, kind, filenode, nbytes, is_heap in cursor.fetchall():
@@ -254,7 +254,7 @@ def _parts_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[int, Tab
 
 
 def _columns_of(cursor: Any, oids: Sequence[int]) -> dict[int, list[tuple[Column, bool]]]:
-    """Of each table its columns, and whether they are generated."""
+    """Returns (column, whether it is generated) of each column, by table."""
     cursor.execute(_COLUMNS, (list(oids),))
     found: dict[int, list[tuple[Column, bool]]] = {oid: [] for oid in oids}
     for oid, name, type_oid, typmod, generated, key in cursor.fetchall():
@@ -275,8 +275,8 @@ def _table(
     lists = {frozenset(_sent(columns, row[6], major)) for row in rows}
     if len(lists) > 1:
         raise ValueError(
-            f"the publications have different columns of {quote_qualified_name(schema, name)}: the server would not "
-            "stream it, so that it cannot be loaded either; use one publication, or the same columns in all"
+            f"the publications have different columns of {quote_qualified_name(schema, name)}. The server does not "
+            "stream this table, so a snapshot cannot load it. Use one publication, or publish the same columns in all"
         )
     (sent,) = lists
     described = tuple(
@@ -297,7 +297,7 @@ def _table(
 
 
 def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, major: int) -> Iterator[str]:
-    """Columns that a publication sends; before 18 generated ones never are, whatever the view says of them."""
+    """Yields the columns that a publication sends. Before 18 it sends no generated ones, even if the view has them."""
     for column, generated in columns:
         in_list = listed is None or column.name in listed
         may_be_sent = not generated or (listed is not None and major >= 18)
@@ -306,9 +306,10 @@ def _sent(columns: Sequence[tuple[Column, bool]], listed: Sequence[str] | None, 
 
 
 def text_columns(table: SnapshotTable, catalog: Catalog, options: Options, major: int) -> frozenset[str]:
-    """Columns that are to be read as text: those that cannot be sent otherwise, or would not be what changes have.
+    """Returns the columns that a snapshot reads as text.
 
-    Changes come as text, unless their slot is told otherwise.
+    These are columns without a binary form, and columns whose binary values differ from those of changes. Changes come
+    as text by default.
     """
     return table.unsendable | {
         column.name

@@ -91,7 +91,7 @@ class Walsender:
             self._connection.close()
             raise
         self._link = CopyLink(self._connection, hear)
-        self._acknowledged = 0
+        self._confirmed_lsn = 0
         self._wal_end = 0
         self._is_pressed = False
         self._status_seconds = min(status_seconds, timeout / _STATUSES) if timeout else status_seconds
@@ -120,9 +120,9 @@ class Walsender:
         return self._wal_end
 
     @property
-    def acknowledged(self) -> int:
+    def confirmed_lsn(self) -> int:
         """The last confirmed LSN; 0 for none yet."""
-        return self._acknowledged
+        return self._confirmed_lsn
 
     @property
     def is_pressed(self) -> bool:
@@ -158,7 +158,7 @@ class Walsender:
             came = len(frames) or self._link.arrivals > arrivals
             self._silent = 0.0 if came else self._silent + time.monotonic() - began
             if self._most_silent and self._silent > self._most_silent:
-                raise SilentError(f"the server has answered nothing for {self._silent:.0f} s")
+                raise SilentError(self._silent)
             heard = self._heard(frames) if len(frames) else None
             left = deadline - time.monotonic()
             if heard is not None and (len(heard.payloads) or asked):
@@ -181,7 +181,7 @@ class Walsender:
             self.status(force=True)
         return Received(heard.payloads, heard.lsn, heard.payloads.buffers()[2].size)
 
-    def acknowledge(self, lsn: int) -> None:
+    def confirm(self, lsn: int) -> None:
         """Confirms that everything that committed up to `lsn` is durable.
 
         The server need not keep it. The LSN never decreases.
@@ -189,8 +189,8 @@ class Walsender:
         Raises:
             psycopg2.Error: if the connection is lost.
         """
-        if lsn > self._acknowledged:
-            self._acknowledged = lsn
+        if lsn > self._confirmed_lsn:
+            self._confirmed_lsn = lsn
             self.status(force=True)
 
     def status(self, *, force: bool = False, reply: bool = False) -> None:
@@ -206,7 +206,7 @@ class Walsender:
         now = time.monotonic()
         if force or now >= self._next_status:
             self._next_status = now + self._status_seconds
-            lsn = self._acknowledged
+            lsn = self._confirmed_lsn
             try:
                 self._cursor.send_feedback(
                     write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=reply, force=True

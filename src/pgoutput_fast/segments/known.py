@@ -39,9 +39,9 @@ from pgoutput_fast.catalog.user_types import UserType, UserTypes
 from pgoutput_fast.decoding.state import News, StreamState
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["ROOM", "Footing", "Known", "KnownLog", "Part", "sweep_orphans", "sweep_unused"]
+__all__ = ["CATALOG_DIRECTORY", "Footing", "Known", "KnownLog", "Part", "sweep_orphans", "sweep_unused"]
 
-ROOM = "_catalog"
+CATALOG_DIRECTORY = "_catalog"
 # Most bytes of the catalog in a footer: enough for some hundred narrow tables.
 INLINE_BYTES = 1 << 18
 FANOUT = 8
@@ -76,6 +76,16 @@ class Part:
         """Ordinal of the last message of the segment that it was written for."""
         return int(self.name[:20])
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file, as hexadecimal digits."""
+        return self.name[21:85]
+
+    @property
+    def file(self) -> str:
+        """The name of the file in the store."""
+        return f"{CATALOG_DIRECTORY}/{self.name}"
+
     def to_dict(self) -> dict[str, Any]:
         """The part as JSON values."""
         return {"name": self.name, "bytes": self.nbytes}
@@ -89,7 +99,7 @@ class Part:
         """
         name, nbytes = values["name"], values["bytes"]
         if not _NAME.fullmatch(name) or not isinstance(nbytes, int) or not 0 < nbytes <= _MOST_BYTES:
-            raise ValueError("a part of its catalog is misnamed")
+            raise ValueError("a part of its catalog has a wrong name or size")
         return cls(name, nbytes)
 
 
@@ -110,7 +120,7 @@ class _Said:
             elif kind == "user_type":
                 self.user_types[key] = json.loads(value)
             else:
-                raise ValueError(f"it has an item of a kind that is not known: {kind!r}")
+                raise ValueError(f"it has an item of an unknown kind: {kind!r}")
 
     @cached_property
     def relations(self) -> dict[int, Relation]:
@@ -140,7 +150,7 @@ class Known:
         state = json.loads(self.text)
         own = StreamState.from_json(_json({**state, "catalog": json.loads(self.catalog)}))
         if self.parts and own.values is None:
-            raise ValueError("its state is none")
+            raise ValueError("it has part files, but its state is empty")
         return own
 
     def check(self) -> None:
@@ -339,7 +349,7 @@ def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:
     needed = {part.name for part in oldest.parts}
     for name, last_seq, _ in _listed(store):
         if last_seq <= oldest_seq and name not in needed:
-            store.remove(f"{ROOM}/{name}")
+            store.remove(f"{CATALOG_DIRECTORY}/{name}")
 
 
 def sweep_orphans(store: Store, newest_seq: int) -> None:
@@ -352,7 +362,7 @@ def sweep_orphans(store: Store, newest_seq: int) -> None:
     for name, last_seq, modified in _listed(store):
         if last_seq > newest_seq and (store.local or modified < time.time() - _ORPHAN_SECONDS):
             with suppress(OSError):
-                store.remove(f"{ROOM}/{name}")
+                store.remove(f"{CATALOG_DIRECTORY}/{name}")
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------
@@ -360,22 +370,26 @@ def sweep_orphans(store: Store, newest_seq: int) -> None:
 
 def _listed(store: Store) -> Iterator[tuple[str, int, float]]:
     """(name, ordinal of the last message of its segment, time of writing in seconds since 1970) of each part file."""
-    for entry in store.entries(ROOM):
+    for entry in store.entries(CATALOG_DIRECTORY):
         name = entry.name.rpartition("/")[2]
         if match := _NAME.fullmatch(name):
             yield name, int(match[1]), entry.modified
 
 
 def _missing(store: Store, parts: Sequence[Part]) -> list[Part]:
-    there = set(store.names(ROOM)) if parts else set()
-    return [part for part in parts if f"{ROOM}/{part.name}" not in there]
+    there = set(store.names(CATALOG_DIRECTORY)) if parts else set()
+    return [part for part in parts if part.file not in there]
 
 
 def _gone(store: Store, part: Part) -> ValueError:
     return ValueError(
-        f"{store}: a part of the catalog, {ROOM}/{part.name}, is not there: bring it back. Copy {ROOM}/ "
-        "along with the segments, for there is what their footers have no room for"
+        f"{_place_of(store, part)} is missing. Restore it. If you copy segments, copy {CATALOG_DIRECTORY}/ with them: "
+        "it has what does not fit into their footers"
     )
+
+
+def _place_of(store: Store, part: Part) -> str:
+    return f"{store}: a part of the catalog, {part.file},"
 
 
 def _text(store: Store, part: Part) -> str:
@@ -385,31 +399,29 @@ def _text(store: Store, part: Part) -> str:
         ValueError: if the part is damaged or missing.
     """
     try:
-        packed = store.read(f"{ROOM}/{part.name}")
+        packed = store.read(part.file)
     except FileNotFoundError:
         raise _gone(store, part) from None
-    if hashlib.sha256(packed).hexdigest() != part.name[21:85]:
+    if hashlib.sha256(packed).hexdigest() != part.digest:
         raise ValueError(
-            f"{store}: a part of the catalog, {ROOM}/{part.name}, is damaged: its name says otherwise. Bring it back"
+            f"{_place_of(store, part)} is damaged: its content does not have the SHA-256 in its name. Restore it"
         )
     try:
         text: bytes = pa.decompress(packed, part.nbytes, codec="zstd", asbytes=True)
         return text.decode()
     except (pa.ArrowException, OSError, ValueError) as problem:
-        raise ValueError(
-            f"{store}: a part of the catalog, {ROOM}/{part.name}, is damaged: {problem}"
-        ) from None
+        raise ValueError(f"{_place_of(store, part)} is damaged: {problem}. Restore it") from None
 
 
 def _read_part(store: Store, part: Part) -> _Said:
-    place = str(store.at(f"{ROOM}/{part.name}"))
+    place = str(store.at(part.file))
     said = _read.get(place)
     if said is None:
         text = _text(store, part)
         try:
             said = _Said(text)
         except (KeyError, TypeError, ValueError) as problem:
-            raise ValueError(f"{store}: {ROOM}/{part.name} is no part of a catalog: {problem}") from None
+            raise ValueError(f"{_place_of(store, part)} cannot be read: {problem}. Restore it") from None
         _read[place] = said
     return said
 
@@ -420,11 +432,11 @@ def _write_part(store: Store, items: Items, last_seq: int) -> Part:
     text = "".join(lines).encode()
     packed: bytes = pa.compress(text, codec="zstd", asbytes=True)
     part = Part(f"{last_seq:020}-{hashlib.sha256(packed).hexdigest()}.jsonl.zst", len(text))
-    store.put(f"{ROOM}/{part.name}", packed)
+    store.put(part.file, packed)
     try:
         _text(store, part)
     except ValueError as problem:
-        raise OSError(f"{problem}: it was just written") from None
+        raise OSError(f"{problem}. This process has just written it, so check the disk") from None
     return part
 
 

@@ -58,11 +58,11 @@ def _layout(
     versions = batch.column("version").fill_null(0).to_numpy()
     # Control rows that concern no relation have a group of their own. It has no relation statistics, so a reader
     # of one relation skips it.
-    room = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
-    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, room))
-    room, relations = room[order], relations[order]
+    section = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
+    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, section))
+    section, relations = section[order], relations[order]
     # Control rows of all relations stay in one group: few of them are large.
-    cuts = (room[1:] != room[:-1]) | ((room[1:] == 2) & (relations[1:] != relations[:-1]))
+    cuts = (section[1:] != section[:-1]) | ((section[1:] == 2) & (relations[1:] != relations[:-1]))
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), len(order)]
     lengths = pc.binary_length(batch.column("payload")).to_numpy()
     before = np.concatenate([[0], np.cumsum(lengths[order] + np.int64(_ROW_BYTES))])

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pgoutput_fast.storage.paths import is_hidden
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Named", "name_of", "named_segments", "newest_named", "ordinals_of"]
+__all__ = ["Named", "name_of", "named_segments", "newest_named", "ordinals_of", "overlap_error"]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -51,8 +52,15 @@ def ordinals_of(name: str) -> tuple[int, int]:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f"{name} is not named as a segment of a capture: move it elsewhere")
+        raise ValueError(f"{name} does not have the name of a segment: move the file to another directory")
     return int(match[1]), int(match[2])
+
+
+def overlap_error(segments: str, seq: int) -> ValueError:
+    """The error for two segments, which the text names, with the same message."""
+    return ValueError(
+        f"{segments} both have message {seq}: they come from different captures. Move one of them away"
+    )
 
 
 def named_segments(store: Store) -> list[Named]:
@@ -79,7 +87,7 @@ def newest_named(store: Store) -> Named | None:
 
 
 def _names(store: Store) -> Iterator[str]:
-    return (name for name in store.names() if name.endswith(".parquet") and not name.startswith((".", "_")))
+    return (name for name in store.names() if name.endswith(".parquet") and not is_hidden(name))
 
 
 def _named(store: Store, name: str) -> Named:

@@ -36,7 +36,7 @@ from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import name_of, named_segments, newest_named
+from pgoutput_fast.segments.names import name_of, named_segments, newest_named, overlap_error
 from pgoutput_fast.storage.paths import Paths, find_files, is_uri, open_file, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -60,6 +60,7 @@ FORMAT, _WITH_PARTS = 1, 2
 _MOST_TEXT = 1 << 26
 _MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
+_WRITER = _PREFIX + "writer"
 # A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
 _RELATION_BYTES = 1 << 20
 _ROW_GROUP_BYTES = 1 << 26
@@ -257,45 +258,24 @@ def write_segment(
     ...     path.name, open_segment(path).state == state
     ('00000000000000000000-00000000000000000000.parquet', True)
     """
-    start, end = (None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
+    given = tuple(None if lsn is None else parse_lsn(lsn) for lsn in (start_lsn, end_lsn))
     batch = _checked(tagged)
-    seqs = batch.column("seq").to_numpy()
-    first, last = int(seqs.min()), int(seqs.max())
-    if state.reorder_buffer is not None:
-        raise ValueError("a segment's state is that of tagging; this one holds changes back")
-    if state.next_seq <= last:
-        raise ValueError(
-            f"the state goes on with message {state.next_seq}, but the last row is message {last}"
-        )
-    lsns = batch.column("lsn").drop_null().to_numpy()
-    if len(lsns):
-        start = int(lsns.min()) if start is None else start
-        end = int(lsns.max()) if end is None else end
+    first, last = _ordinals_of_rows(batch, state)
+    start, end = _lsns_of_rows(batch, *given)
     store, name = _target(path)
     store.limit(file_mode)
     if name is None:
         name = name_of(first, last)
         newest = _check_neighbours(store, source, first, last)
-        if log is None and newest is not None:
-            log = _recent.pop(str(newest.path), None)
-        if log is not None and not (newest is not None and log.follows(newest.known)):
-            log.restart()
+        log = _log_after(newest, log)
     log = KnownLog(store) if log is None else log
     footing = log.step(state, _versions_of(batch), last)
     footer = _footer(source, first, last, start, end, footing)
-    token = json.dumps(secrets.token_hex(16))
-    if not store.local:
-        footer[_PREFIX + "writer"] = token
-    try:
-        with store.write(name) as file:
-            write_rows(file, batch, footer, relation_bytes, row_group_bytes)
-            _read_back(file, store, name, footer, batch.num_rows)
-    except FileExistsError:
-        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
+    _write_file(store, name, batch, footer, relation_bytes, row_group_bytes)
     log.took(footing)
     _remember(str(store.at(name)), log)
     if not store.local:
-        _expect_own(store, name, token, first, last)
+        _expect_own(store, name, footer[_WRITER], first, last)
     return store.at(name)
 
 
@@ -337,7 +317,7 @@ def read_segment(
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
     try:
-        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+        with _open_parquet(path) as file:
             segment = _segment(_place(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
@@ -345,7 +325,7 @@ def read_segment(
             # Old versions of Arrow cannot read an empty list of row groups.
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        raise _damaged(path, problem) from None
     rows = rows.cast(TAGGED_SCHEMA)
     if relations is not None:
         found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
@@ -370,10 +350,7 @@ def list_segments(paths: Paths) -> list[Segment]:
     for before, after in pairwise(segments):
         _check_source(after.path, after.source, before.source)
         if after.first_seq <= before.last_seq:
-            raise ValueError(
-                f"segments {shown(before.path)} and {shown(after.path)} both have message {after.first_seq}: "
-                "they are not of one capture"
-            )
+            raise overlap_error(f"segments {shown(before.path)} and {shown(after.path)}", after.first_seq)
     return segments
 
 
@@ -392,10 +369,18 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
 def _open(path: str | os.PathLike[str]) -> Segment:
     """As `open_segment`, but without a check that catalog and state can be read."""
     try:
-        with pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ) as file:
+        with _open_parquet(path) as file:
             return _segment(_place(path), file.metadata)
     except pa.ArrowInvalid as problem:
-        raise ValueError(f"segment {shown(path)} is damaged: {problem}") from None
+        raise _damaged(path, problem) from None
+
+
+def _open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
+    return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ)
+
+
+def _damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+    return ValueError(f"segment {shown(path)} is damaged: {problem}")
 
 
 def _newest(store: Store) -> Segment | None:
@@ -441,14 +426,66 @@ def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Record
 
 def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     if tagged.schema.names != TAGGED_SCHEMA.names:
-        raise ValueError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
+        raise ValueError(f"tagged payloads must have the columns {', '.join(TAGGED_SCHEMA.names)}")
     if not tagged.num_rows:
-        raise ValueError("a segment has at least one row")
+        raise ValueError("a segment needs at least one row")
     if tagged.nbytes > MOST_BYTES:
-        raise ValueError("more than 2 GiB in one segment: write several")
+        raise ValueError("the rows have more than 2 GiB, and one segment cannot: write several segments")
     if isinstance(tagged, pa.Table):
         (tagged,) = tagged.combine_chunks().to_batches()
     return tagged.cast(TAGGED_SCHEMA)
+
+
+def _ordinals_of_rows(batch: pa.RecordBatch, state: StreamState) -> tuple[int, int]:
+    """(first, last) ordinal of the rows. Checks that the state is the state behind them."""
+    seqs = batch.column("seq").to_numpy()
+    first, last = int(seqs.min()), int(seqs.max())
+    if state.reorder_buffer is not None:
+        raise ValueError(
+            "this state has changes in its reorder buffer; a segment needs a state that `tag` gives"
+        )
+    if state.next_seq <= last:
+        raise ValueError(
+            f"the state continues with message {state.next_seq}, but the last row is message {last}"
+        )
+    return first, last
+
+
+def _lsns_of_rows(batch: pa.RecordBatch, start: int | None, end: int | None) -> tuple[int | None, int | None]:
+    """(start, end) as given, or else the smallest and largest LSN of the rows; None if no row has an LSN."""
+    lsns = batch.column("lsn").drop_null().to_numpy()
+    if len(lsns):
+        start = int(lsns.min()) if start is None else start
+        end = int(lsns.max()) if end is None else end
+    return start, end
+
+
+def _log_after(newest: Segment | None, log: KnownLog | None) -> KnownLog | None:
+    """The log of the directory: the given one, or the one of an earlier call. It restarts if others wrote segments."""
+    if log is None and newest is not None:
+        log = _recent.pop(str(newest.path), None)
+    if log is not None and not (newest is not None and log.follows(newest.known)):
+        log.restart()
+    return log
+
+
+def _write_file(
+    store: Store,
+    name: str,
+    batch: pa.RecordBatch,
+    footer: dict[str, str],
+    relation_bytes: int,
+    row_group_bytes: int,
+) -> None:
+    """Writes the file of a segment and reads it back. In an object store, `footer` gets a mark of this call."""
+    if not store.local:
+        footer[_WRITER] = json.dumps(secrets.token_hex(16))
+    try:
+        with store.write(name) as file:
+            write_rows(file, batch, footer, relation_bytes, row_group_bytes)
+            _read_back(file, store, name, footer, batch.num_rows)
+    except FileExistsError:
+        raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
 
 
 def _target(path: str | os.PathLike[str], *, a_file: bool = False) -> tuple[Store, str | None]:
@@ -474,15 +511,15 @@ def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> N
     An object store does not prevent that.
     """
     with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
-        found = (file.metadata.metadata or {}).get(f"{_PREFIX}writer".encode())
+        found = (file.metadata.metadata or {}).get(_WRITER.encode())
     others = [name] if found != token.encode() else []
     if name == name_of(first, last):
         overlapping = [each.name for each in named_segments(store) if each.overlaps(first, last)]
         others += [each for each in overlapping if each != name]
     if others:
         raise FileExistsError(
-            f"another process wrote messages of {first} to {last} into {store} at the same time, as {others[0]}: see "
-            "that only one goes on"
+            f"another process wrote messages of {first} to {last} into {store} at the same time, as {others[0]}: make "
+            "sure that only one process writes there"
         )
 
 
@@ -521,7 +558,7 @@ def _footer(
         if len(text) > _MOST_TEXT:
             raise ValueError(
                 f"the segment of messages {first} to {last} cannot be written: its {name} has {len(text)} characters, "
-                f"and a footer has room for {_MOST_TEXT}. Transactions that are open there described too many relations"
+                f"and a footer can have {_MOST_TEXT}. The transactions that are open there described too many relations"
             )
     return {_PREFIX + name: text for name, text in texts.items()}
 
@@ -539,11 +576,11 @@ def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str],
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as problem:
         raise OSError(
-            f"segment {shown(place)} was written, and cannot be read back: {problem}. It was left out"
+            f"segment {shown(place)} cannot be read back: {problem}. The file was removed. Check the disk"
         ) from None
     if segment.rows != rows or any(found.get(key) != text for key, text in footer.items()):
         raise OSError(
-            f"segment {shown(place)} was written, and reads otherwise. It was left out: see to the disk"
+            f"segment {shown(place)} does not have what was written. The file was removed. Check the disk"
         )
     file.seek(0, os.SEEK_END)
 
@@ -556,7 +593,7 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         if key.startswith(prefix)
     }
     if "format" not in texts:
-        raise ValueError(f"{shown(path)} is no segment: it has no footer of pgoutput_fast")
+        raise ValueError(f"{shown(path)} is not a segment: it has no footer of pgoutput_fast")
     try:
         values = {name: json.loads(text) for name, text in texts.items() if name not in ("catalog", "state")}
         if values["format"] not in (FORMAT, _WITH_PARTS):
@@ -583,14 +620,14 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
 
 
 def _no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
-    return ValueError(f"{shown(path)} is no segment of format 1 or 2: {problem}")
+    return ValueError(f"{shown(path)} is not a segment of format 1 or 2: {problem}")
 
 
 def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     column = group.column(_RELATION)
     statistics = column.statistics
     if column.path_in_schema != "relation" or statistics is None or not statistics.has_null_count:
-        raise ValueError("its column relation has no statistics")
+        raise ValueError("its column `relation` has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
     nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
     of_txns = group.column(_TXN).statistics
@@ -608,7 +645,7 @@ def _check_source(path: Path | str, source: Source, other: Source) -> None:
     different = [name for name in here if here[name] != there[name]]
     if different:
         raise ValueError(
-            f"sources do not mix: {shown(path)} has "
+            f"a directory has segments of one source only: {shown(path)} has "
             + ", ".join(f"{name} {here[name]!r} instead of {there[name]!r}" for name in different)
         )
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from itertools import pairwise
 
-from pgoutput_fast.segments.names import Named, named_segments
+from pgoutput_fast.segments.names import Named, named_segments, overlap_error
 from pgoutput_fast.segments.segment import Segment, open_segment
 from pgoutput_fast.storage.stores import open_store
 
@@ -60,10 +60,7 @@ class SegmentStream:
         found = named_segments(self._store)
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
-                raise ValueError(
-                    f"{self._store}: {before.name} and {after.name} both have message {after.first_seq}: "
-                    "they are not of one capture"
-                )
+                raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
         return found
 
     def begin(self) -> int:
@@ -117,7 +114,7 @@ class SegmentStream:
             if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
                 raise ValueError(
                     f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "
-                    "it was renamed"
+                    "somebody renamed it. Give it its old name"
                 )
             self._open[named] = segment
             while len(self._open) > _MOST_OPEN:

@@ -1,11 +1,9 @@
-"""Creates a slot and exports the snapshot at which it begins. The snapshot is held while somebody reads it."""
+"""Creates a slot and exports the snapshot at which it begins. A connection keeps the snapshot while others read it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ import psycopg2
 import psycopg2.errors
 
 from pgoutput_fast.postgres.session import Server, connect, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import check_name, check_slot, drop_slot
+from pgoutput_fast.postgres.slots import check_name, check_slot, drop_slot, temporary_name
 from pgoutput_fast.protocol.lsn import parse_lsn
 
 __all__ = ["Export", "SnapshotError", "SnapshotHolder", "export_snapshot"]
@@ -52,7 +50,7 @@ class Export:
 
 
 class SnapshotHolder:
-    """The connection that holds a snapshot. The snapshot ends with the connection, or with the next command on it."""
+    """The connection that keeps a snapshot. The snapshot ends with the connection, or with the next command on it."""
 
     def __init__(self, export: Export, connection: Any, dsn: str) -> None:
         self.export = export
@@ -98,7 +96,7 @@ def export_snapshot(
         ValueError: for a name that no slot can have, and for features that the server's version lacks.
         psycopg2.Error: if the server refuses; `check` says what the server lacks.
     """
-    name = slot if slot is not None else f"pgoutput_fast_{os.getpid()}_{secrets.token_hex(4)}"
+    name = slot if slot is not None else temporary_name()
     check_name(name)
     with session(dsn) as cursor:
         server = read_server(cursor)
@@ -112,9 +110,9 @@ def export_snapshot(
     except psycopg2.errors.DuplicateObject:
         connection.close()
         raise SnapshotError(
-            f"slot {name} exists: its consistent point has passed, and no snapshot can be had for it any more. If an "
-            "earlier load was broken off, drop_slot it and start over; else take another name, or none for tables "
-            "that were added later"
+            f"slot {name} exists, so its consistent point has passed and the server can export no snapshot for it. If "
+            "an earlier load failed, drop the slot with drop_slot and start over. Otherwise choose another name. For "
+            "tables that you added later, give no name"
         ) from None
     except BaseException:
         connection.close()
@@ -149,8 +147,8 @@ def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: 
         if not given_up.is_set():
             raise
         raise SnapshotError(
-            f"slot {slot} was not created: the time was over, or nobody waited for it any more, before the "
-            "transactions that were open had ended"
+            f"slot {slot} was not created: the transactions that were open did not end in time, or before the program "
+            "that waited for the slot ended. Try again with more time"
         ) from None
     finally:
         done.set()
@@ -167,9 +165,13 @@ def _drop_at_once(dsn: str, slot: str) -> None:
         except psycopg2.errors.ObjectInUse:
             time.sleep(0.05)
         except psycopg2.Error as problem:
-            _log.warning("slot %s was created and could not be dropped: %s", slot, problem)
+            _log.warning(
+                "the load created slot %s and cannot drop it: %s. Drop it with drop_slot", slot, problem
+            )
             return
-    _log.warning("slot %s was created and could not be dropped: it is still in use", slot)
+    _log.warning(
+        "the load created slot %s and cannot drop it: it is still in use. Drop it with drop_slot", slot
+    )
 
 
 def _command(name: str, major: int, temporary: bool, two_phase: bool, failover: bool) -> str:

@@ -68,7 +68,7 @@ def loading(directory: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SnapshotError(
-                f"another load writes into {directory}: load into another directory, or wait until it has ended"
+                f"another load writes into {directory}: wait until it has ended, or load into another directory"
             ) from None
         yield
 
@@ -120,14 +120,16 @@ class TableFiles:
         if (found := self._read(self._whole)) is not None:
             if not self._is_ours(found):
                 raise SnapshotError(
-                    f"{self._whole} holds another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
-                    "load into another directory, or remove that one"
+                    f"{self._whole} has another snapshot of {table.name} (consistent at {found['consistent_lsn']}): "
+                    "load into another directory, or remove this one"
                 )
             self._trust(self._whole, found)
         elif (found := self._read(self._partial)) is not None and self._is_ours(found):
             self._trust(self._partial, found)
         elif self._whole.exists():
-            raise SnapshotError(f"{self._whole} is no table that was loaded: load into another directory")
+            raise SnapshotError(
+                f"{self._whole} exists and is not a loaded table: load into another directory"
+            )
         else:
             # Unfinished files of another snapshot are useless. A table's name has one dot.
             for left in (*directory.glob(f".{name}.partial"), *directory.glob(f".{name}.*.partial")):

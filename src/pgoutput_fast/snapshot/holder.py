@@ -1,4 +1,4 @@
-"""A process that holds a snapshot for others: `python -m pgoutput_fast.snapshot.holder`.
+"""A process that keeps a snapshot open for others: `python -m pgoutput_fast.snapshot.holder`.
 
 The process reads its task as a line of JSON and answers with a line of JSON. The requester then confirms that it took
 the answer. From then on the process lives until its time is over or the process that it serves has ended. Before the
@@ -98,7 +98,9 @@ def _registered(dsn: str, slot: str, for_pid: int | None) -> IO[str]:
     directory = Path(tempfile.gettempdir()) / f"pgoutput_fast-{getpass.getuser()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.stat().st_uid != os.getuid():
-        raise RuntimeError(f"{directory} belongs to somebody else")
+        raise RuntimeError(
+            f"{directory} belongs to another user: remove it, or set TMPDIR to another directory"
+        )
     of = None if for_pid is None else started_at(for_pid)
     key = hashlib.sha256(f"{dsn}\0{slot}\0{for_pid}\0{of}".encode()).hexdigest()[:32]
     file = open(directory / f"{key}.json", "a+")  # noqa: SIM115
@@ -129,7 +131,7 @@ def _start(dsn: str, slot: str | None, seconds: float, for_pid: int | None) -> O
     # The child of this process holds the snapshot.
     code = process.wait()
     if not said:
-        raise RuntimeError(f"the process that was to hold a snapshot ended with code {code}")
+        raise RuntimeError(f"the process for the snapshot ended with status {code}: try again")
     answer = json.loads(said)
     if "error" in answer:
         raise (SnapshotError if answer["refused"] else RuntimeError)(answer["error"])

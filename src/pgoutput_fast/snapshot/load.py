@@ -19,6 +19,9 @@ __all__ = ["Work", "run_readers", "streamed"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
+# How often a waiting thread looks whether it must stop.
+_WAIT_SECONDS = 0.2
+
 Work = Callable[[SnapshotReader, ReadRange], None]
 
 
@@ -47,57 +50,90 @@ def run_readers(
     Raises:
         The error of the first thread that failed; the other threads were then told to stop.
     """
-    left: queue.SimpleQueue[ReadRange] = queue.SimpleQueue()
-    for each in ranges:
-        left.put(each)
-    readers: list[SnapshotReader] = []
-    failed: list[BaseException] = []
+    pool = _ReaderPool(connect, ranges, work, lost, stop)
+    pool.start(max(1, min(threads, len(ranges))))
+    try:
+        pool.wait()
+    finally:
+        pool.cancel()
+    pool.raise_failure()
 
-    def run() -> None:
+
+class _ReaderPool:
+    """Threads that read ranges. The arguments are those of `run_readers`."""
+
+    def __init__(
+        self,
+        connect: Callable[[], SnapshotReader],
+        ranges: list[ReadRange],
+        work: Work,
+        lost: dict[str, TableLostError],
+        stop: threading.Event,
+    ) -> None:
+        self._connect = connect
+        self._work = work
+        self._lost = lost
+        self._stop = stop
+        self._left: queue.SimpleQueue[ReadRange] = queue.SimpleQueue()
+        for each in ranges:
+            self._left.put(each)
+        self._readers: list[SnapshotReader] = []
+        self._failed: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, threads: int) -> None:
+        self._threads = [
+            threading.Thread(target=self._run, name=f"pgoutput_fast-snapshot-{k}", daemon=True)
+            for k in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Waits until all threads have ended, or until the work is stopped."""
+        for thread in self._threads:
+            while thread.is_alive() and not self._stop.is_set():
+                thread.join(_WAIT_SECONDS)
+
+    def cancel(self) -> None:
+        """Ends the threads. Without a cancel, unfinished ones would read the server's data to the end."""
+        self._stop.set()
+        for thread in self._threads:
+            while thread.is_alive():
+                for reader in list(self._readers):
+                    with contextlib.suppress(psycopg2.Error):
+                        reader.cancel()
+                thread.join(_WAIT_SECONDS)
+
+    def raise_failure(self) -> None:
+        if self._failed:
+            raise self._failed[0]
+
+    def _run(self) -> None:
         try:
-            reader = connect()
-            readers.append(reader)
+            reader = self._connect()
+            self._readers.append(reader)
             with contextlib.closing(reader):
-                while not stop.is_set():
-                    try:
-                        each = left.get_nowait()
-                    except queue.Empty:
-                        return
-                    if each.table in lost:
-                        continue
-                    try:
-                        work(reader, each)
-                    except TableLostError as problem:
-                        if lost.setdefault(each.table, problem) is problem:
-                            _log.warning("%s", problem)
+                self._read_ranges(reader)
         except _StoppedError:
             pass
         except BaseException as problem:
-            failed.append(problem)
-            stop.set()
+            self._failed.append(problem)
+            self._stop.set()
 
-    started = [
-        threading.Thread(target=run, name=f"pgoutput_fast-snapshot-{k}", daemon=True)
-        for k in range(max(1, min(threads, len(ranges))))
-    ]
-    for thread in started:
-        thread.start()
-    try:
-        for thread in started:
-            while thread.is_alive() and not stop.is_set():
-                thread.join(0.2)
-    finally:
-        # The work of unfinished threads is no longer wanted. Without a cancel they would read the server's data to the
-        # end.
-        stop.set()
-        for thread in started:
-            while thread.is_alive():
-                for reader in list(readers):
-                    with contextlib.suppress(psycopg2.Error):
-                        reader.cancel()
-                thread.join(0.2)
-    if failed:
-        raise failed[0]
+    def _read_ranges(self, reader: SnapshotReader) -> None:
+        while not self._stop.is_set():
+            try:
+                each = self._left.get_nowait()
+            except queue.Empty:
+                return
+            if each.table in self._lost:
+                continue
+            try:
+                self._work(reader, each)
+            except TableLostError as problem:
+                if self._lost.setdefault(each.table, problem) is problem:
+                    _log.warning("%s", problem)
 
 
 def streamed(
@@ -122,7 +158,7 @@ def streamed(
             if stop.is_set():
                 raise _StoppedError
             try:
-                waiting.put((table, batch), timeout=0.2)
+                waiting.put((table, batch), timeout=_WAIT_SECONDS)
                 return
             except queue.Full:
                 continue

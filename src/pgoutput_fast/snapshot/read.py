@@ -38,8 +38,8 @@ class TableLostError(SnapshotError):
 
     def __init__(self, table: str, what: str) -> None:
         super().__init__(
-            f"{table} {what} since the snapshot was taken, whose rows of it cannot be read any more. If it is still "
-            "published, load it with a snapshot of its own"
+            f"{table} {what} after the snapshot began, so the snapshot can no longer read its rows. If the table is "
+            "still published, load it with a snapshot of its own"
         )
         self.table = table
         self._what = what
@@ -89,8 +89,8 @@ def in_snapshot(cursor: Any, snapshot: str) -> Iterator[None]:
 def gone(snapshot: str) -> SnapshotError:
     """Returns the error for a snapshot that nobody holds any more."""
     return SnapshotError(
-        f"the snapshot {snapshot} is gone: it lives as long as the connection that exported it. What was read of "
-        "it is of no use without the rest: drop the slot and start over"
+        f"the snapshot {snapshot} is gone: it ended with the connection that exported it. The rows that were read "
+        "are useless without the others. Drop the slot and start over"
     )
 
 
@@ -190,8 +190,8 @@ class SnapshotReader:
                     "pg_catalog.pg_relation_filenode(%s)::pg_catalog.int8",
                     (each.part.name, each.part.oid),
                 )
-                found = cursor.fetchone()
-                if found == (each.part.oid, each.part.filenode):
+                is_same = cursor.fetchone() == (each.part.oid, each.part.filenode)
+                if is_same:
                     path = None if table.row_filter is None else _without_path(cursor)
                     query = copy_query(table, each, as_text, None if wanted is None else list(wanted), path)
                     try:
@@ -209,7 +209,7 @@ class SnapshotReader:
             except (psycopg2.errors.UndefinedColumn, psycopg2.errors.DatatypeMismatch):
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("altered", table, each)) from None
-            if found != (each.part.oid, each.part.filenode):
+            if not is_same:
                 cursor.execute("ROLLBACK")
                 raise TableLostError(table.name, _was("rewritten, truncated or replaced", table, each))
             rows.finish()
@@ -220,13 +220,17 @@ class SnapshotReader:
     def _copy(self, query: str, rows: CopyRows) -> None:
         link = CopyLink(self._connection)
         if not link.begin(query, lambda: not self._cancelled):
-            raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+            raise _cancelled()
         while (messages := link.take(_MOST_BYTES, _WAIT_SECONDS, _FILL_SECONDS)) is not None:
             if self._cancelled:
-                raise psycopg2.errors.QueryCanceled("the snapshot's reader was told to stop")
+                raise _cancelled()
             if len(messages):
                 # Messages are consecutive rows: their bytes are the stream.
                 rows.write(messages.buffers()[2])
+
+
+def _cancelled() -> psycopg2.Error:
+    return psycopg2.errors.QueryCanceled("somebody cancelled the read of the snapshot")
 
 
 def _without_path(cursor: Any) -> str:

@@ -116,7 +116,7 @@ class Snapshot:
         expect_list("publications", publications)
         expect_list("tables", tables)
         if range_bytes < 1:
-            raise ValueError("range_bytes must be a number of bytes")
+            raise ValueError("range_bytes must be a positive number of bytes")
         self._dsn = dsn
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
@@ -151,7 +151,7 @@ class Snapshot:
         name = quote_qualified_name(*parts) if parts is not None else table
         if name not in self.tables:
             raise KeyError(
-                f"{table} is not published here; there is {', '.join(sorted(self.tables)) or 'no table'}"
+                f"{table} is not published here; published: {', '.join(sorted(self.tables)) or 'no table'}"
             )
         return name
 

@@ -81,7 +81,8 @@ def check_file_mode(file_mode: int | None) -> int | None:
         or file_mode & 0o600 != 0o600
     ):
         raise ValueError(
-            f"file_mode must be permissions to read and write, the owner's among them, such as 0o640; not {file_mode!r}"
+            f"file_mode may only have permissions to read and write, and must have both for the owner, such as 0o640; "
+            f"not {file_mode!r}"
         )
     return file_mode
 

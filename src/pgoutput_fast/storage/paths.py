@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "find_files", "is_uri", "open_file", "open_place", "shown", "split_uri"]
+__all__ = ["Paths", "find_files", "is_hidden", "is_uri", "open_file", "open_place", "shown", "split_uri"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -48,7 +48,12 @@ def open_file(path: str) -> Any:
     try:
         return store.open_input_file(inside)
     except FileNotFoundError:
-        raise FileNotFoundError(f"segment {shown(path)} is not there") from None
+        raise FileNotFoundError(f"segment {shown(path)} does not exist") from None
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers ignore a file or directory of this name: it is not finished, or has no data."""
+    return name.startswith((".", "_"))
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -81,7 +86,7 @@ def _found_here(path: str) -> list[str]:
     elif glob.has_magic(path):
         found = [each for each in glob.glob(path) if os.path.isfile(each)]
     else:
-        raise FileNotFoundError(f"there are no segments at {path}: no such file or directory")
+        raise _no_segments(path)
     return sorted(each for each in found if _is_finished(each))
 
 
@@ -100,9 +105,7 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     else:
         kind = store.get_file_info(root).type
         if kind == fs.FileType.NotFound:
-            raise FileNotFoundError(
-                f"there are no segments at {shown(uri.geturl())}: no such file or directory"
-            )
+            raise _no_segments(uri.geturl())
         if kind == fs.FileType.File:
             return [uri.geturl()]
         files = store.get_file_info(fs.FileSelector(root))
@@ -112,8 +115,12 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     ]
 
 
+def _no_segments(path: str) -> FileNotFoundError:
+    return FileNotFoundError(f"there are no segments at {shown(path)}: no such file or directory")
+
+
 def _is_finished(path: str) -> bool:
-    return not os.path.basename(path).startswith((".", "_"))
+    return not is_hidden(os.path.basename(path))
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -146,5 +153,5 @@ def open_place(path: str) -> tuple[Any, str]:
         store, inside = fs.FileSystem.from_uri(path)
     except pa.ArrowException as problem:
         # pyarrow's message may repeat the whole URI, with its credentials.
-        raise ValueError(f"segments at {shown(path)}: {str(problem).replace(path, shown(path))}") from None
+        raise ValueError(f"cannot open {shown(path)}: {str(problem).replace(path, shown(path))}") from None
     return store, inside

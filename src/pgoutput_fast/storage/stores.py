@@ -23,12 +23,13 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, fsync, make_directory, publish
-from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.paths import is_hidden, is_uri, open_place, shown, split_uri
 
-__all__ = ["Entry", "Store", "open_store"]
+__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
 
 # In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -49,7 +50,7 @@ class Entry:
     @property
     def hidden(self) -> bool:
         """Whether the file is not finished, or has no data: a part of its name begins with a dot or an underscore."""
-        return any(part.startswith((".", "_")) for part in self.name.split("/"))
+        return any(map(is_hidden, self.name.split("/")))
 
 
 class Store(ABC):
@@ -129,6 +130,20 @@ class Store(ABC):
             file.write(content)
 
 
+def hidden_name(name: str) -> str:
+    """A new name for a file that is not finished. Readers ignore it, and `is_unfinished` knows it.
+
+    >>> is_unfinished(hidden_name("file.parquet")), is_unfinished("file.parquet")
+    (True, False)
+    """
+    return f".{name}.{secrets.token_hex(8)}"
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether `hidden_name` made this name."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
 def open_store(place: str | os.PathLike[str]) -> Store:
     """The store of a directory or a URI.
 
@@ -137,7 +152,7 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """
     text = os.fspath(place)
     if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
-        raise ValueError(f"{text} was a URI, but a path has no double slash: give it as a str")
+        raise ValueError(f"{text} was a URI, but a path has no double slash: pass the URI as a str")
     if not is_uri(text):
         return _Directory(Path(text))
     uri = split_uri(text)
@@ -209,7 +224,7 @@ class _Directory(Store):
         if not replace and target.exists():
             raise FileExistsError(f"{target} exists")
         self._make_below(target.parent)
-        hidden = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        hidden = target.with_name(hidden_name(target.name))
         try:
             with open(
                 hidden, "x+b", opener=lambda name, flags: os.open(name, flags, self._file_mode)
@@ -264,7 +279,9 @@ class _Remote(Store):
 
     def limit(self, file_mode: int | None) -> None:
         if file_mode is not None:
-            raise ValueError(f"{self} is a store, which has no file_mode: set what it permits there")
+            raise ValueError(
+                f"{self} is a store without file permissions: leave out file_mode, and set the permissions in the store"
+            )
 
     def make(self) -> None:
         if self._files.type_name not in _WITHOUT_DIRECTORIES:
@@ -312,7 +329,7 @@ class _Remote(Store):
         arrived = self._size(inside)
         if arrived != size:
             # Do not remove it: it may be a file of another process.
-            raise OSError(f"{self}: {inside} has {arrived} bytes and not the {size} that were sent")
+            raise OSError(f"{self}: {inside} has {arrived} bytes, but {size} bytes were sent. Write it again")
 
     def _send(self, content: mmap.mmap, inside: str) -> None:
         buffer = pa.py_buffer(content)

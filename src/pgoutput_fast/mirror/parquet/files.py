@@ -1,7 +1,7 @@
-"""Typed files beside segments: what committed, as plain Parquet, that needs nothing of this package to be read.
+"""Typed files beside segments: committed changes as plain Parquet, which you can read without this package.
 
 A segment's typed files have the transactions whose commit lies in it, wherever their rows lie. They follow from the
-segments alone: what a killed process left half done is made again, under the same names.
+segments alone: the next process writes the unfinished files of a killed process again, under the same names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["TypedFiles"]
 
-# About so many rows are decoded at a time.
+# About this many rows are decoded at a time.
 _PIECE_ROWS = 1 << 16
 
 
@@ -37,7 +37,7 @@ class TypedFiles:
     """Makes typed files of segments, in their order.
 
     Args:
-        store: of the segments.
+        store: the store with the segments.
         options: how to decode. Rows of open transactions wait in memory up to `memory_limit`, then in files in
             `spill_directory`.
     """
@@ -47,7 +47,7 @@ class TypedFiles:
         self._options = dataclasses.replace(options, transactions="as_sent")
         self._spiller = Spiller(None if options.spill_directory is None else str(options.spill_directory))
         self._reorder_buffer = ReorderBuffer()
-        # Of what waits and of the segment at hand: a stream may know many more.
+        # The versions of waiting rows and of the current segment. A stream may know many more.
         self._versions: dict[int, Relation] = {}
         self._last_seq: int | None = None
 
@@ -55,8 +55,8 @@ class TypedFiles:
         """Makes the files of all segments that have none.
 
         Raises:
-            ValueError: if segments are gone that there are no typed files of, or for one that is damaged.
-            OSError: if a file cannot be written; nothing is lost, it is made the next time.
+            ValueError: if a segment without typed files is gone, or a segment is damaged.
+            OSError: if a file cannot be written. Nothing is lost: the next call makes it.
         """
         segments, progress = named_segments(self._store), read_progress(self._store)
         if progress is None:
@@ -65,13 +65,14 @@ class TypedFiles:
             done = [each for each in segments if each.last_seq <= progress.last_seq]
             if not segments or segments[-1].last_seq < progress.last_seq:
                 raise ValueError(
-                    f"there are typed files up to message {progress.last_seq}, but not so many segments: they are of "
-                    "another capture"
+                    f"the typed files go up to message {progress.last_seq}, but the segments do not: the files belong "
+                    "to another capture. Move them to another directory"
                 )
             if segments[0].first_seq > progress.next_seq:
                 raise ValueError(
-                    f"there are typed files up to message {progress.last_seq}, but the segments begin at message "
-                    f"{segments[0].first_seq}: what committed between is lost to them"
+                    f"the typed files go up to message {progress.last_seq}, but the segments begin at message "
+                    f"{segments[0].first_seq}: the files lack what committed in between. Move them to another "
+                    "directory"
                 )
         self._resume(done)
         for each in segments[len(done) :]:
@@ -81,16 +82,16 @@ class TypedFiles:
         """Makes the files of a segment that was just written.
 
         Args:
-            name: the segment's.
+            name: name of the segment.
             rows: its rows, in stream order.
-            state: behind it.
+            state: the state of the stream behind it.
             before: ordinal of the last message in the segment before it; None if it is the first.
 
         Raises:
             ValueError, OSError: as `catch_up`.
         """
         if self._last_seq != before:
-            self.catch_up()  # somebody else wrote segments meanwhile
+            self.catch_up()  # another process wrote segments in the meantime
         else:
             self._make(name, rows, state)
 
@@ -100,7 +101,7 @@ class TypedFiles:
     # ---- what waits ----------------------------------------------------------------------------------------------
 
     def _resume(self, done: list[Named]) -> None:
-        """What the segments that have typed files already hold of transactions that are open behind them."""
+        """Keeps the changes of transactions that are open behind the segments with typed files."""
         self._reorder_buffer = ReorderBuffer()
         self._versions = {}
         self._last_seq = done[-1].last_seq if done else None
@@ -110,10 +111,10 @@ class TypedFiles:
                 if each.last_seq >= running[0]:
                     rows = read_segment(self._store.at(each.name))
                     self._learn(rows, self._state(each))
-                    self._releaser().keep(_changes(rows), _fates(rows), running)
+                    self._releaser().keep(_changes(rows), _outcomes(rows), running)
 
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
-        """What the rows of a segment are."""
+        """Adds the relation versions of a segment's rows."""
         found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
         self._versions |= {relation.version: relation for relation in found}
 
@@ -125,16 +126,16 @@ class TypedFiles:
     # ---- a segment -----------------------------------------------------------------------------------------------
 
     def _make(self, name: str, rows: pa.Table, state: StreamState) -> None:
-        self._last_seq = None  # until it is done: what waits may be half gone
-        changes, fates, running = _changes(rows), _fates(rows), state.open_txns
+        self._last_seq = None  # until this is done: after an error some waiting changes may be gone
+        changes, outcomes, running = _changes(rows), _outcomes(rows), state.open_txns
         self._learn(rows, state)
         catalog = Catalog(self._versions.values(), state.catalog.types)
         releaser = self._releaser()
         with TypedOutput(self._store, name) as output:
-            for piece in releaser.committed(changes, fates):
+            for piece in releaser.committed(changes, outcomes):
                 for batch in piece.combine_chunks().to_batches():
                     output.add(decode_tagged(batch, catalog, self._options))
-        releaser.keep_open(changes, fates, running)
+        releaser.keep_open(changes, outcomes, running)
         if not self._reorder_buffer.waiting:
             self._versions = {}
         last_seq = int(values_of(rows, "seq").max())
@@ -146,7 +147,7 @@ def _changes(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
 
 
-def _fates(rows: pa.Table) -> Outcomes:
-    """What became of transactions in these rows."""
+def _outcomes(rows: pa.Table) -> Outcomes:
+    """Returns the outcomes of transactions in these rows."""
     ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
     return Outcomes.of_outcomes(decode_tagged(ends, Catalog()).outcomes)

@@ -51,8 +51,8 @@ def read_progress(store: Store) -> Progress | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{store}/{PROGRESS} is damaged: remove {TYPED}/, then its files are made again of the segments that are "
-            "there"
+            f"{store}/{PROGRESS} is damaged: remove {TYPED}/. The next capture with typed= makes its files again from "
+            "the remaining segments"
         ) from None
 
 

@@ -1,0 +1,156 @@
+"""The work of one connection: reads changes of the slot, records them, and confirms what is durable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pgoutput_fast.capture.metrics import Meter
+from pgoutput_fast.capture.preparation import SlotSettings, StartPoint, expect_usable
+from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture.retries import Retries
+from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.sql_source import PeekLoop, SqlSource
+from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.postgres.walsender import Walsender
+from pgoutput_fast.protocol.limits import RECEIVED_BYTES
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["Connection"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+_READ_SECONDS = 0.5
+# How long to wait for the recorder before the server hears from this client again.
+_OFFER_SECONDS = 0.2
+
+
+class Connection:
+    """One connection of a capture.
+
+    Args:
+        settings: the slot.
+        sink: the directory of the capture.
+        limits: when a segment is cut.
+        watch: looks at the publications.
+        meter: counts messages and connections.
+        retries: hears when the connection works.
+        until_lsn: the connection ends when everything that committed up to this LSN is durable; None for no end.
+        stop: the connection ends when this event is set.
+    """
+
+    def __init__(
+        self,
+        settings: SlotSettings,
+        sink: Sink,
+        limits: Limits,
+        watch: Watch,
+        meter: Meter,
+        retries: Retries,
+        *,
+        until_lsn: int | None,
+        stop: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._limits = limits
+        self._watch = watch
+        self._meter = meter
+        self._retries = retries
+        self._until_lsn = until_lsn
+        self._stop = stop
+
+    def run(self, start: StartPoint) -> None:
+        """Connects to the slot and captures from `start` on. You can call it again after an error.
+
+        Raises:
+            CaptureError: if a publication or the slot is gone, or a message is too large for any segment.
+            psycopg2.Error: if the server refuses, or the connection is lost.
+            DecodeError: if the server sends something that is no message.
+            OSError: if a segment cannot be written.
+        """
+        _log.info(
+            "the capture reads slot %s from %s on and writes into %s",
+            self._settings.slot,
+            format_lsn(start.end_lsn),
+            self._sink,
+        )
+        with self._watch.explained(), self._watch:
+            recorder = Recorder(self._sink, start.source, start.state, start.end_lsn, self._limits)
+            with (
+                self._open_source(start) as source,
+                self._meter.session(lambda: recorder.progress),
+                recorder,
+            ):
+                self._retries.mark_connected()
+                if isinstance(source, SqlSource):
+                    self._repeat_peeks(source, recorder, start.end_lsn)
+                else:
+                    self._read_stream(source, recorder)
+
+    def _open_source(self, start: StartPoint) -> SqlSource | Walsender:
+        dsn, slot, options = self._settings.dsn, self._settings.slot, dict(start.source.options)
+        if self._settings.through == "sql":
+            return SqlSource(dsn, slot, options, self._watch.hear)
+        return Walsender(
+            dsn,
+            slot,
+            options,
+            start.end_lsn,
+            silent_seconds=self._retries.silent_seconds,
+            hear=self._watch.hear,
+        )
+
+    def _read_stream(self, sender: Walsender, recorder: Recorder) -> None:
+        """Captures through a replication connection."""
+        until_lsn = self._until_lsn
+        while not self._stop.is_set():
+            wait = min(_READ_SECONDS, self._limits.seconds)
+            received = sender.read(RECEIVED_BYTES, wait, ask=until_lsn is not None)
+            if len(received.payloads):
+                self._retries.mark_received()
+            while len(received.payloads) and not recorder.offer(received, _OFFER_SECONDS):
+                sender.status()
+            recorder.check()
+            durable = recorder.durable_lsn
+            if not len(received.payloads):
+                durable = self._use_pause(sender, recorder, durable)
+            self._confirm_position(sender, durable)
+            if until_lsn is not None and durable >= until_lsn:
+                break
+        # Make the received messages durable. If the server misses the confirmation, it sends them again, and the
+        # recorder leaves them out.
+        recorder.finish(sender.status)
+        self._confirm_position(sender, recorder.durable_lsn)
+
+    def _use_pause(self, sender: Walsender, recorder: Recorder, durable: int) -> int:
+        """Returns the LSN to confirm while the server sends nothing. Makes messages durable if the server waits."""
+        # A server that shuts down waits for the confirmation.
+        is_urgent = sender.is_pressed or (self._until_lsn is not None and sender.wal_end >= self._until_lsn)
+        if recorder.idle and sender.wal_end > durable:
+            # All earlier commits have been received. So the position is confirmed, and an idle slot releases WAL, too.
+            return max(durable, self._sink.confirmed.save(sender.wal_end, now=is_urgent))
+        if is_urgent:
+            recorder.flush()
+        return durable
+
+    def _confirm_position(self, sender: Walsender, durable: int) -> None:
+        """Confirms what is durable, if the publications existed until then."""
+        if durable > sender.confirmed_lsn or self._watch.is_due:
+            self._watch.look(sender.status)
+        sender.confirm(durable)
+        self._watch.set_confirmed(durable)
+
+    def _repeat_peeks(self, source: SqlSource, recorder: Recorder, start_lsn: int) -> None:
+        """Captures through SQL."""
+        PeekLoop(
+            source,
+            recorder,
+            self._limits,
+            self._watch,
+            stop=self._stop,
+            until_lsn=self._until_lsn,
+            expect_usable=lambda slot, reached: expect_usable(slot, self._settings.slot, self._sink, reached),
+            save_confirmed=lambda lsn: self._sink.confirmed.save(lsn, now=True),
+        ).run(start_lsn)
+        recorder.finish()

@@ -1,0 +1,236 @@
+"""Checks the source, the slot and the positions before a connection, and finds where the connection begins."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pgoutput_fast.capture.confirmed import FILE
+from pgoutput_fast.capture.errors import START_OVER, BehindError, CaptureError
+from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.plugin import plugin_options
+from pgoutput_fast.postgres.session import Server, read_position, read_server, session, with_identifier
+from pgoutput_fast.postgres.slots import Slot, create_slot, read_slot
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.segments.segment import Segment, Source
+
+__all__ = ["Preparation", "SlotSettings", "StartPoint", "expect_usable"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# At most this many tables with the same finding are named.
+_MOST_ALIKE = 5
+
+
+@dataclass(frozen=True)
+class SlotSettings:
+    """Which slot a capture reads, and how. The attributes are the arguments of `Capture`."""
+
+    dsn: str = field(repr=False)  # it may contain a password
+    slot: str
+    publications: tuple[str, ...]
+    through: Literal["walsender", "sql"]
+    two_phase: bool
+    overrides: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a connection begins.
+
+    Attributes:
+        source: the source of the capture.
+        state: the state of the stream after the newest segment, None if there is no segment.
+        end_lsn: the segments have everything that committed up to this LSN.
+    """
+
+    source: Source
+    state: StreamState | None
+    end_lsn: int
+
+
+class Preparation:
+    """Makes the checks before the connections of one run.
+
+    Args:
+        settings: the slot.
+        sink: the directory of the capture.
+        watch: it hears the confirmed position of the slot.
+    """
+
+    def __init__(self, settings: SlotSettings, sink: Sink, watch: Watch) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._watch = watch
+        # Errors that the check of the prerequisites found; None before it.
+        self._findings: list[str] | None = None
+
+    @property
+    def findings(self) -> list[str]:
+        """The errors that the check of the prerequisites found. They may prevent the capture."""
+        return self._findings or []
+
+    def find_start(self) -> StartPoint:
+        """Returns where the next connection begins. Creates the slot if nothing was captured before.
+
+        Raises:
+            CaptureError: if the capture cannot continue after its segments; the message says what to do.
+            psycopg2.Error: if the server cannot be asked or refuses.
+        """
+        settings = self._settings
+        newest, confirmed = self._sink.newest(), self._sink.confirmed
+        is_first = newest is None and confirmed.lsn is None
+        with session(settings.dsn) as cursor:
+            server = with_identifier(read_server(cursor), settings.dsn)
+            server_lsn = read_position(cursor)
+            slot = read_slot(cursor, settings.slot)
+        if is_first:
+            self._check_prerequisites()
+            if slot is None:
+                slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
+                _log.info("created slot %s", settings.slot)
+        slot = expect_usable(slot, settings.slot, self._sink)
+        self._expect_own_plugin(slot, server)
+        slot_lsn = slot.confirmed_flush_lsn or 0
+        self._watch.set_confirmed(slot_lsn)
+        reached = self._sink.reached_with(newest)
+        if is_first:
+            # While another client uses the slot, this capture has not begun: what that client confirms is not here.
+            if slot.active_pid is None:
+                confirmed.save(slot_lsn, now=True)
+        else:
+            self._expect_own_position(server, slot_lsn, reached)
+        self._expect_server_beyond(server, server_lsn, reached)
+        source = self._source(server, slot)
+        start = StartPoint(source, None, 0) if newest is None else self._continue_after(newest, source)
+        self._check_prerequisites()
+        return start
+
+    def _check_prerequisites(self) -> None:
+        """Checks once, at the beginning of a run, what may prevent the capture.
+
+        Raises:
+            CaptureError: if the capture could not run, or would silently miss changes.
+        """
+        if self._findings is not None:
+            return
+        settings = self._settings
+        report = check(settings.dsn, settings.publications, settings.slot, through=settings.through)
+        stops = [finding for finding in report.findings if finding.stops]
+        if stops:
+            raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
+        _log_findings([finding for finding in report.findings if finding.level != "note"])
+        self._findings = [str(finding) for finding in report.findings if finding.level == "error"]
+
+    def _expect_own_plugin(self, slot: Slot, server: Server) -> None:
+        if (slot.plugin, slot.database) != ("pgoutput", server.database):
+            raise CaptureError(
+                f"slot {slot.name} has plugin {slot.plugin} and decodes database {slot.database}: choose another name"
+            )
+
+    def _expect_own_position(self, server: Server, slot_lsn: int, reached: int) -> None:
+        """Checks that only this capture has confirmed positions of the slot."""
+        # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than
+        # requested.
+        if server.major >= 11 and slot_lsn > reached:
+            raise CaptureError(
+                f"slot {self._settings.slot} is confirmed up to {format_lsn(slot_lsn)}, but this capture confirmed it "
+                f"only up to {format_lsn(reached)}: somebody else read from the slot, or dropped it and created it "
+                "again. The changes in between may be lost. Load the tables again, and capture into another directory. "
+                f"(If you moved {self._sink} without its {FILE}, put that file back)"
+            )
+
+    def _expect_server_beyond(self, server: Server, server_lsn: int, reached: int) -> None:
+        """Checks that the WAL of the server goes as far as the segments.
+
+        Otherwise new commits would have positions that the segments have already, and the stream would skip them.
+        """
+        if server_lsn >= reached:
+            return
+        problem = BehindError if server.in_recovery else CaptureError
+        more = (
+            " (This server is a standby: perhaps it only has to replay more WAL)"
+            if server.in_recovery
+            else ""
+        )
+        raise problem(
+            f"the WAL of the server ends at {format_lsn(server_lsn)}, but {self._sink} has changes up to "
+            f"{format_lsn(reached)}: somebody restored the server from an older copy, or a standby took over that "
+            "lacked the last changes. The server lacks changes that the segments have. "
+            f"{START_OVER}.{more}"
+        )
+
+    def _source(self, server: Server, slot: Slot) -> Source:
+        settings = self._settings
+        options = plugin_options(
+            server.version, settings.publications, two_phase=slot.two_phase, overrides=settings.overrides
+        )
+        return Source(
+            server.system_identifier,
+            server.database,
+            settings.slot,
+            tuple(sorted(settings.publications)),
+            options,
+        )
+
+    def _continue_after(self, newest: Segment, source: Source) -> StartPoint:
+        if newest.source != source:
+            raise CaptureError(
+                f"{self._sink} has segments of another source: {newest.source} instead of {source}. "
+                "Capture into another directory"
+            )
+        return StartPoint(source, newest.state, newest.end_lsn or 0)
+
+
+def expect_usable(slot: Slot | None, name: str, sink: Sink, reached: int | None = None) -> Slot:
+    """Returns the slot if a capture can continue from it. Segments of the slot exist already.
+
+    Args:
+        slot: the slot as the server describes it, None if there is none.
+        name: the slot's name.
+        sink: the directory of the capture.
+        reached: the LSN that the capture confirmed last; None to accept any position.
+
+    Raises:
+        CaptureError: if the slot is gone, invalidated or confirmed beyond `reached`: changes after the segments are
+            lost.
+    """
+    if slot is None:
+        raise CaptureError(
+            f"slot {name} is gone, but {sink} has segments of it: the changes since then are lost. {START_OVER}"
+        )
+    if slot.invalidated is not None:
+        raise CaptureError(
+            f"the server invalidated slot {name} ({slot.invalidated}): the changes since then are lost. "
+            f"Drop the slot. {START_OVER}"
+        )
+    if reached is not None and slot.confirmed_flush_lsn is not None and slot.confirmed_flush_lsn > reached:
+        raise CaptureError(
+            f"somebody else has advanced slot {name} to {format_lsn(slot.confirmed_flush_lsn)}, but {sink} has "
+            f"changes only up to {format_lsn(reached)}: the changes in between are lost. Find the other reader and "
+            f"stop it. {START_OVER}"
+        )
+    return slot
+
+
+def _log_findings(findings: list[Finding]) -> None:
+    """Logs findings. Of many findings that differ only in their subject it logs the first ones and a count."""
+    alike = Counter[tuple[str, str]]()
+    for finding in findings:
+        alike[finding.level, finding.problem] += 1
+        if alike[finding.level, finding.problem] <= _MOST_ALIKE:
+            _log.warning("%s", finding)
+    for (level, problem), count in alike.items():
+        if count > _MOST_ALIKE:
+            _log.warning("%s: %d more: %s. `check` names them all", level, count - _MOST_ALIKE, problem)
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.subject}: {finding.problem}. {finding.advice}."

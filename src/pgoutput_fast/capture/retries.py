@@ -1,0 +1,141 @@
+"""Decides which errors of a connection may pass, and repeats the connection after them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg2
+import psycopg2.errors
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from pgoutput_fast.capture.errors import BehindError, MovedOnError, SilentError
+from pgoutput_fast.capture.sink import Sink
+
+__all__ = ["Retries"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# A server repeats its work on the next connection. So after a silent connection, the next one gets more time.
+_MOST_PATIENCE = 64
+# A connection that lasted this long was good. Its loss begins a new outage.
+_GOOD_SECONDS = 5.0
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Retries:
+    """Repeats the connections of one run.
+
+    Args:
+        sink: the directory of the capture.
+        silent_seconds: how long a server may answer nothing; 0 for any time.
+        read_findings: returns the errors that a check found. They explain why a server refuses the first connection.
+    """
+
+    def __init__(self, sink: Sink, silent_seconds: float, read_findings: Callable[[], list[str]]) -> None:
+        self._sink = sink
+        self._silent_seconds = silent_seconds
+        self._read_findings = read_findings
+        self._has_begun = False
+        self._patience = 1
+        self._connected_at: float | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the next connection may be silent; 0 for any time."""
+        return self._silent_seconds * self._patience
+
+    def mark_connected(self) -> None:
+        """Call it when a connection gives changes: from now on its loss may pass."""
+        self._has_begun = True
+        self._connected_at = time.monotonic()
+
+    def mark_received(self) -> None:
+        """Call it when messages arrive: the server is not silent."""
+        self._patience = 1
+
+    def run(self, connect: Callable[[], None], stop: threading.Event, seconds: float) -> None:
+        """Runs connections until one ends without an error.
+
+        Args:
+            connect: runs one connection.
+            stop: when it is set, no other try follows.
+            seconds: how long one outage may last.
+
+        Raises:
+            Exception: the error of the last connection, if it cannot pass or the outage lasts too long.
+        """
+        lost: BaseException | None = None
+        while True:
+            # Each outage has its own time limit, and its pauses begin short.
+            for attempt in Retrying(
+                retry=retry_if_exception(self._may_pass),
+                wait=wait_random_exponential(multiplier=0.2, max=10),
+                stop=stop_after_delay(seconds) | stop_when_event_set(stop),
+                sleep=sleep_using_event(stop),
+                before_sleep=_log_retry,
+                reraise=True,
+            ):
+                with attempt:
+                    lost = self._run_connection(connect)
+            if lost is None:
+                return
+            _log.warning("the capture lost its connection and connects again: %s", str(lost).strip())
+
+    def _run_connection(self, connect: Callable[[], None]) -> BaseException | None:
+        """Runs one connection. Returns the error that ended a good connection; raises any other error."""
+        self._connected_at = None
+        try:
+            connect()
+        except Exception as problem:
+            self._add_advice(problem)
+            if isinstance(problem, SilentError):
+                self._patience = min(self._patience * 2, _MOST_PATIENCE)
+            at = self._connected_at
+            if at is None or time.monotonic() - at < _GOOD_SECONDS or not self._may_pass(problem):
+                raise
+            return problem
+        return None
+
+    def _add_advice(self, problem: Exception) -> None:
+        if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
+            problem.add_note(
+                f"There is no space for another segment in {self._sink}. Nothing is lost: the server keeps what is not "
+                "durable, and its WAL grows meanwhile. Free some space, and run the capture again"
+            )
+        if isinstance(problem, psycopg2.Error) and not self._has_begun:
+            for finding in self._read_findings():
+                problem.add_note(finding)
+
+    def _may_pass(self, problem: BaseException) -> bool:
+        """Whether another try may succeed."""
+        if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
+            return True
+        # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
+        # existing files) only these two may pass.
+        if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
+            return self._has_begun and not self._sink.local and problem.errno not in _DISK_FULL
+        # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
+        # server.
+        lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
+            isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
+        )
+        return lost and self._has_begun
+
+
+def _log_retry(outcome: RetryCallState) -> None:
+    """Logs the error before a pause."""
+    problem = outcome.outcome.exception() if outcome.outcome is not None else None
+    seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
+    _log.warning("the capture tries again in %.1f s: %s", seconds, str(problem).strip())
