@@ -387,15 +387,15 @@ def many(count: int) -> list[bytes]:
 def test_the_size_is_that_of_what_is_open_and_not_of_what_is_over() -> None:
     few, lots = summarize(array(many(2))), summarize(array(many(2000)))
     for summary in (few, lots):
-        assert [chr(m.payload[0]) for m in summary.body] == ["S", "E"]
-        assert [chr(m.payload[0]) for m in summary.said] == ["R"]
+        assert [chr(m.payload[0]) for m in summary.transactions] == ["S", "E"]
+        assert [chr(m.payload[0]) for m in summary.descriptions] == ["R"]
     assert len(lots.to_bytes()) < len(few.to_bytes()) + 400  # some more ranges of xids
 
 
 def test_xids_that_begin_one_after_the_other_are_few_bytes() -> None:
     payloads = [message for xid in range(1000, 21000) for message in plain(xid, insert())]
     summary = summarize(array(payloads))
-    assert summary.begun == ((1001, 21000),)  # the first is there as it came
+    assert summary.begun_xids == ((1001, 21000),)  # the first is there as it came
     assert len(summary.to_bytes()) < 400
 
 
