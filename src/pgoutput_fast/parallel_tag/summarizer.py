@@ -48,169 +48,69 @@ _CONTEXT_AFTER = {MSG_BEGIN: _PLAIN, MSG_BEGIN_PREPARE: _PREPARING, MSG_STREAM_S
 _Lsns = tuple[int, ...]
 
 
-class Summarizer:
-    """Builds a summary, batch by batch."""
+class _Effects:
+    """What the control messages behind part 1 of a summary do to the state.
+
+    Attributes:
+        descriptions: Relations and Types that hold for all transactions.
+        transactions: open and prepared transactions.
+        context: what is open behind the last message. It is also kept up to date in part 1.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
-        self._failed = False
-        self._error: Message | None = None
-        self._session_starts = False  # whether a session starts with the next message
-        self._prefix: list[Message] = []
-        self._prefix_ended = False
-        self._descriptions = Descriptions()
-        self._transactions = OpenTransactions()
-        self._context = _UNKNOWN
+        self.descriptions = Descriptions()
+        self.transactions = OpenTransactions()
+        self.context = _UNKNOWN
         self._opening: Message | None = None  # what opened the open transaction or block
         self._fields: Any = None  # the fields of a Begin or Begin Prepare in `_opening`
         self._origin: Message | None = None  # the Origin behind a Begin or Begin Prepare
         self._block: StreamBlock | None = None  # the block that the open Stream Start belongs to
-        self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
-        self._lsns: _Lsns = ()
 
-    # ---- what comes in -------------------------------------------------------------------------------------------
+    def start_session(self, mark: Message | None) -> None:
+        """Starts a session: an unfinished transaction is void.
 
-    def start_session(self) -> None:
-        """Notes that a new decoding session begins with the next message."""
-        self._session_starts = True
-
-    def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
-        """Adds the next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
-        base = self._advance(len(payloads))
-        if self._failed:
-            return
-        selected = control_messages(payloads, self._context, self._prefix_ended)
-        self._add_lsns_before(*selected["lsns_before"])
-        begins, xids = selected["begun"].to_numpy(), selected["xids"].to_numpy()
-        events: list[tuple[int, Message | int]] = [
-            (k, Message(base + k, 0 if lsn is None else lsn[k].as_py(), _shorten(payloads[k].as_buffer())))
-            for k in selected["messages"]
-        ]
-        if self._xids_in_order(events).intersection(xids.tolist()):
-            events = sorted(
-                [*events, *zip(begins.tolist(), xids.tolist(), strict=True)], key=lambda event: event[0]
-            )
-            begins = begins[:0]
-        for _, each in events:
-            if isinstance(each, Message):
-                self._take(each)
-            elif not self._failed:
-                self._transactions.begin(each)
-        # Of the other xids that began, nothing else is known.
-        until = np.searchsorted(begins, len(payloads) if self._error is None else self._error.seq - base)
-        self._transactions.begin_others(xids[:until])
-        self._lsns = _largest(self._lsns, selected["lsns"])
-
-    def append(self, other: Summary) -> None:
-        """Adds the summary of the next range."""
-        base = self._advance(other.count)
-        if other.count == 0 or self._failed:
-            return
-        self._add_lsns_before(*other.lsns_before)
-        self._take_all(other.prefix, base)
-        if other.prefix_ended and not self._failed:
-            for xid in self._transactions.xids():
-                if other.has_begun(xid):
-                    self._transactions.begin(xid)
-            for xid in other.streamed_xids:
-                self._transactions.begin_stream(xid)
-                self._transactions.drop_stream(xid)
-            self._transactions.begin_ranges(other.begun_xids)
-            self._take_all([*other.descriptions, *other.transactions], base)
-        self._lsns = _largest(self._lsns, other.lsns)
-        self._failed = self._failed or other.failed
-
-    def _advance(self, count: int) -> int:
-        """Counts the next messages. Returns the ordinal of the first. A new session begins there, if one was noted."""
-        base, self._count = self._count, self._count + count
-        if count and self._session_starts:
-            self._session_starts = False
-            self._take(Message(base, 0, SESSION_STARTS))
-        return base
-
-    def _xids_in_order(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
-        """The xids whose beginnings must keep their place among the other messages."""
-        xids = {*self._transactions.xids(), *self._transactions.replaced_xids()}
-        for message in (each for _, each in events if isinstance(each, Message)):
-            if message.payload[:1] and message.payload[0] in BOUNDARIES:
-                fields = boundary_of(message.payload)
-                xids.update(() if fields is None else (fields[0],))
-        return xids
-
-    def _add_lsns_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
-        """Adds LSNs of logical messages, read both as outside of a stream block and as inside of one."""
-        if self._context == _UNKNOWN:
-            before = self._lsns_before
-            self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
-        else:
-            self._lsns = _largest(self._lsns, inside if self._context == _STREAMING else outside)
-
-    def _take_all(self, messages: Iterable[Message], base: int) -> None:
-        """Takes messages of a summary. The first message of its range has the ordinal `base` here."""
-        for message in messages:
-            self._take(message._replace(seq=base + message.seq))
-
-    def _take(self, message: Message) -> None:
-        if self._failed:
-            return
-        if message.payload == SESSION_STARTS:
-            self._take_session(message)
-            return
-        kind = message.payload[0] if message.payload else 0
-        fields = boundary_of(message.payload) if kind in BOUNDARIES else None
-        if not self._prefix_ended:
-            if kind not in _NO_BOUNDARIES and fields is None:
-                self._fail(message)
-            else:
-                self._prefix.append(message)
-                self._prefix_ended = kind in CLOSINGS
-                if fields is not None:
-                    self._context = _CONTEXT_AFTER.get(kind, _OUTSIDE)
-        elif kind in DESCRIPTIONS:
-            self._take_description(kind, message)
-        elif kind == MSG_ORIGIN:
-            self._take_origin(message)
-        elif fields is None or not self._take_boundary(kind, message, *fields):
-            self._fail(message)
-
-    def _fail(self, message: Message) -> None:
-        """Notes an error. Messages behind it do not count."""
-        self._failed = True
-        self._error = message
-
-    # ---- what it means ---------------------------------------------------------------------------------------------
-
-    def _take_session(self, mark: Message) -> None:
-        """Starts a session: an unfinished transaction is void."""
-        if self._prefix_ended:
-            self._transactions.start_session(mark)
-        else:
-            self._prefix.append(mark)
-            self._prefix_ended = True
-            self._transactions.start_session(None)
+        Args:
+            mark: stands for the start of the session; None if part 1 has it.
+        """
+        self.transactions.start_session(mark)
         self._open(_OUTSIDE, None)
 
-    def _take_description(self, kind: int, message: Message) -> None:
-        streaming = self._context == _STREAMING
+    def take(self, kind: int, message: Message, fields: tuple[Any, ...] | None) -> bool:
+        """Takes the next control message. Returns False if it is an error after any state.
+
+        Args:
+            kind: its kind.
+            message: the message.
+            fields: the fields of a boundary; None for any other message and for a malformed boundary.
+        """
+        if kind in DESCRIPTIONS:
+            return self._take_description(kind, message)
+        if kind == MSG_ORIGIN:
+            return self._take_origin(message)
+        return fields is not None and self._take_boundary(kind, message, *fields)
+
+    def _take_description(self, kind: int, message: Message) -> bool:
+        streaming = self.context == _STREAMING
         body = message.payload[5 if streaming else 1 :]
         try:
             oid = _PARSERS[kind](body)[0]
         except Malformed:
-            self._fail(message)
-            return
+            return False
         if streaming:
             assert self._block is not None
             self._block.descriptions.add(kind, oid, message, int.from_bytes(message.payload[1:5], "big"))
         else:
-            self._descriptions.add(kind, oid, message)
+            self.descriptions.add(kind, oid, message)
+        return True
 
-    def _take_origin(self, message: Message) -> None:
-        if self._context == _OUTSIDE or not is_origin(message.payload):
-            self._fail(message)
-        elif self._block is not None:
+    def _take_origin(self, message: Message) -> bool:
+        if self.context == _OUTSIDE or not is_origin(message.payload):
+            return False
+        if self._block is not None:
             self._block.origin = message
         else:
             self._origin = message
+        return True
 
     def _take_boundary(
         self,
@@ -223,53 +123,52 @@ class Summarizer:
         gid: bytes,
         first: bool,
     ) -> bool:
-        """Returns False if the message is an error after any state."""
         if kind == MSG_STREAM_STOP:
             return self._close(_STREAMING)
         if kind == MSG_COMMIT:
-            return self._context == _PLAIN and self._fields[2] == lsn and self._close(_PLAIN)
+            return self.context == _PLAIN and self._fields[2] == lsn and self._close(_PLAIN)
         if kind == MSG_PREPARE:
             return self._prepare(message, xid, end_lsn, gid)
-        if self._context != _OUTSIDE:
+        if self.context != _OUTSIDE:
             return False
         if kind in (MSG_BEGIN, MSG_BEGIN_PREPARE):
-            self._transactions.begin(xid)
+            self.transactions.begin(xid)
             self._open(_CONTEXT_AFTER[kind], message)
             self._fields = (xid, subxid, lsn, end_lsn, gid)
         elif kind == MSG_STREAM_START and first:
-            self._open(_STREAMING, message, self._transactions.begin_stream(xid).open_block(message))
+            self._open(_STREAMING, message, self.transactions.begin_stream(xid).open_block(message))
         elif kind == MSG_COMMIT_PREPARED:
-            self._add_committed(self._transactions.commit_prepared(xid, message, gid))
+            self._add_committed(self.transactions.commit_prepared(xid, message, gid))
         elif kind == MSG_ROLLBACK_PREPARED:
-            self._transactions.roll_back_prepared(xid, message, gid, lsn)
-        elif self._transactions.stream(xid) is not None:
+            self.transactions.roll_back_prepared(xid, message, gid, lsn)
+        elif self.transactions.stream(xid) is not None:
             self._continue_stream(kind, message, xid, subxid, end_lsn, gid)
-        elif self._transactions.may_be_earlier(xid):
+        elif self.transactions.may_be_earlier(xid):
             self._continue_earlier(kind, message, xid, subxid)
         else:
             return kind == MSG_STREAM_ABORT  # no stream is open that did not begin here
         return True
 
     def _open(self, context: int, message: Message | None, block: StreamBlock | None = None) -> None:
-        self._context, self._opening, self._origin, self._block = context, message, None, block
+        self.context, self._opening, self._origin, self._block = context, message, None, block
 
     def _close(self, context: int) -> bool:
         """Notes that the open transaction or block ends. Returns False if none of this context is open."""
-        if self._context != context:
+        if self.context != context:
             return False
         self._open(_OUTSIDE, None)
         return True
 
     def _prepare(self, message: Message, xid: int, end_lsn: int, gid: bytes) -> bool:
-        if self._context != _PREPARING or (self._fields[0], self._fields[4]) != (xid, gid):
+        if self.context != _PREPARING or (self._fields[0], self._fields[4]) != (xid, gid):
             return False
         messages = [each for each in (self._opening, self._origin, message) if each is not None]
-        self._transactions.prepare(xid, messages, gid, end_lsn)
+        self.transactions.prepare(xid, messages, gid, end_lsn)
         return self._close(_PREPARING)
 
     def _continue_earlier(self, kind: int, message: Message, xid: int, subxid: int) -> None:
         """Takes a message of a transaction that was open before the range, or is not known."""
-        earlier = self._transactions.earlier(xid)
+        earlier = self.transactions.earlier(xid)
         if kind == MSG_STREAM_START:
             block = earlier.open_block(message)
             block.start = block.start or message
@@ -285,7 +184,7 @@ class Summarizer:
         self, kind: int, message: Message, xid: int, subxid: int, end_lsn: int, gid: bytes
     ) -> None:
         """Takes a message of a stream that began in this range."""
-        stream = self._transactions.stream(xid)
+        stream = self.transactions.stream(xid)
         assert stream is not None
         assert stream.block is not None
         if kind == MSG_STREAM_START:
@@ -293,16 +192,156 @@ class Summarizer:
         elif kind == MSG_STREAM_ABORT and xid != subxid:
             stream.block.descriptions.roll_back(subxid)
         elif kind == MSG_STREAM_COMMIT:
-            self._add_committed(self._transactions.commit_stream(xid))
+            self._add_committed(self.transactions.commit_stream(xid))
         elif kind == MSG_STREAM_PREPARE:
-            self._transactions.prepare_stream(xid, message, gid, end_lsn)
+            self.transactions.prepare_stream(xid, message, gid, end_lsn)
         else:
-            self._transactions.drop_stream(xid)
+            self.transactions.drop_stream(xid)
 
     def _add_committed(self, committed: list[Descriptions]) -> None:
         """Adds descriptions of a transaction that committed: they now hold for all transactions."""
         for each in committed:
-            self._descriptions.add_committed(each)
+            self.descriptions.add_committed(each)
+
+    def opening_messages(self) -> Iterator[Message]:
+        """The messages that open what is open behind the range: a transaction or a stream block."""
+        if self._opening is not None and self.context == _STREAMING:
+            xid = int.from_bytes(self._opening.payload[1:5], "big")
+            yield self._opening._replace(payload=encode_stream_start(xid, False))
+        elif self._opening is not None:
+            yield self._opening
+            if self._origin is not None:
+                yield self._origin
+
+
+class Summarizer:
+    """Builds a summary, batch by batch."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._failed = False
+        self._error: Message | None = None
+        self._session_starts = False  # whether a session starts with the next message
+        self._prefix: list[Message] = []
+        self._prefix_ended = False
+        self._effects = _Effects()  # of the messages behind the prefix
+        self._lsns_before: tuple[_Lsns, _Lsns] = ((), ())
+        self._lsns: _Lsns = ()
+
+    # ---- what comes in -------------------------------------------------------------------------------------------
+
+    def start_session(self) -> None:
+        """Notes that a new decoding session begins with the next message."""
+        self._session_starts = True
+
+    def add(self, payloads: pa.Array, lsn: pa.Array | None = None) -> None:
+        """Adds the next messages: a binary or large binary array, and their LSNs (int64, without nulls)."""
+        base = self._advance(len(payloads))
+        if self._failed:
+            return
+        selected = control_messages(payloads, self._effects.context, self._prefix_ended)
+        self._add_lsns_before(*selected["lsns_before"])
+        begins, xids = selected["begun"].to_numpy(), selected["xids"].to_numpy()
+        events: list[tuple[int, Message | int]] = [
+            (k, Message(base + k, 0 if lsn is None else lsn[k].as_py(), _shorten(payloads[k].as_buffer())))
+            for k in selected["messages"]
+        ]
+        if self._xids_in_order(events).intersection(xids.tolist()):
+            events = sorted(
+                [*events, *zip(begins.tolist(), xids.tolist(), strict=True)], key=lambda event: event[0]
+            )
+            begins = begins[:0]
+        for _, each in events:
+            if isinstance(each, Message):
+                self._take(each)
+            elif not self._failed:
+                self._effects.transactions.begin(each)
+        # Of the other xids that began, nothing else is known.
+        until = np.searchsorted(begins, len(payloads) if self._error is None else self._error.seq - base)
+        self._effects.transactions.begin_others(xids[:until])
+        self._lsns = _largest(self._lsns, selected["lsns"])
+
+    def append(self, other: Summary) -> None:
+        """Adds the summary of the next range."""
+        base = self._advance(other.count)
+        if other.count == 0 or self._failed:
+            return
+        self._add_lsns_before(*other.lsns_before)
+        self._take_all(other.prefix, base)
+        if other.prefix_ended and not self._failed:
+            transactions = self._effects.transactions
+            for xid in transactions.xids():
+                if other.has_begun(xid):
+                    transactions.begin(xid)
+            for xid in other.streamed_xids:
+                transactions.begin_stream(xid)
+                transactions.drop_stream(xid)
+            transactions.begin_ranges(other.begun_xids)
+            self._take_all([*other.descriptions, *other.transactions], base)
+        self._lsns = _largest(self._lsns, other.lsns)
+        self._failed = self._failed or other.failed
+
+    def _advance(self, count: int) -> int:
+        """Counts the next messages. Returns the ordinal of the first. A new session begins there, if one was noted."""
+        base, self._count = self._count, self._count + count
+        if count and self._session_starts:
+            self._session_starts = False
+            self._take(Message(base, 0, SESSION_STARTS))
+        return base
+
+    def _xids_in_order(self, events: Iterable[tuple[int, Message | int]]) -> set[int]:
+        """The xids whose beginnings must keep their place among the other messages."""
+        xids = {*self._effects.transactions.xids(), *self._effects.transactions.replaced_xids()}
+        for message in (each for _, each in events if isinstance(each, Message)):
+            if message.payload[:1] and message.payload[0] in BOUNDARIES:
+                fields = boundary_of(message.payload)
+                xids.update(() if fields is None else (fields[0],))
+        return xids
+
+    def _add_lsns_before(self, outside: Sequence[int], inside: Sequence[int]) -> None:
+        """Adds LSNs of logical messages, read both as outside of a stream block and as inside of one."""
+        if self._effects.context == _UNKNOWN:
+            before = self._lsns_before
+            self._lsns_before = (_largest(before[0], outside), _largest(before[1], inside))
+        else:
+            self._lsns = _largest(self._lsns, inside if self._effects.context == _STREAMING else outside)
+
+    def _take_all(self, messages: Iterable[Message], base: int) -> None:
+        """Takes messages of a summary. The first message of its range has the ordinal `base` here."""
+        for message in messages:
+            self._take(message._replace(seq=base + message.seq))
+
+    def _take(self, message: Message) -> None:
+        if self._failed:
+            return
+        if message.payload == SESSION_STARTS:
+            self._take_session(message)
+            return
+        kind = message.payload[0] if message.payload else 0
+        fields = boundary_of(message.payload) if kind in BOUNDARIES else None
+        if self._prefix_ended:
+            if not self._effects.take(kind, message, fields):
+                self._fail(message)
+        elif kind not in _NO_BOUNDARIES and fields is None:
+            self._fail(message)
+        else:
+            self._prefix.append(message)
+            self._prefix_ended = kind in CLOSINGS
+            if fields is not None:
+                self._effects.context = _CONTEXT_AFTER.get(kind, _OUTSIDE)
+
+    def _take_session(self, mark: Message) -> None:
+        if self._prefix_ended:
+            self._effects.start_session(mark)
+        else:
+            self._prefix.append(mark)
+            self._prefix_ended = True
+            self._effects.start_session(None)
+
+    def _fail(self, message: Message) -> None:
+        """Notes an error. Messages behind it do not count."""
+        self._failed = True
+        self._error = message
 
     # ---- what comes out --------------------------------------------------------------------------------------------
 
@@ -314,28 +353,18 @@ class Summarizer:
             failed=self._failed,
             prefix_ended=self._prefix_ended,
             prefix=(*self._prefix, *([] if self._prefix_ended else errors)),
-            descriptions=tuple(self._descriptions.messages()),
-            begun_xids=tuple(self._transactions.begun_ranges()),
+            descriptions=tuple(self._effects.descriptions.messages()),
+            begun_xids=tuple(self._effects.transactions.begun_ranges()),
             transactions=(
-                *self._transactions.messages(),
-                *self._opening_messages(),
+                *self._effects.transactions.messages(),
+                *self._effects.opening_messages(),
                 *(errors if self._prefix_ended else []),
             ),
             # A batch also gives LSNs of messages behind an error.
             lsns_before=((), ()) if self._failed else self._lsns_before,
             lsns=() if self._failed else self._lsns,
-            streamed_xids=tuple(self._transactions.streamed_xids()),
+            streamed_xids=tuple(self._effects.transactions.streamed_xids()),
         )
-
-    def _opening_messages(self) -> Iterator[Message]:
-        """The messages that open what is open behind the range: a transaction or a stream block."""
-        if self._opening is not None and self._context == _STREAMING:
-            xid = int.from_bytes(self._opening.payload[1:5], "big")
-            yield self._opening._replace(payload=encode_stream_start(xid, False))
-        elif self._opening is not None:
-            yield self._opening
-            if self._origin is not None:
-                yield self._origin
 
 
 def _largest(lsns: _Lsns, more: Sequence[int]) -> _Lsns:
