@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.catalog.relations import Catalog, Relation, parsed_json
+from pgoutput_fast.committed import reorder_buffer_json
 from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
 from pgoutput_fast.schema.options import Options
 
@@ -170,7 +171,9 @@ class StreamState:
             "format": FORMAT,
             "state": self.values,
             "catalog": self._catalog.to_dict(),
-            "held": None if self._reorder_buffer is None else self._reorder_buffer.to_dict(save=save),
+            "held": None
+            if self._reorder_buffer is None
+            else reorder_buffer_json.to_dict(self._reorder_buffer, save=save),
         }
 
     @classmethod
@@ -192,7 +195,7 @@ class StreamState:
             state = cls(
                 values,
                 Catalog.from_dict(document["catalog"]),
-                None if reorder_buffer is None else ReorderBuffer.from_dict(reorder_buffer),
+                None if reorder_buffer is None else reorder_buffer_json.from_dict(reorder_buffer),
             )
             if not all(type(txn) is int for txn in state.open_txns):
                 raise TypeError("a transaction's key is none")
