@@ -118,7 +118,7 @@ def plan_source(
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
     if known is None:
-        known = _catalog(_found(given, paths, names), given.get("catalog"), mode)
+        known = _catalog(_catalog_of_segments(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
         known,
         Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding),
@@ -141,7 +141,7 @@ def plan_source(
     )
 
 
-def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
+def _catalog_of_segments(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
     """Returns the catalog of the segments, or of segments and server if `dsn` is given."""
     if "dsn" not in given:
         return segment_catalog(paths)

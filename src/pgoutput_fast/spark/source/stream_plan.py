@@ -16,7 +16,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
 
-__all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]
+__all__ = ["StreamPlan", "new_versions", "plan_stream", "plan_with_versions"]
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
     names = {table.name for table in tables}
     oids = {oid: table.name for table in tables for oid in table.oids}
     new = [relation for relation in found.relations if relation.version not in known]
-    said = [oids.get(each.oid, each.qualified_name) for each in new]
-    return [name for name in dict.fromkeys(said) if name in names]
+    tables_of_new = [oids.get(each.oid, each.qualified_name) for each in new]
+    return [name for name in dict.fromkeys(tables_of_new) if name in names]
 
 
-def planned_again(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
+def plan_with_versions(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
     """Plans the tables again, with the same schema, from the known versions and those in `found`.
 
     Raises:

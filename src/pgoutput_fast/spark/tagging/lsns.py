@@ -33,7 +33,7 @@ def lsn_column(column: Column, name: str, kind: DataType) -> Column:
 
 
 def _checked(column: Column, name: str, good: Column, number: Column) -> Column:
-    said = F.concat(
+    error = F.concat(
         F.lit(f"column {name}: no LSN, which is like 16/B374D848 or a whole number: "), column.cast("string")
     )
-    return F.when(good, number).when(column.isNotNull(), F.raise_error(said).cast("long"))
+    return F.when(good, number).when(column.isNotNull(), F.raise_error(error).cast("long"))
