@@ -212,7 +212,7 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
     held, others = ReorderBuffer(), ReorderBuffer()
     one, other = Releaser(held, spiller, limit, *sizes), Releaser(others, spiller, limit, *sizes)
     taken: list[int] = []
-    stretches: list[int] = []
+    given_seqs: list[int] = []
     for begin, end in pairwise(cuts):
         arrived = tagged(*(row for row in rows if begin <= row[1] < end))
         became = make_outcomes(
@@ -221,10 +221,10 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
         )
         taken += given(one, held, one.take(arrived, became))
         one.spill()
-        stretches += [seq for piece in other.committed(arrived, became) for seq in seqs(piece)]
+        given_seqs += [seq for piece in other.committed(arrived, became) for seq in seqs(piece)]
         other.keep_open(
             arrived, became, sorted({row[2] or 0 for row in rows} - {e[1] for e in ends if e[0] < end})
         )
     expected = _plainly(rows, ends, aborts)
     assert taken == expected
-    assert stretches == expected
+    assert given_seqs == expected

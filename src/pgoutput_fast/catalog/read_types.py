@@ -78,7 +78,7 @@ def read_types(connection: Any) -> UserTypes:
         Whatever the driver raises if the query fails.
     """
     if not callable(getattr(connection, "cursor", None)):
-        raise TypeError(f"a DB-API connection is needed, not {type(connection).__name__}")
+        raise TypeError(f"connection must be a DB-API connection, not {type(connection).__name__}")
     cursor = connection.cursor()
     try:
         cursor.execute(_QUERY)

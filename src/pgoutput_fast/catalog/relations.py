@@ -131,9 +131,9 @@ class Relation:
             or not all(type(text) is str for text in texts)
             or not all(map(_is_column, one.columns))
         ):
-            raise ValueError("not a relation: an oid, a version or a name is none")
+            raise ValueError("not a relation: an oid, a version or a name has a wrong type or value")
         if len({column.name for column in one.columns}) != len(one.columns):
-            raise ValueError(f"not a relation: {one.qualified_name} has two columns of one name")
+            raise ValueError(f"not a relation: {one.qualified_name} has two columns with the same name")
         return one
 
 
@@ -293,9 +293,7 @@ class Catalog:
             ValueError: if the values are not a catalog of a known format.
         """
         if not isinstance(values, Mapping) or values.get("format") != FORMAT:
-            raise ValueError(
-                f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
-            )
+            raise ValueError(f"not a catalog of format {FORMAT}: another version of pgoutput_fast wrote it")
         try:
             return cls(
                 [Relation.from_dict(each) for each in values["relations"]],

@@ -129,7 +129,7 @@ class UserType:
             or not all(_within(oid, 0, (1 << 32) - 1) for oid in oids)
             or not all(_within(typmod, -(1 << 31), (1 << 31) - 1) for typmod in typmods)
         ):
-            raise ValueError("not a type: a kind, an oid or a name is none")
+            raise ValueError("not a type: a kind, an oid or a name has a wrong type or value")
         return one
 
 

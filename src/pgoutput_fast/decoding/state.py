@@ -191,14 +191,14 @@ class StreamState:
         try:
             reorder_buffer, values = document["held"], document["state"]
             if values is not None and type(values["next_seq"]) is not int:
-                raise TypeError("its next ordinal is none")
+                raise TypeError("its next ordinal is not an integer")
             state = cls(
                 values,
                 Catalog.from_dict(document["catalog"]),
                 None if reorder_buffer is None else reorder_buffer_json.from_dict(reorder_buffer),
             )
             if not all(type(txn) is int for txn in state.open_txns):
-                raise TypeError("a transaction's key is none")
+                raise TypeError("a transaction's key is not an integer")
             return state
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None

@@ -14,36 +14,22 @@ from pgoutput_fast.encode.messages import encode_stream_start
 from pgoutput_fast.parallel_tag.descriptions import Descriptions
 from pgoutput_fast.parallel_tag.open_transactions import OpenTransactions, StreamBlock
 from pgoutput_fast.parallel_tag.summary import SESSION_STARTS, Message, Summary
-from pgoutput_fast.protocol.kinds import (
-    BOUNDARIES,
-    CLOSINGS,
-    DESCRIPTIONS,
-    MSG_BEGIN,
-    MSG_BEGIN_PREPARE,
-    MSG_COMMIT,
-    MSG_COMMIT_PREPARED,
-    MSG_ORIGIN,
-    MSG_PREPARE,
-    MSG_RELATION,
-    MSG_ROLLBACK_PREPARED,
-    MSG_STREAM_ABORT,
-    MSG_STREAM_COMMIT,
-    MSG_STREAM_PREPARE,
-    MSG_STREAM_START,
-    MSG_STREAM_STOP,
-    MSG_TYPE,
-)
+from pgoutput_fast.protocol import kinds
 
 __all__ = ["Summarizer", "compose", "summarize"]
 
 # The messages that change the state: boundaries, and between them descriptions and origins.
-_NO_BOUNDARIES = (*DESCRIPTIONS, MSG_ORIGIN)
-_CONTROL_MESSAGES = (*BOUNDARIES, *_NO_BOUNDARIES)
+_NO_BOUNDARIES = (*kinds.DESCRIPTIONS, kinds.MSG_ORIGIN)
+_CONTROL_MESSAGES = (*kinds.BOUNDARIES, *_NO_BOUNDARIES)
 # Both give the oid first.
-_PARSERS: dict[int, Callable[[bytes], Any]] = {MSG_RELATION: fields_of, MSG_TYPE: parse_type}
+_PARSERS: dict[int, Callable[[bytes], Any]] = {kinds.MSG_RELATION: fields_of, kinds.MSG_TYPE: parse_type}
 # What is open between two messages, as `control_messages` takes it.
 _UNKNOWN, _OUTSIDE, _PLAIN, _PREPARING, _STREAMING = range(-1, 4)
-_CONTEXT_AFTER = {MSG_BEGIN: _PLAIN, MSG_BEGIN_PREPARE: _PREPARING, MSG_STREAM_START: _STREAMING}
+_CONTEXT_AFTER = {
+    kinds.MSG_BEGIN: _PLAIN,
+    kinds.MSG_BEGIN_PREPARE: _PREPARING,
+    kinds.MSG_STREAM_START: _STREAMING,
+}
 
 _Lsns = tuple[int, ...]
 
@@ -83,9 +69,9 @@ class _Effects:
             message: the message.
             fields: the fields of a boundary; None for any other message and for a malformed boundary.
         """
-        if kind in DESCRIPTIONS:
+        if kind in kinds.DESCRIPTIONS:
             return self._take_description(kind, message)
-        if kind == MSG_ORIGIN:
+        if kind == kinds.MSG_ORIGIN:
             return self._take_origin(message)
         return fields is not None and self._take_boundary(kind, message, *fields)
 
@@ -123,30 +109,30 @@ class _Effects:
         gid: bytes,
         first: bool,
     ) -> bool:
-        if kind == MSG_STREAM_STOP:
+        if kind == kinds.MSG_STREAM_STOP:
             return self._close(_STREAMING)
-        if kind == MSG_COMMIT:
+        if kind == kinds.MSG_COMMIT:
             return self.context == _PLAIN and self._fields[2] == lsn and self._close(_PLAIN)
-        if kind == MSG_PREPARE:
+        if kind == kinds.MSG_PREPARE:
             return self._prepare(message, xid, end_lsn, gid)
         if self.context != _OUTSIDE:
             return False
-        if kind in (MSG_BEGIN, MSG_BEGIN_PREPARE):
+        if kind in (kinds.MSG_BEGIN, kinds.MSG_BEGIN_PREPARE):
             self.transactions.begin(xid)
             self._open(_CONTEXT_AFTER[kind], message)
             self._fields = (xid, subxid, lsn, end_lsn, gid)
-        elif kind == MSG_STREAM_START and first:
+        elif kind == kinds.MSG_STREAM_START and first:
             self._open(_STREAMING, message, self.transactions.begin_stream(xid).open_block(message))
-        elif kind == MSG_COMMIT_PREPARED:
+        elif kind == kinds.MSG_COMMIT_PREPARED:
             self._add_committed(self.transactions.commit_prepared(xid, message, gid))
-        elif kind == MSG_ROLLBACK_PREPARED:
+        elif kind == kinds.MSG_ROLLBACK_PREPARED:
             self.transactions.roll_back_prepared(xid, message, gid, lsn)
         elif self.transactions.stream(xid) is not None:
             self._continue_stream(kind, message, xid, subxid, end_lsn, gid)
         elif self.transactions.may_be_earlier(xid):
             self._continue_earlier(kind, message, xid, subxid)
         else:
-            return kind == MSG_STREAM_ABORT  # no stream is open that did not begin here
+            return kind == kinds.MSG_STREAM_ABORT  # no stream is open that did not begin here
         return True
 
     def _open(self, context: int, message: Message | None, block: StreamBlock | None = None) -> None:
@@ -169,11 +155,11 @@ class _Effects:
     def _continue_earlier(self, kind: int, message: Message, xid: int, subxid: int) -> None:
         """Takes a message of a transaction that was open before the range, or is not known."""
         earlier = self.transactions.earlier(xid)
-        if kind == MSG_STREAM_START:
+        if kind == kinds.MSG_STREAM_START:
             block = earlier.open_block(message)
             block.start = block.start or message
             self._open(_STREAMING, message, block)
-        elif kind == MSG_STREAM_ABORT and xid != subxid:
+        elif kind == kinds.MSG_STREAM_ABORT and xid != subxid:
             block = earlier.open_block(None)
             block.descriptions.roll_back(subxid)
             block.aborts.setdefault(subxid, message)
@@ -187,13 +173,13 @@ class _Effects:
         stream = self.transactions.stream(xid)
         assert stream is not None
         assert stream.block is not None
-        if kind == MSG_STREAM_START:
+        if kind == kinds.MSG_STREAM_START:
             self._open(_STREAMING, message, stream.block)
-        elif kind == MSG_STREAM_ABORT and xid != subxid:
+        elif kind == kinds.MSG_STREAM_ABORT and xid != subxid:
             stream.block.descriptions.roll_back(subxid)
-        elif kind == MSG_STREAM_COMMIT:
+        elif kind == kinds.MSG_STREAM_COMMIT:
             self._add_committed(self.transactions.commit_stream(xid))
-        elif kind == MSG_STREAM_PREPARE:
+        elif kind == kinds.MSG_STREAM_PREPARE:
             self.transactions.prepare_stream(xid, message, gid, end_lsn)
         else:
             self.transactions.drop_stream(xid)
@@ -293,7 +279,7 @@ class Summarizer:
         """The xids whose beginnings must keep their place among the other messages."""
         xids = {*self._effects.transactions.xids(), *self._effects.transactions.replaced_xids()}
         for message in (each for _, each in events if isinstance(each, Message)):
-            if message.payload[:1] and message.payload[0] in BOUNDARIES:
+            if message.payload[:1] and message.payload[0] in kinds.BOUNDARIES:
                 fields = boundary_of(message.payload)
                 xids.update(() if fields is None else (fields[0],))
         return xids
@@ -318,7 +304,7 @@ class Summarizer:
             self._take_session(message)
             return
         kind = message.payload[0] if message.payload else 0
-        fields = boundary_of(message.payload) if kind in BOUNDARIES else None
+        fields = boundary_of(message.payload) if kind in kinds.BOUNDARIES else None
         if self._prefix_ended:
             if not self._effects.take(kind, message, fields):
                 self._fail(message)
@@ -326,7 +312,7 @@ class Summarizer:
             self._fail(message)
         else:
             self._prefix.append(message)
-            self._prefix_ended = kind in CLOSINGS
+            self._prefix_ended = kind in kinds.CLOSINGS
             if fields is not None:
                 self._effects.context = _CONTEXT_AFTER.get(kind, _OUTSIDE)
 

@@ -94,7 +94,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             if self._segments.end() < at["seq"]:
                 raise ValueError(
                     f"the query has taken messages up to {at['seq'] - 1}, but the segments end at "
-                    f"{self._segments.end() - 1}: they are not those that it began with"
+                    f"{self._segments.end() - 1}: these are not the segments that the query began with"
                 )
         return {"seq": max(at["seq"], self._limited(at["seq"], end, limit))}
 

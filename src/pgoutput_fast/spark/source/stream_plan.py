@@ -58,7 +58,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
     if len(source.paths) != 1 or "paths" in given:
-        raise ValueError("a stream reads one directory: load(path)")
+        raise ValueError("a stream reads one directory: pass its path to load(path)")
     starting = given.get("starting", "earliest")
     if starting not in ("earliest", "latest") and not starting.isdecimal():
         raise ValueError(f"starting must be earliest, latest or the ordinal of a message, not {starting!r}")
@@ -66,7 +66,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
         name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
     )
     if alone:
-        raise ValueError(f"option {alone[0]} says what is captured, for which the option dsn is needed")
+        raise ValueError(f"option {alone[0]} needs the option dsn: it says what the query captures")
     # A stream cannot take rows back after a rollback. So the default is committed transactions.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(

@@ -72,7 +72,7 @@ class DecodeChanges:
                 for name in required:
                     if rows.column(name).null_count:
                         raise ValueError(
-                            f"{self.table}: column {name!r} has nulls, the pinned schema says it has none"
+                            f"{self.table}: column {name!r} has nulls, but the pinned schema says that it has none"
                         )
                 if fits:
                     yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)

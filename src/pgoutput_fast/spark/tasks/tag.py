@@ -318,9 +318,9 @@ class _RangeTagger:
 
 def _changed_input_error() -> ChangedInputError:
     return ChangedInputError(
-        "the payloads are not those that tag() read when it was called, or are not cut as they were: the table "
-        "changed, or its rows are made anew each time, or Spark's settings for files changed. Write them out first "
-        "and tag what was written, or pass partitions=, which cuts by the order columns alone"
+        "the payloads, or their partitions, are not those that tag() read in its first pass: the table changed, or its "
+        "rows are computed anew each time, or Spark's settings for files changed. Write the payloads into files first "
+        "and tag these, or pass partitions=, which cuts by the order columns alone"
     )
 
 
