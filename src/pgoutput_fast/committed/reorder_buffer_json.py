@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.committed.reorder_buffer import Due, InMemory, OnDisk, ReorderBuffer, Waiting, read_tables
+from pgoutput_fast.protocol.limits import LAST_INT64, LAST_UINT32
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
@@ -23,9 +24,6 @@ _FILE_TYPES = {
     "name": str, "txn": int, "rows": int, "batches": int, "nbytes": int, "size": int, "checksum": int,
     "token": str,
 }  # fmt: skip
-
-_LAST_INT64 = (1 << 63) - 1
-_LAST_XID = (1 << 32) - 1
 
 
 def to_dict(reorder_buffer: ReorderBuffer, *, save: bool) -> dict[str, Any] | None:
@@ -72,7 +70,7 @@ def from_dict(document: dict[str, Any]) -> ReorderBuffer:
     for each in document["waiting"]:
         files = tuple(_parse_file(entry) for entry in each["files"])
         aborts = tuple(
-            (_integer(subxid, _LAST_XID), _integer(at_seq)) for subxid, at_seq in each["rolled_back"]
+            (_integer(subxid, LAST_UINT32), _integer(at_seq)) for subxid, at_seq in each["rolled_back"]
         )
         txn = _integer(each["txn"])
         if txn in reorder_buffer.waiting:
@@ -89,7 +87,7 @@ def from_dict(document: dict[str, Any]) -> ReorderBuffer:
             _integer(txn),
             _integer(at_seq),
             _integer(lsn),
-            _integer(timestamp, least=-_LAST_INT64),
+            _integer(timestamp, least=-LAST_INT64),
             bool(lost),
         )
         for txn, at_seq, lsn, timestamp, lost in document["due"]
@@ -117,7 +115,7 @@ def _parse_file(entry: dict[str, Any]) -> OnDisk:
     return OnDisk(described, batch)
 
 
-def _integer(value: Any, most: int = _LAST_INT64, least: int = 0) -> int:
+def _integer(value: Any, most: int = LAST_INT64, least: int = 0) -> int:
     """Returns a number of a state, if it is an int within its bounds."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(

@@ -13,6 +13,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from pgoutput_fast.committed.view import CommittedView
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
-
-_LAST_INT64 = (1 << 63) - 1
 
 
 class Decoder:
@@ -349,8 +348,8 @@ def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tup
             raise ValueError(f"seq must begin at {next_seq} or later, not at {seqs[0].as_py()}")
         if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
             raise ValueError("seq must be strictly increasing")
-        if seqs[-1].as_py() == _LAST_INT64:
-            raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs a number, too")
+        if seqs[-1].as_py() == LAST_INT64:
+            raise ValueError(f"seq must stay below {LAST_INT64}: the next message needs a number, too")
     return as_lsns(lsn, count), seqs
 
 

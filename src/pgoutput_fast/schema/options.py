@@ -166,7 +166,7 @@ class Options:
                 near = get_close_matches(name, there, 1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ValueError(
-                    f"columns: {relation.qualified_name} has no column {name!r}{hint} in any known version; "
+                    f"columns: {relation.qualified_name} has no column {name!r}{hint} in any version known so far; "
                     f"there is {', '.join(map(repr, there)) or 'none'}"
                 )
 
