@@ -24,7 +24,7 @@ from benchmarks.growth import Point, chart
 from benchmarks.report import machine, rewrite
 from pgoutput_fast.capture import Limits
 from pgoutput_fast.capture.recorder import Recorder
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, newest_segment
@@ -72,11 +72,11 @@ class _Capture:
 @contextmanager
 def _capture(directory: str) -> Iterator[_Capture]:
     """A session of a capture into a directory."""
-    sink = Sink(directory)
-    with sink.owned():
-        newest = sink.newest()
+    target = SegmentDirectory(directory)
+    with target.owned():
+        newest = target.newest()
         state = None if newest is None else newest.state
-        with Recorder(sink, SOURCE, state, 0, Limits(rows=1)) as recorder:
+        with Recorder(target, SOURCE, state, 0, Limits(rows=1)) as recorder:
             yield _Capture(recorder)
 
 

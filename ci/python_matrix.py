@@ -54,7 +54,7 @@ FILES = [
     f"tests/{folder}/test_{name}.py"
     for folder, names in {
         "core": "assemble convert table_rows records scan tag tagged",
-        "capture": "service sink",
+        "capture": "service segment_directory",
         "mirror": "parquet",
         "catalog": "relations identifiers versions",
         "decoding": "columns decoder differential framing",

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.capture import Capture, Limits, sink
+from pgoutput_fast.capture import Capture, Limits, segment_directory
 from pgoutput_fast.segments import list_segments, write_segment
 from support import pg
 from support.capturing import expect_exactly_once, now, slot
@@ -33,7 +33,7 @@ def _slow_disk(patch: pytest.MonkeyPatch, seconds: float, most: int = 1 << 62) -
         seen.append(pa.total_allocated_bytes())
         return write_segment(*arguments, **more)
 
-    patch.setattr(sink, "write_segment", write)
+    patch.setattr(segment_directory, "write_segment", write)
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pgoutput_fast.capture import Capture, find_slot
 from pgoutput_fast.capture.recorder import Limits, Recorder
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import Source, list_segments, read_segment
 from support import pg
@@ -40,8 +40,8 @@ def test_messages_that_come_again(database: pg.Database, slot: str, tmp_path: Pa
     sent = sent[[payload[:1] for _, payload in sent].index(b"M") :]
     beats = sent[:3]
     second = next(k for k in range(4, len(sent)) if sent[k][1][:1] == b"M")
-    sink = Sink(tmp_path)
-    with sink.owned(), Recorder(sink, Source("1", "shop", "slot"), None, 0, Limits()) as recorder:
+    target = SegmentDirectory(tmp_path)
+    with target.owned(), Recorder(target, Source("1", "shop", "slot"), None, 0, Limits()) as recorder:
         for batch in (
             _received(beats),
             _received(beats, starts_session=True),

@@ -15,7 +15,7 @@ from pgoutput_fast import encode
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, recorder
 from pgoutput_fast.capture.errors import UnstorableError
 from pgoutput_fast.capture.recorder import Recorder
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.committed import reorder_buffer as reorder_buffer
 from pgoutput_fast.committed import view as transactions
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
@@ -135,8 +135,8 @@ def received(payloads: list[bytes]) -> Received:
 def test_more_relations_than_once_could_be_stored(tmp_path: Path) -> None:
     """Of 23,300 the payloads alone were more than 2 GiB, so that a capture never went beyond such a Truncate."""
     count = 25_000
-    sink = Sink(tmp_path)
-    with sink.owned(), Recorder(sink, Source("1", "shop", "slot"), None, 0, Limits()) as writing:
+    target = SegmentDirectory(tmp_path)
+    with target.owned(), Recorder(target, Source("1", "shop", "slot"), None, 0, Limits()) as writing:
         for batch in (
             [BEGIN, *map(relation, range(count))],
             [encode.encode_truncate(oids(count)), COMMIT],
@@ -164,9 +164,9 @@ def test_a_message_that_no_segment_has_room_for(
     monkeypatch.setattr(recorder, "MOST_BYTES", 20_000)
     before = [BEGIN, relation(0), encode.encode_insert(FIRST, ["1"]), *map(relation, range(1, 20))]
     large = [encode.encode_insert(FIRST, ["x" * 30_000]), COMMIT]
-    sink = Sink(tmp_path)
-    writing = Recorder(sink, Source("1", "shop", "slot"), None, 0, Limits())
-    with sink.owned(), contextlib.suppress(UnstorableError), writing:
+    target = SegmentDirectory(tmp_path)
+    writing = Recorder(target, Source("1", "shop", "slot"), None, 0, Limits())
+    with target.owned(), contextlib.suppress(UnstorableError), writing:
         for batch in [[*before, *large]] if together else [before, large]:
             assert writing.offer(received(batch), 10)
         writing.make_durable()
@@ -179,8 +179,8 @@ def test_a_message_that_no_segment_has_room_for(
 def test_many_messages_have_room_in_several_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MOST_BYTES", 20_000)
     inserts = [encode.encode_insert(FIRST, ["x" * 5_000])] * 20
-    sink = Sink(tmp_path)
-    with sink.owned(), Recorder(sink, Source("1", "shop", "slot"), None, 0, Limits()) as writing:
+    target = SegmentDirectory(tmp_path)
+    with target.owned(), Recorder(target, Source("1", "shop", "slot"), None, 0, Limits()) as writing:
         assert writing.offer(received([BEGIN, relation(0), *inserts, COMMIT]), 10)
         writing.make_durable()
         assert writing.progress.stored == 23
@@ -199,16 +199,16 @@ def test_a_segment_that_is_cut_for_want_of_room_has_its_own_state(
     first, second = (
         [encode.encode_message(lsn, "p", b"x" * 15_000, transactional=False)] for lsn in (100, 200)
     )
-    source, sink = Source("1", "shop", "slot"), Sink(tmp_path)
+    source, target = Source("1", "shop", "slot"), SegmentDirectory(tmp_path)
 
     def write(wal: list[list[bytes]]) -> None:
-        newest = sink.newest()
+        newest = target.newest()
         state = None if newest is None else newest.state
-        with Recorder(sink, source, state, 0, Limits()) as writing:
+        with Recorder(target, source, state, 0, Limits()) as writing:
             for batch in wal:
                 assert writing.offer(received(batch), 10)
 
-    with sink.owned():
+    with target.owned():
         write([first, second])
         segments = list_segments(tmp_path)
         assert [each.state.next_seq for each in segments] == [each.last_seq + 1 for each in segments]
@@ -239,7 +239,7 @@ def test_a_server_truncates_partitions(
             small = Capture(database.dsn, slots[0], ["parted"], tmp_path / "small")
             for _ in range(2):
                 with pytest.raises(
-                    UnstorableError, match=r"^message \d+, LSN \w+/\w+: .*Trying again does not help"
+                    UnstorableError, match=r"^message \d+, LSN \w+/\w+: .*Another try does not help"
                 ):
                     small.run(until_lsn=now(database))
         # No partition has a key, which is said of a few of them.

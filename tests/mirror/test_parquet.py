@@ -22,7 +22,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snapshot, retain
 from pgoutput_fast.capture.retention import retain_typed
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.parquet import files as typed
 from pgoutput_fast.mirror.parquet.files import TypedFiles
@@ -470,7 +470,7 @@ def test_without_typed_files_again_retention_says_why_it_stops(
 
     def said(retention: Retention | None) -> list[str]:
         caplog.clear()
-        with Sink(tmp_path, retention).owned():
+        with SegmentDirectory(tmp_path, retention).owned():
             pass
         return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
 

@@ -18,8 +18,8 @@ def test_functions_that_the_page_names_exist() -> None:
 
 
 def test_the_page_names_all_that_a_capture_calls() -> None:
-    """`Sink` keeps the typed files as `self._typed`."""
-    tree = ast.parse((PACKAGE / "capture" / "sink.py").read_text())
+    """`SegmentDirectory` keeps the typed files as `self._typed`."""
+    tree = ast.parse((PACKAGE / "capture" / "segment_directory.py").read_text())
     called = {
         node.attr
         for node in ast.walk(tree)

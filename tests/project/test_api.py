@@ -218,7 +218,7 @@ _ADVICE = f"name something on docs/api.md, or put it into the __all__ of its pac
         ("from pgoutput_fast import (\n    decode,  # good\n    News,\n)", ["pgoutput_fast.News"]),
         ("import pgoutput_fast.storage.paths", ["pgoutput_fast.storage.paths"]),
         ("pgo.decode(wal), pgo.native(wal)", ["pgoutput_fast.native"]),
-        ("from pgoutput_fast import capture\ncapture.Sink()", ["pgoutput_fast.capture.Sink"]),
+        ("from pgoutput_fast import capture\ncapture.SegmentDirectory()", ["pgoutput_fast.capture.SegmentDirectory"]),
         ("`pgoutput_fast.storage.table_directory(a, b)`", []),
         ("    pgoutput_fast.errors.DecodeError: message 5", []),
         ("`pgoutput_fast.errors.reason_text`", ["pgoutput_fast.errors.reason_text"]),

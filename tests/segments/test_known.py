@@ -21,7 +21,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import retain
 from pgoutput_fast.capture.recorder import Limits, Recorder
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.segments import (
@@ -143,9 +143,9 @@ def test_a_segment_costs_what_is_new_in_it(tmp_path: Path) -> None:
     for count in (10, 600):
         server, tables = _Server(), [_table(20000 + k, 100) for k in range(count)]
         directory = tmp_path / str(count)
-        with (sink := Sink(directory)).owned():
-            sink.newest()
-            with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
+        with (target := SegmentDirectory(directory)).owned():
+            target.newest()
+            with Recorder(target, SOURCE, None, 0, Limits(rows=1)) as recorder:
                 recorder.offer(_received(server.transaction(tables)), 100)
                 recorder.make_durable()
                 found = []
@@ -180,9 +180,9 @@ def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_little_room")
 def test_a_part_that_went_missing_under_a_writer_is_written_again(tmp_path: Path) -> None:
     server, tables = _Server(), [_table(20000 + k) for k in range(60)]
-    with (sink := Sink(tmp_path)).owned():
-        sink.newest()
-        with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
+    with (target := SegmentDirectory(tmp_path)).owned():
+        target.newest()
+        with Recorder(target, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.make_durable()
             shutil.rmtree(tmp_path / CATALOG_DIRECTORY)
@@ -202,9 +202,9 @@ def test_what_cannot_be_read_back_is_not_acknowledged(
         write(file, *rest)
         file.truncate(file.tell() - 3)
 
-    with (sink := Sink(tmp_path)).owned():
-        sink.newest()
-        recorder = Recorder(sink, SOURCE, None, 0, Limits(rows=1))
+    with (target := SegmentDirectory(tmp_path)).owned():
+        target.newest()
+        recorder = Recorder(target, SOURCE, None, 0, Limits(rows=1))
         with recorder:
             recorder.offer(_received(server.transaction([_table(20000)])), 100)
             recorder.make_durable()
@@ -233,9 +233,9 @@ def test_a_state_that_no_footer_has_room_for_is_refused(
 def test_versions_that_no_row_can_be_of_are_left_out(tmp_path: Path) -> None:
     """One table altered 200 times in a session: each segment is read, and what is known stays small."""
     server = _Server()
-    with (sink := Sink(tmp_path)).owned():
-        sink.newest()
-        with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
+    with (target := SegmentDirectory(tmp_path)).owned():
+        target.newest()
+        with Recorder(target, SOURCE, None, 0, Limits(rows=1)) as recorder:
             for k in range(200):
                 table = RelationSpec(20000, "public", "t", (ColumnSpec("id", 25), ColumnSpec(f"c{k}", 25)))
                 recorder.offer(_received(server.transaction([table], str(k))), 100)
@@ -266,25 +266,25 @@ def test_retention_takes_parts_that_no_segment_needs(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_little_room")
 def test_a_session_begins_without_what_outgrew_the_footer(tmp_path: Path) -> None:
     server, tables = _Server(), [_table(20000 + k) for k in range(60)]
-    with (sink := Sink(tmp_path)).owned():
-        sink.newest()
-        with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
+    with (target := SegmentDirectory(tmp_path)).owned():
+        target.newest()
+        with Recorder(target, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.make_durable()
         # Another process, which is sent a table anew; and then a session begins with rows that wait for a segment.
-        newest = sink.newest()
+        newest = target.newest()
         assert newest is not None
         again = _Server()
-        with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
+        with Recorder(target, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(again.transaction(tables[:1], "again")), 100)
             recorder.make_durable()
             assert {each.name for each in list_segments(tmp_path)[-1].catalog.relations} == {"t20000"}
             recorder.offer(_received(again.transaction(tables)), 100)
             recorder.make_durable()
-        newest = sink.newest()
+        newest = target.newest()
         assert newest is not None
         assert len(newest.catalog) == 60
-        with Recorder(sink, SOURCE, newest.state, 200, Limits()) as recorder:
+        with Recorder(target, SOURCE, newest.state, 200, Limits()) as recorder:
             for session in range(3):
                 each = _Server().transaction(tables[session : session + 1], f"session {session}")
                 recorder.offer(_received(each, starts_session=session > 0), 100)
@@ -301,16 +301,16 @@ def test_what_a_prepared_transaction_described_is_not_forgotten(tmp_path: Path) 
         writer.change(_table(30000, name="s"), "insert", new=["1", None, None], xid=900)
     )
     streamed += list(writer.stream_stop()) + list(writer.stream_prepare(900, 5000, 5008, 0, "gid"))
-    with (sink := Sink(tmp_path)).owned():
-        sink.newest()
-        with Recorder(sink, SOURCE, None, 0, Limits(rows=1)) as recorder:
+    with (target := SegmentDirectory(tmp_path)).owned():
+        target.newest()
+        with Recorder(target, SOURCE, None, 0, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables)), 100)
             recorder.offer(_received(streamed), 100)
             recorder.make_durable()
-        newest = sink.newest()
+        newest = target.newest()
         assert newest is not None
         assert newest.known.parts
-        with Recorder(sink, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
+        with Recorder(target, SOURCE, newest.state, 200, Limits(rows=1)) as recorder:
             recorder.offer(_received(_Server().transaction(tables[:1])), 100)
             recorder.make_durable()
     last = list_segments(tmp_path)[-1]
@@ -334,10 +334,10 @@ def test_segments_of_before_are_gone_on_from(tmp_path: Path) -> None:
         writer.write_batch(tagged)
         writer.add_key_value_metadata({f"pgoutput_fast.{k}": json.dumps(v) for k, v in values.items()})
     assert open_segment(path).state == state
-    with (sink := Sink(tmp_path)).owned():
-        newest = sink.newest()
+    with (target := SegmentDirectory(tmp_path)).owned():
+        newest = target.newest()
         assert newest is not None
-        with Recorder(sink, SOURCE, newest.state, 208, Limits(rows=1)) as recorder:
+        with Recorder(target, SOURCE, newest.state, 208, Limits(rows=1)) as recorder:
             recorder.offer(_received(server.transaction(tables[:1], "then")), 100)
             recorder.make_durable()
     segment = list_segments(tmp_path)[-1]
@@ -365,17 +365,17 @@ import sys
 import pgoutput_fast as pgo
 from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.capture.recorder import Limits, Recorder
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from segments.test_known import SOURCE, _Server, _received, _table
 
 segment_known.INLINE_BYTES = 1000
-sink = Sink(sys.argv[1])
-with sink.owned():
-    newest = sink.newest()
+target = SegmentDirectory(sys.argv[1])
+with target.owned():
+    newest = target.newest()
     state = None if newest is None else newest.state
     begin = 0 if state is None else state.next_seq
     server = _Server()
-    with Recorder(sink, SOURCE, state, 0, Limits(rows=1)) as recorder:
+    with Recorder(target, SOURCE, state, 0, Limits(rows=1)) as recorder:
         print("begun", flush=True)
         for k in range(100_000):
             recorder.offer(_received(server.transaction([_table(20000 + (begin + k) % 5000)], str(k))), 100)
@@ -403,8 +403,8 @@ def test_a_writer_that_is_killed_leaves_what_another_goes_on_from(tmp_path: Path
         assert found[-1].last_seq > last
         last = found[-1].last_seq
         assert all(len(each.catalog) for each in found)
-    with (sink := Sink(into)).owned():
-        sink.newest()
+    with (target := SegmentDirectory(into)).owned():
+        target.newest()
     names = {path.name for path in (into / CATALOG_DIRECTORY).iterdir()}
     assert names >= {part.name for each in found for part in each.known.parts}
     assert all(int(name[:20]) <= last for name in names)

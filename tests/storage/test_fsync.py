@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror.parquet.progress import Progress, read_progress, write_progress
 from pgoutput_fast.storage.stores import open_store
 
@@ -188,7 +188,7 @@ def test_directories_of_others_are_passed_over(tmp_path: Path, monkeypatch: pyte
         return really(path, *arguments, **more)
 
     monkeypatch.setattr(os, "open", refused)
-    with Sink(tmp_path).owned():
+    with SegmentDirectory(tmp_path).owned():
         pass
 
 
@@ -196,18 +196,18 @@ def test_what_a_failed_fsync_left_is_made_sure_of(tmp_path: Path, monkeypatch: p
     """Whichever fsync fails: who begins next has all on the disk that it goes on from."""
 
     def run(root: Path) -> None:
-        sink = Sink(root / "deep" / "lake")
-        with sink.owned():
+        target = SegmentDirectory(root / "deep" / "lake")
+        with target.owned():
             store = open_store(root / "deep" / "lake")
-            if (confirmed := sink.confirmed.lsn) is not None:
+            if (confirmed := target.confirmed.lsn) is not None:
                 trusted.append(confirmed)
-            sink.confirmed.save(7, now=True)
+            target.confirmed.save(7, now=True)
             if (progress := read_progress(store)) is not None:
                 trusted.append(progress.last_seq)
             else:
                 store.put("typed/public.t/7/1.parquet", b"1")
                 write_progress(store, Progress(9, 10))
-            assert sink.newest() is None
+            assert target.newest() is None
 
     trusted: list[int] = []
     with on_disk(monkeypatch) as disk:

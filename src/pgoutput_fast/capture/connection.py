@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 
+from pgoutput_fast.capture.confirmation import Confirmation
 from pgoutput_fast.capture.metrics import Meter
 from pgoutput_fast.capture.preparation import SlotSettings, StartPoint, expect_usable
 from pgoutput_fast.capture.recorder import Limits, Recorder
 from pgoutput_fast.capture.retries import Retries
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.sql_source import PeekLoop, SqlSource
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.postgres.walsender import Walsender
@@ -30,7 +31,7 @@ class Connection:
 
     Args:
         settings: the slot.
-        sink: the directory of the capture.
+        directory: the directory of the capture.
         limits: when a segment is cut.
         watch: looks at the publications.
         meter: counts messages and connections.
@@ -42,7 +43,7 @@ class Connection:
     def __init__(
         self,
         settings: SlotSettings,
-        sink: Sink,
+        directory: SegmentDirectory,
         limits: Limits,
         watch: Watch,
         meter: Meter,
@@ -52,7 +53,7 @@ class Connection:
         stop: threading.Event,
     ) -> None:
         self._settings = settings
-        self._sink = sink
+        self._directory = directory
         self._limits = limits
         self._watch = watch
         self._meter = meter
@@ -73,10 +74,10 @@ class Connection:
             "the capture reads slot %s from %s on and writes into %s",
             self._settings.slot,
             format_lsn(start.end_lsn),
-            self._sink,
+            self._directory,
         )
         with self._watch.explained(), self._watch:
-            recorder = Recorder(self._sink, start.source, start.state, start.end_lsn, self._limits)
+            recorder = Recorder(self._directory, start.source, start.state, start.end_lsn, self._limits)
             with (
                 self._open_source(start) as source,
                 self._meter.session(lambda: recorder.progress),
@@ -104,6 +105,7 @@ class Connection:
     def _read_stream(self, sender: Walsender, recorder: Recorder) -> None:
         """Captures through a replication connection."""
         until_lsn = self._until_lsn
+        confirmation = Confirmation(self._directory, self._watch, until_lsn)
         while not self._stop.is_set():
             wait = min(_READ_SECONDS, self._limits.seconds)
             received = sender.read(RECEIVED_BYTES, wait, ask=until_lsn is not None)
@@ -112,34 +114,16 @@ class Connection:
             while len(received.payloads) and not recorder.offer(received, _OFFER_SECONDS):
                 sender.status()
             recorder.check()
-            durable = recorder.durable_lsn
-            if not len(received.payloads):
-                durable = self._use_pause(sender, recorder, durable)
-            self._confirm_position(sender, durable)
+            durable = (
+                recorder.durable_lsn if len(received.payloads) else confirmation.use_pause(sender, recorder)
+            )
+            confirmation.confirm(sender, durable)
             if until_lsn is not None and durable >= until_lsn:
                 break
         # Make the received messages durable. If the server misses the confirmation, it sends them again, and the
         # recorder leaves them out.
         recorder.finish(sender.status)
-        self._confirm_position(sender, recorder.durable_lsn)
-
-    def _use_pause(self, sender: Walsender, recorder: Recorder, durable: int) -> int:
-        """Returns the LSN to confirm while the server sends nothing. Makes messages durable if the server waits."""
-        # A server that shuts down waits for the confirmation.
-        is_urgent = sender.is_pressed or (self._until_lsn is not None and sender.wal_end >= self._until_lsn)
-        if recorder.idle and sender.wal_end > durable:
-            # All earlier commits have been received. So the position is confirmed, and an idle slot releases WAL, too.
-            return max(durable, self._sink.confirmed.save(sender.wal_end, now=is_urgent))
-        if is_urgent:
-            recorder.flush()
-        return durable
-
-    def _confirm_position(self, sender: Walsender, durable: int) -> None:
-        """Confirms what is durable, if the publications existed until then."""
-        if durable > sender.confirmed_lsn or self._watch.is_due:
-            self._watch.look(sender.status)
-        sender.confirm(durable)
-        self._watch.set_confirmed(durable)
+        confirmation.confirm(sender, recorder.durable_lsn)
 
     def _repeat_peeks(self, source: SqlSource, recorder: Recorder, start_lsn: int) -> None:
         """Captures through SQL."""
@@ -150,7 +134,9 @@ class Connection:
             self._watch,
             stop=self._stop,
             until_lsn=self._until_lsn,
-            expect_usable=lambda slot, reached: expect_usable(slot, self._settings.slot, self._sink, reached),
-            save_confirmed=lambda lsn: self._sink.confirmed.save(lsn, now=True),
+            expect_usable=lambda slot, reached: expect_usable(
+                slot, self._settings.slot, self._directory, reached
+            ),
+            save_confirmed=lambda lsn: self._directory.confirmed.save(lsn, now=True),
         ).run(start_lsn)
         recorder.finish()

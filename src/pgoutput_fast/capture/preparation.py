@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgoutput_fast.capture.confirmed import FILE
+from pgoutput_fast.capture.confirmed_position import FILE
 from pgoutput_fast.capture.errors import START_OVER, BehindError, CaptureError
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.postgres.check import check
@@ -61,13 +61,13 @@ class Preparation:
 
     Args:
         settings: the slot.
-        sink: the directory of the capture.
+        directory: the directory of the capture.
         watch: it hears the confirmed position of the slot.
     """
 
-    def __init__(self, settings: SlotSettings, sink: Sink, watch: Watch) -> None:
+    def __init__(self, settings: SlotSettings, directory: SegmentDirectory, watch: Watch) -> None:
         self._settings = settings
-        self._sink = sink
+        self._directory = directory
         self._watch = watch
         # Errors that the check of the prerequisites found; None before it.
         self._findings: list[str] | None = None
@@ -85,7 +85,7 @@ class Preparation:
             psycopg2.Error: if the server cannot be asked or refuses.
         """
         settings = self._settings
-        newest, confirmed = self._sink.newest(), self._sink.confirmed
+        newest, confirmed = self._directory.newest(), self._directory.confirmed
         is_first = newest is None and confirmed.lsn is None
         with session(settings.dsn) as cursor:
             server = with_identifier(read_server(cursor), settings.dsn)
@@ -96,11 +96,11 @@ class Preparation:
             if slot is None:
                 slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
                 _log.info("created slot %s", settings.slot)
-        slot = expect_usable(slot, settings.slot, self._sink)
+        slot = expect_usable(slot, settings.slot, self._directory)
         self._expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0
         self._watch.set_confirmed(slot_lsn)
-        reached = self._sink.reached_with(newest)
+        reached = self._directory.reached_with(newest)
         if is_first:
             # While another client uses the slot, this capture has not begun: what that client confirms is not here.
             if slot.active_pid is None:
@@ -144,7 +144,7 @@ class Preparation:
                 f"slot {self._settings.slot} is confirmed up to {format_lsn(slot_lsn)}, but this capture confirmed it "
                 f"only up to {format_lsn(reached)}: somebody else read from the slot, or dropped it and created it "
                 "again. The changes in between may be lost. Load the tables again, and capture into another directory. "
-                f"(If you moved {self._sink} without its {FILE}, put that file back)"
+                f"(If you moved {self._directory} without its {FILE}, put that file back)"
             )
 
     def _expect_server_beyond(self, server: Server, server_lsn: int, reached: int) -> None:
@@ -161,7 +161,7 @@ class Preparation:
             else ""
         )
         raise problem(
-            f"the WAL of the server ends at {format_lsn(server_lsn)}, but {self._sink} has changes up to "
+            f"the WAL of the server ends at {format_lsn(server_lsn)}, but {self._directory} has changes up to "
             f"{format_lsn(reached)}: somebody restored the server from an older copy, or a standby took over that "
             "lacked the last changes. The server lacks changes that the segments have. "
             f"{START_OVER}.{more}"
@@ -183,19 +183,21 @@ class Preparation:
     def _continue_after(self, newest: Segment, source: Source) -> StartPoint:
         if newest.source != source:
             raise CaptureError(
-                f"{self._sink} has segments of another source: {newest.source} instead of {source}. "
+                f"{self._directory} has segments of another source: {newest.source} instead of {source}. "
                 "Capture into another directory"
             )
         return StartPoint(source, newest.state, newest.end_lsn or 0)
 
 
-def expect_usable(slot: Slot | None, name: str, sink: Sink, reached: int | None = None) -> Slot:
+def expect_usable(
+    slot: Slot | None, name: str, directory: SegmentDirectory, reached: int | None = None
+) -> Slot:
     """Returns the slot if a capture can continue from it. Segments of the slot exist already.
 
     Args:
         slot: the slot as the server describes it, None if there is none.
         name: the slot's name.
-        sink: the directory of the capture.
+        directory: the directory of the capture.
         reached: the LSN that the capture confirmed last; None to accept any position.
 
     Raises:
@@ -204,7 +206,7 @@ def expect_usable(slot: Slot | None, name: str, sink: Sink, reached: int | None 
     """
     if slot is None:
         raise CaptureError(
-            f"slot {name} is gone, but {sink} has segments of it: the changes since then are lost. {START_OVER}"
+            f"slot {name} is gone, but {directory} has segments of it: the changes since then are lost. {START_OVER}"
         )
     if slot.invalidated is not None:
         raise CaptureError(
@@ -213,7 +215,7 @@ def expect_usable(slot: Slot | None, name: str, sink: Sink, reached: int | None 
         )
     if reached is not None and slot.confirmed_flush_lsn is not None and slot.confirmed_flush_lsn > reached:
         raise CaptureError(
-            f"somebody else has advanced slot {name} to {format_lsn(slot.confirmed_flush_lsn)}, but {sink} has "
+            f"somebody else has advanced slot {name} to {format_lsn(slot.confirmed_flush_lsn)}, but {directory} has "
             f"changes only up to {format_lsn(reached)}: the changes in between are lost. Find the other reader and "
             f"stop it. {START_OVER}"
         )

@@ -16,8 +16,8 @@ import psycopg2
 
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.service import Capture, CaptureError
-from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.storage.paths import shown
@@ -161,7 +161,7 @@ class CaptureProcess:
         """
         assert self._settings.until_lsn is not None
         until = parse_lsn(self._settings.until_lsn)
-        directory = Sink(self._settings.directory)
+        directory = SegmentDirectory(self._settings.directory)
         ahead_since: float | None = None
         while self.check():
             slot = None

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture.errors import START_OVER, CaptureError, UnstorableError
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
@@ -77,7 +77,7 @@ class Recorder:
     """Writes segments. A context manager: at its end everything that it received is durable, unless there was an error.
 
     Args:
-        sink: the directory of the segments; nobody else writes into it.
+        directory: the directory of the segments; nobody else writes into it.
         source: where the messages come from.
         state: the stream's state after the newest segment, None if there is no segment.
         end_lsn: the segments have everything that committed up to this LSN.
@@ -85,11 +85,16 @@ class Recorder:
     """
 
     def __init__(
-        self, sink: Sink, source: Source, state: StreamState | None, end_lsn: int, limits: Limits
+        self,
+        directory: SegmentDirectory,
+        source: Source,
+        state: StreamState | None,
+        end_lsn: int,
+        limits: Limits,
     ) -> None:
-        self._sink = sink
+        self._directory = directory
         self._source = source
-        self._stream = _Stream(state, sink.outgrown)
+        self._stream = _Stream(state, directory.outgrown)
         self._limits = limits
         self._waiting: queue.Queue[Received | None] = queue.Queue(_MOST_WAITING)
         self._error: BaseException | None = None
@@ -105,7 +110,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="pgoutput_fast segments", daemon=True)
 
     def __enter__(self) -> Recorder:
-        self._sink.claim()
+        self._directory.claim()
         self._thread.start()
         return self
 
@@ -234,7 +239,7 @@ class Recorder:
 
     def _take(self, received: Received) -> None:
         if received.starts_session:
-            self._stream.start_session(self._sink.outgrown, self._tagged)
+            self._stream.start_session(self._directory.outgrown, self._tagged)
         self._take_parts(received.payloads, received.lsns)
 
     def _take_parts(self, payloads: pa.Array, lsns: pa.Array) -> None:
@@ -302,7 +307,7 @@ class Recorder:
         rows = pa.Table.from_batches(self._tagged)
         end, inside, at = _ended(rows, self._end_lsn, self._inside)
         state = self._stream.state
-        self._sink.write(rows, state, self._source, end)
+        self._directory.write(rows, state, self._source, end)
         with self._lock:
             self._stored += self._messages
             self._end_lsn, self._inside = end, inside
@@ -311,7 +316,7 @@ class Recorder:
             self._committed_at = at or self._committed_at
             self._lock.notify_all()
         self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
-        self._sink.follow(rows, state)
+        self._directory.follow(rows, state)
 
 
 class _RepeatedError(Exception):

@@ -21,7 +21,7 @@ from tenacity import (
 )
 
 from pgoutput_fast.capture.errors import BehindError, MovedOnError, SilentError
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 
 __all__ = ["Retries"]
 
@@ -38,13 +38,15 @@ class Retries:
     """Repeats the connections of one run.
 
     Args:
-        sink: the directory of the capture.
+        directory: the directory of the capture.
         silent_seconds: how long a server may answer nothing; 0 for any time.
         read_findings: returns the errors that a check found. They explain why a server refuses the first connection.
     """
 
-    def __init__(self, sink: Sink, silent_seconds: float, read_findings: Callable[[], list[str]]) -> None:
-        self._sink = sink
+    def __init__(
+        self, directory: SegmentDirectory, silent_seconds: float, read_findings: Callable[[], list[str]]
+    ) -> None:
+        self._directory = directory
         self._silent_seconds = silent_seconds
         self._read_findings = read_findings
         self._has_begun = False
@@ -111,8 +113,8 @@ class Retries:
     def _add_advice(self, problem: Exception) -> None:
         if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
             problem.add_note(
-                f"There is no space for another segment in {self._sink}. Nothing is lost: the server keeps what is not "
-                "durable, and its WAL grows meanwhile. Free some space, and run the capture again"
+                f"There is no space for another segment in {self._directory}. Nothing is lost: the server keeps what "
+                "is not durable, and its WAL grows meanwhile. Free some space, and run the capture again"
             )
         if isinstance(problem, psycopg2.Error) and not self._has_begun:
             for finding in self._read_findings():
@@ -125,7 +127,7 @@ class Retries:
         # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
         # existing files) only these two may pass.
         if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
-            return self._has_begun and not self._sink.local and problem.errno not in _DISK_FULL
+            return self._has_begun and not self._directory.local and problem.errno not in _DISK_FULL
         # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
         # server.
         lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (

@@ -16,7 +16,7 @@ from pgoutput_fast.capture.preparation import Preparation, SlotSettings
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import Retries
-from pgoutput_fast.capture.sink import Sink
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.postgres.session import position_of
 from pgoutput_fast.protocol.lsn import Lsn
@@ -95,7 +95,7 @@ class Capture:
         self._settings = SlotSettings(
             dsn, slot, tuple(publications), through, two_phase, dict(overrides or {})
         )
-        self._sink = Sink(directory, retention, _typed_options(typed), file_mode)
+        self._directory = SegmentDirectory(directory, retention, _typed_options(typed), file_mode)
         self._limits = limits if limits is not None else Limits()
         self._receive_timeout = receive_timeout or 0.0
         self._meter = Meter(dsn, slot)
@@ -135,13 +135,13 @@ class Capture:
         until = None if until_lsn is None else position_of(until_lsn, settings.dsn)
         stop = stop if stop is not None else threading.Event()
         watch = Watch(settings.dsn, settings.publications, settings.slot, self._receive_timeout)
-        preparation = Preparation(settings, self._sink, watch)
-        retries = Retries(self._sink, self._receive_timeout, lambda: preparation.findings)
+        preparation = Preparation(settings, self._directory, watch)
+        retries = Retries(self._directory, self._receive_timeout, lambda: preparation.findings)
         connection = Connection(
-            settings, self._sink, self._limits, watch, self._meter, retries, until_lsn=until, stop=stop
+            settings, self._directory, self._limits, watch, self._meter, retries, until_lsn=until, stop=stop
         )
         with (
-            self._sink.owned(),
+            self._directory.owned(),
             reporting(
                 self._meter,
                 log_seconds=self._log_seconds,

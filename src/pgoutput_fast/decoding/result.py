@@ -14,7 +14,8 @@ from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, pin_schema, unify_schemas
-from pgoutput_fast.schema.tables import metadata_fields, relation_schema
+from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.tables import relation_schema
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,9 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.evolution import pin_schema, unify_schemas
+from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.tables import metadata_fields, relation_schema
+from pgoutput_fast.schema.tables import relation_schema
 
 __all__ = ["Resolved", "SchemaMode", "decoded_schema", "mode_of", "resolve", "resolves_alone"]
 

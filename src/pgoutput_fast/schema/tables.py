@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
+
 if TYPE_CHECKING:
     from pgoutput_fast.catalog.relations import Column, Relation
     from pgoutput_fast.schema.column_types import ColumnType
@@ -16,32 +18,15 @@ if TYPE_CHECKING:
 __all__ = [
     "KEEPALIVES_SCHEMA",
     "MESSAGES_SCHEMA",
-    "METADATA_COLUMNS",
     "OUTCOMES_SCHEMA",
     "REJECTS_SCHEMA",
     "TAGGED_SCHEMA",
     "TRANSACTIONS_SCHEMA",
     "TRUNCATES_SCHEMA",
-    "metadata_fields",
     "relation_schema",
 ]
 
 _TIME = pa.timestamp("us", tz="UTC")
-
-# The metadata columns of a change, without the prefix. `rows/rows.pyx` of the compiled core has the same order.
-METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
-    ("change_type", pa.string()),
-    ("seq", pa.int64()),
-    ("lsn", pa.int64()),
-    ("txn", pa.int64()),
-    ("xid", pa.int64()),
-    ("subxid", pa.int64()),
-    ("commit_lsn", pa.int64()),
-    ("commit_timestamp", _TIME),
-    ("key_only", pa.bool_()),
-    ("unchanged", pa.list_(pa.string())),
-    ("unrepresentable", pa.list_(pa.string())),
-)
 
 TAGGED_SCHEMA = pa.schema(
     [
@@ -137,18 +122,6 @@ KEEPALIVES_SCHEMA = pa.schema(
 )
 
 
-def metadata_fields(prefix: str) -> list[pa.Field]:
-    """The fields of the metadata columns, with `prefix` before their names."""
-    return list(_metadata_fields(prefix)[0])
-
-
-@lru_cache(maxsize=64)
-def _metadata_fields(prefix: str) -> tuple[tuple[pa.Field, ...], frozenset[str]]:
-    """(the fields, their names)."""
-    fields = tuple(pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS)
-    return fields, frozenset(field.name for field in fields)
-
-
 # Relations share the fields of equal columns, such as an `id` in many tables.
 @lru_cache(maxsize=4096)
 def _column_field(column: Column, type_name: str, unknown: bool, arrow: pa.DataType) -> pa.Field:
@@ -173,8 +146,8 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
     Raises:
         ValueError: if a column has the name of a metadata column.
     """
-    metadata, taken = _metadata_fields(options.metadata_prefix)
-    fields = list(metadata)
+    fields = metadata_fields(options.metadata_prefix)
+    taken = metadata_names(options.metadata_prefix)
     chosen = options.columns_of(relation)
     for column, column_type in zip(relation.columns, column_types, strict=True):
         if chosen is not None and column.name not in chosen:

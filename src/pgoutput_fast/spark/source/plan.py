@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
+from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import (
     Resolved,
@@ -28,7 +29,6 @@ from pgoutput_fast.schema.resolve import (
     resolve,
     resolves_alone,
 )
-from pgoutput_fast.schema.tables import metadata_fields
 from pgoutput_fast.segments.segment import segment_catalog
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema

@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.foreign import checked_table
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
+from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
 from pgoutput_fast.storage.paths import open_file

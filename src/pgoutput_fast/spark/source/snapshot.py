@@ -30,9 +30,9 @@ from pgoutput_fast.postgres.session import read_server, session
 from pgoutput_fast.postgres.tables import SnapshotTable, describe_tables
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
 from pgoutput_fast.protocol.lsn import parse_lsn
+from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.schema.tables import metadata_fields
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.holder import OpenSnapshot, hold_snapshot, java_above
 from pgoutput_fast.snapshot.load import run_readers, streamed

@@ -15,9 +15,10 @@ from pgoutput_fast.decoding.result import fit
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import KIND_NAMES, ROW_CHANGES
 from pgoutput_fast.protocol.reasons import OK
+from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA, metadata_fields
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
 __all__ = ["DETAILS", "PREFIX", "DecodeRow", "MessageKind", "RelationOid", "Xid"]
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.schema.evolution import pin_schema
+from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import decoded_schema
-from pgoutput_fast.schema.tables import metadata_fields
 from pgoutput_fast.spark.tasks.payloads import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.udf.arrow_extension import ArrowBacked

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import sink
+from pgoutput_fast.capture import segment_directory
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.encode import Writer
 from pgoutput_fast.segments import Source
@@ -23,7 +23,7 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
 ) -> None:
     """A predecessor may have been killed between renaming a segment and the fsync of its directory."""
     happened: list[str] = []
-    fsync, newest = os.fsync, sink.newest_segment
+    fsync, newest = os.fsync, segment_directory.newest_segment
 
     def lock(store: Store) -> AbstractContextManager[Owner]:
         happened.append("locked")  # until then the predecessor may still be at it
@@ -39,9 +39,9 @@ def test_what_is_there_is_durable_before_it_is_gone_on_from(
         return newest(directory)
 
     monkeypatch.setattr(os, "fsync", see)
-    monkeypatch.setattr(sink, "owned", lock)
-    monkeypatch.setattr(sink, "newest_segment", look)
-    into = sink.Sink(tmp_path)
+    monkeypatch.setattr(segment_directory, "owned", lock)
+    monkeypatch.setattr(segment_directory, "newest_segment", look)
+    into = segment_directory.SegmentDirectory(tmp_path)
     with into.owned():
         into.newest()
     assert happened == ["locked", "fsync", "fsync", "looked"], (
@@ -53,7 +53,7 @@ def test_a_connection_that_is_lost_while_an_fsync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same process connects again then. It must not go on from a segment that a crash would take."""
-    into = sink.Sink(tmp_path)
+    into = segment_directory.SegmentDirectory(tmp_path)
     tagged, state = pgo.tag(Writer().begin(7, 100, 0))
     rows, source = pa.Table.from_batches([tagged]), Source("1", "shop", "slot")
     fsync = os.fsync

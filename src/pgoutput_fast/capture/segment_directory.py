@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pgoutput_fast.capture.confirmed import ConfirmedPosition
+from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
 from pgoutput_fast.capture.errors import CaptureError, MovedOnError
 from pgoutput_fast.capture.ownership import Owner, owned
 from pgoutput_fast.capture.retention import Retention, retain, retain_typed
@@ -26,7 +26,7 @@ from pgoutput_fast.segments.segment import Segment, Source, newest_segment, writ
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, open_store
 
-__all__ = ["Sink"]
+__all__ = ["SegmentDirectory"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("pgoutput_fast.capture")
 _SPILL = f"{TYPED}/_spill"
 
 
-class Sink:
+class SegmentDirectory:
     """A directory of segments into which one capture at a time writes.
 
     Args:

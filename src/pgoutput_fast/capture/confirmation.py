@@ -1,0 +1,57 @@
+"""When a slot is confirmed to the server, and up to which position.
+
+A position is confirmed if everything that committed up to it is durable, and if the publications existed until then.
+`PeekLoop` of `sql_source.py` keeps the same rule where a slot is advanced by SQL.
+"""
+
+from __future__ import annotations
+
+from pgoutput_fast.capture.recorder import Recorder
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
+from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.postgres.walsender import Walsender
+
+__all__ = ["Confirmation"]
+
+
+class Confirmation:
+    """Confirms positions through a replication connection.
+
+    Args:
+        directory: the directory of the capture.
+        watch: looks at the publications.
+        until_lsn: the capture ends when everything that committed up to this LSN is durable; None for no end.
+    """
+
+    def __init__(self, directory: SegmentDirectory, watch: Watch, until_lsn: int | None) -> None:
+        self._directory = directory
+        self._watch = watch
+        self._until_lsn = until_lsn
+
+    def use_pause(self, sender: Walsender, recorder: Recorder) -> int:
+        """Returns the LSN to confirm while the server sends nothing. Makes messages durable if the server waits.
+
+        Raises:
+            OSError: if the position of an idle slot cannot be saved.
+        """
+        durable = recorder.durable_lsn
+        # A server that shuts down waits for the confirmation.
+        is_urgent = sender.is_pressed or (self._until_lsn is not None and sender.wal_end >= self._until_lsn)
+        if recorder.idle and sender.wal_end > durable:
+            # All earlier commits have been received. So the position is confirmed, and an idle slot releases WAL, too.
+            return max(durable, self._directory.confirmed.save(sender.wal_end, now=is_urgent))
+        if is_urgent:
+            recorder.flush()
+        return durable
+
+    def confirm(self, sender: Walsender, durable: int) -> None:
+        """Confirms what is durable, if the publications existed until then.
+
+        Raises:
+            CaptureError: if a publication is gone, or another one has its name.
+            psycopg2.Error: if the connection is lost.
+        """
+        if durable > sender.confirmed_lsn or self._watch.is_due:
+            self._watch.look(sender.status)
+        sender.confirm(durable)
+        self._watch.set_confirmed(durable)

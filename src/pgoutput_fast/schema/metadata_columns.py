@@ -1,0 +1,42 @@
+"""The metadata columns that every decoded change has: where it lies in the stream, and what happened to its row."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pyarrow as pa
+
+__all__ = ["METADATA_COLUMNS", "metadata_fields", "metadata_names"]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# The metadata columns of a change, without the prefix. `rows/rows.pyx` of the compiled core has the same order.
+METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("change_type", pa.string()),
+    ("seq", pa.int64()),
+    ("lsn", pa.int64()),
+    ("txn", pa.int64()),
+    ("xid", pa.int64()),
+    ("subxid", pa.int64()),
+    ("commit_lsn", pa.int64()),
+    ("commit_timestamp", _TIME),
+    ("key_only", pa.bool_()),
+    ("unchanged", pa.list_(pa.string())),
+    ("unrepresentable", pa.list_(pa.string())),
+)
+
+
+def metadata_fields(prefix: str) -> list[pa.Field]:
+    """The fields of the metadata columns, with `prefix` before their names."""
+    return list(_fields(prefix))
+
+
+@lru_cache(maxsize=64)
+def metadata_names(prefix: str) -> frozenset[str]:
+    """The names of the metadata columns, with `prefix` before them."""
+    return frozenset(field.name for field in _fields(prefix))
+
+
+@lru_cache(maxsize=64)
+def _fields(prefix: str) -> tuple[pa.Field, ...]:
+    return tuple(pa.field(prefix + name, kind) for name, kind in METADATA_COLUMNS)
