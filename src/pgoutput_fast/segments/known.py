@@ -404,7 +404,7 @@ def _text(store: Store, part: Part) -> str:
         raise _gone(store, part) from None
     if hashlib.sha256(packed).hexdigest() != part.digest:
         raise ValueError(
-            f"{_place_of(store, part)} is damaged: its content does not have the SHA-256 in its name. Restore it"
+            f"{_place_of(store, part)} is damaged: its SHA-256 is not the one in its name. Restore it"
         )
     try:
         text: bytes = pa.decompress(packed, part.nbytes, codec="zstd", asbytes=True)
