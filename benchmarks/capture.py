@@ -23,11 +23,11 @@ from typing import Any
 import psycopg2
 
 from benchmarks.report import README, Section, machine, rewrite
+from pgoutput_fast import format_lsn
 from pgoutput_fast.capture import Capture, create_slot, drop_slot, plugin_options
 from pgoutput_fast.demo.servers import Server, find_installations
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.walsender import Walsender
-from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments import list_segments, read_segment
 
 __all__ = ["main", "measure", "section"]

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from benchmarks.growth import Point, chart
 from benchmarks.report import machine, rewrite
-from pgoutput_fast.capture.recorder import Limits, Recorder
+from pgoutput_fast.capture import Limits
+from pgoutput_fast.capture.recorder import Recorder
 from pgoutput_fast.capture.sink import Sink
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.postgres.walsender import Received

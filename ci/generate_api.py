@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -142,12 +143,20 @@ def missing_annotations(thing: Any) -> list[str]:
 
 def origin(module: str, name: str) -> tuple[str, str]:
     """(module, name) where an imported name is defined, by the import statements of the sources."""
-    for node in ast.parse(source_of(module).read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module != module:
-            for each in node.names:
-                if node.module and (each.asname or each.name) == name:
-                    return origin(node.module, each.name)
-    return module, name
+    found = imported_names(module).get(name)
+    return (module, name) if found is None else origin(*found)
+
+
+@cache
+def imported_names(module: str) -> dict[str, tuple[str, str]]:
+    """What a module imports from other modules: name -> (module, name there)."""
+    return {
+        each.asname or each.name: (node.module, each.name)
+        for node in ast.parse(source_of(module).read_text()).body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pgoutput_fast")
+        for each in node.names
+        if node.module is not None and node.module != module
+    }
 
 
 def constant_docstring(module: str, name: str) -> str:

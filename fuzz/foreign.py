@@ -29,9 +29,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 import pyarrow as pa  # noqa: E402
 
 import pgoutput_fast as pgo  # noqa: E402
-from pgoutput_fast import encode  # noqa: E402
-from pgoutput_fast.catalog.user_types import TypeField, UserType  # noqa: E402
-from pgoutput_fast.decoding.framing import unframe  # noqa: E402
+from pgoutput_fast import TypeField, UserType, encode, unframe  # noqa: E402
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer  # noqa: E402
 from support.guarded import damaged, damaged_batch  # noqa: E402
 

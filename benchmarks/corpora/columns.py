@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.catalog.user_types import NO_TYPES, TypeField, UserType, UserTypes
+from pgoutput_fast import TypeField, UserType, UserTypes
+from pgoutput_fast.catalog.user_types import NO_TYPES
 
 __all__ = ["TYPES", "Cells", "ColumnKind", "fixed_width", "join", "printed"]
 

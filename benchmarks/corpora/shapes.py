@@ -14,9 +14,10 @@ import pyarrow as pa
 import pgoutput_fast as pgo
 from benchmarks import corpora
 from pgoutput_fast._core.rows.decode import NativeDecoder
-from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.encode.messages import (
+from pgoutput_fast.encode import (
     Binary,
+    ColumnSpec,
+    RelationSpec,
     encode_begin,
     encode_begin_prepare,
     encode_commit,

@@ -16,13 +16,12 @@ class DecodeError(ValueError):
 
     Attributes:
         seq: ordinal of the message in the stream; None for the rows of a snapshot.
-        row: of a snapshot, the row's ordinal in its COPY; else None.
-        lsn: its frame's LSN, None if not known.
-        byte_offset: where in the message, counted from its tag byte; of a snapshot's row where in its COPY.
+        row: the ordinal of a snapshot's row in its COPY; None for a message.
+        lsn: the LSN of the message's frame, None if not known.
+        byte_offset: the place in the message, counted from its tag byte; for a snapshot's row the place in its COPY.
         relation: the relation's qualified name, None if not known.
         column: the column's name, None if no single column is concerned.
-        kind: what the protocol calls the message, such as `Insert` or `Stream Start`; None where its tag byte is not
-            known, or is that of no message.
+        kind: what the protocol calls the message, such as `Insert` or `Stream Start`; None if its tag byte is unknown.
         reason: what is wrong.
 
     >>> import pgoutput_fast as pgo
@@ -82,11 +81,11 @@ def _a(kind: str) -> str:
 
 
 class SpillError(RuntimeError):
-    """A file of changes that wait for their commit is missing or damaged, so that they cannot be given.
+    """A spill file is missing or damaged. The decoder cannot give the changes in it.
 
     Attributes:
         path: the file.
-        txn: the transaction whose rows it holds: ordinal of the message that began it.
+        txn: the transaction whose rows the file has: the ordinal of the message that began it.
 
     >>> import pgoutput_fast as pgo, tempfile
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -109,9 +108,9 @@ class SpillError(RuntimeError):
         self.txn = txn
         self.what = what
         super().__init__(
-            f"spill file {path} {what}; it holds changes of the transaction that message {txn} began, which wait for "
-            f"their commit. Put the file back, or go on from a state that was taken before message {txn} and decode "
-            "again what follows"
+            f"spill file {path} {what}. It has changes of the transaction that message {txn} began; they wait for the "
+            f"commit. Put the file back, or continue from a state that was saved before message {txn}, and decode the "
+            "messages after that state again"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,8 +137,8 @@ def reason_text(code: int, column_type: Any = None, sent: int = -1, described: i
     name = column_type.name if column_type is not None and column_type.name else "its type"
     hint = _HINTS.get(name.removesuffix("[]"), "")
     if not hint and name.endswith("[]") and "." in name:
-        # The wire says no more of an array than that its name begins so.
-        hint = " (if its type is no array and only called like one, _..., Catalog.enriched tells)"
+        # The name is all that the wire says of an array.
+        hint = " (its type has the name of an array, _...; if it is not one, read the types with Catalog.enriched())"
     arrow = str(column_type.arrow) if column_type is not None else "Arrow"
     if len(arrow) > _LONGEST_TYPE:
         # A composite's can have thousands of fields, and each reject would name them all.

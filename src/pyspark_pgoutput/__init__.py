@@ -45,14 +45,14 @@ class DefaultSource(DataSource):
 
         only_streams = sorted(key for key in STREAM_OPTIONS if key in self.options)
         if only_streams:
-            raise ValueError(f"option {', '.join(only_streams)} is one of spark.readStream")
+            raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
         return make_reader(plan, schema)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         if "mode" in self.options:
-            raise ValueError("option mode is one of spark.read: a stream has none")
+            raise ValueError("spark.readStream has no option mode: use spark.read")
         from pgoutput_fast.spark.source.stream import StreamReader
         from pgoutput_fast.spark.source.stream_plan import plan_stream
 

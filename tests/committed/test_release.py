@@ -9,7 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.committed.outcomes import NO_FATES, Outcomes
+from pgoutput_fast.committed.outcomes import NO_OUTCOMES, Outcomes
 from pgoutput_fast.committed.release import Piece, Releaser
 from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
 from pgoutput_fast.committed.spill import Spiller
@@ -29,7 +29,7 @@ def spiller() -> Iterator[Spiller]:
     one.close(True)
 
 
-def fates(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
+def make_outcomes(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
     """What became of transactions: of lost ones, or of others."""
     outcomes = [
         {"txn": txn, "subxid": None, "outcome": what, "at_seq": at_seq, "commit_lsn": 1000 + at_seq}
@@ -60,9 +60,9 @@ def given(releaser: Releaser, held: ReorderBuffer, piece: Piece | None) -> list[
 def test_rows_wait_for_the_end_of_their_transaction(spiller: Spiller) -> None:
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
-    assert one.take(tagged(("I", 1, 0, 9), ("I", 2, 4, 9), ("I", 3, 0, 9)), NO_FATES) is None
+    assert one.take(tagged(("I", 1, 0, 9), ("I", 2, 4, 9), ("I", 3, 0, 9)), NO_OUTCOMES) is None
     assert sorted(held.waiting) == [0, 4]
-    piece = one.take(tagged(("I", 5, 0, 9), ("I", 6, 7, 9)), fates((8, 0, "committed")))
+    piece = one.take(tagged(("I", 5, 0, 9), ("I", 6, 7, 9)), make_outcomes((8, 0, "committed")))
     assert piece is not None
     assert seqs(piece.committed()) == [1, 3, 5]
     assert piece.committed().column("commit_lsn").to_pylist() == [1008] * 3
@@ -74,15 +74,15 @@ def test_rows_of_no_transaction_come_at_once_and_in_their_place(spiller: Spiller
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
     arrived = tagged(("I", 1, 0, 9), ("M", 2, None, None), ("I", 3, 1, 9), ("M", 5, None, None))
-    piece = one.take(arrived, fates((4, 0, "committed")))
+    piece = one.take(arrived, make_outcomes((4, 0, "committed")))
     assert given(one, held, piece) == [2, 1, 5]
 
 
 def test_rows_of_a_transaction_that_was_rolled_back_go(spiller: Spiller) -> None:
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
-    one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_FATES)
-    piece = one.take(tagged(("I", 3, 0, 9)), fates((4, 0, "aborted")))
+    one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_OUTCOMES)
+    piece = one.take(tagged(("I", 3, 0, 9)), make_outcomes((4, 0, "aborted")))
     assert given(one, held, piece) == []
     assert list(held.waiting) == [1]
 
@@ -90,10 +90,10 @@ def test_rows_of_a_transaction_that_was_rolled_back_go(spiller: Spiller) -> None
 def test_what_a_subtransaction_rolled_back_goes_wherever_it_waited(spiller: Spiller) -> None:
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
-    one.take(tagged(("I", 1, 0, 9), ("I", 2, 0, 10), ("I", 3, 0, 11)), NO_FATES)
-    one.take(tagged(("I", 4, 0, 10)), fates(aborts=((0, 10, 5),)))
+    one.take(tagged(("I", 1, 0, 9), ("I", 2, 0, 10), ("I", 3, 0, 11)), NO_OUTCOMES)
+    one.take(tagged(("I", 4, 0, 10)), make_outcomes(aborts=((0, 10, 5),)))
     piece = one.take(
-        tagged(("I", 6, 0, 10), ("I", 7, 0, 11)), fates((9, 0, "committed"), aborts=((0, 11, 8),))
+        tagged(("I", 6, 0, 10), ("I", 7, 0, 11)), make_outcomes((9, 0, "committed"), aborts=((0, 11, 8),))
     )
     assert given(one, held, piece) == [1, 6]
 
@@ -101,8 +101,8 @@ def test_what_a_subtransaction_rolled_back_goes_wherever_it_waited(spiller: Spil
 def test_rows_of_lost_transactions_are_apart(spiller: Spiller) -> None:
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 100, MANY)
-    one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_FATES)
-    piece = one.take(tagged(("I", 3, 0, 9)), fates((4, 0, "lost")))
+    one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_OUTCOMES)
+    piece = one.take(tagged(("I", 3, 0, 9)), make_outcomes((4, 0, "lost")))
     assert piece is not None
     lost = piece.lost()
     assert lost is not None
@@ -114,12 +114,12 @@ def test_what_is_too_much_for_a_piece_is_given_bit_by_bit(spiller: Spiller) -> N
     held = ReorderBuffer()
     one = Releaser(held, spiller, MANY, 1, MANY)
     for seq in range(1, 5):
-        one.take(tagged(("I", seq, 0, 9)), NO_FATES)
+        one.take(tagged(("I", seq, 0, 9)), NO_OUTCOMES)
     assert not one.fits([0])
     assert one.fits([1])
     piece = one.take(
         tagged(("I", 5, 1, 9), ("M", 6, None, None), ("I", 8, 0, 9)),
-        fates((7, 1, "committed"), (9, 0, "committed")),
+        make_outcomes((7, 1, "committed"), (9, 0, "committed")),
     )
     assert piece is not None
     assert seqs(piece.committed()) == [6]
@@ -136,11 +136,11 @@ def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spil
     first = tagged(
         ("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 0, 9), ("I", 5, 2, 9), ("I", 6, 3, 9)
     )
-    assert list(one.committed(first, NO_FATES)) == []
-    one.keep_open(first, NO_FATES, [0, 1, 2])
+    assert list(one.committed(first, NO_OUTCOMES)) == []
+    one.keep_open(first, NO_OUTCOMES, [0, 1, 2])
     assert sorted(held.waiting) == [0, 1, 2]
     then = tagged(("I", 7, 1, 9), ("I", 9, 0, 9), ("I", 11, 5, 9), ("I", 12, 6, 9))
-    ended = fates((8, 1, "committed"), (10, 0, "committed"), (13, 5, "committed"))
+    ended = make_outcomes((8, 1, "committed"), (10, 0, "committed"), (13, 5, "committed"))
     assert [seqs(piece) for piece in one.committed(then, ended)] == [
         [2, 7],
         [1, 3, 4],
@@ -154,8 +154,8 @@ def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spil
 def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spiller: Spiller) -> None:
     one = Releaser(ReorderBuffer(), spiller, MANY, 1, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 1, 9))
-    one.keep_open(first, NO_FATES, [0, 1])
-    ended = fates((5, 1, "committed"), (6, 0, "committed"))
+    one.keep_open(first, NO_OUTCOMES, [0, 1])
+    ended = make_outcomes((5, 1, "committed"), (6, 0, "committed"))
     # What is given bit by bit comes as it waits, what comes at once is cut to the size of a piece.
     assert [seqs(piece) for piece in one.committed(tagged(), ended)] == [[2, 4], [1, 3]]
 
@@ -164,9 +164,9 @@ def test_too_many_rows_in_memory_go_to_files(spiller: Spiller) -> None:
     held = ReorderBuffer()
     one = Releaser(held, spiller, 1, 100, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 0, 9))
-    one.keep_open(first, NO_FATES, [0])
+    one.keep_open(first, NO_OUTCOMES, [0])
     assert (held.memory, len(held.files)) == (0, 1)
-    assert [seqs(piece) for piece in one.committed(tagged(), fates((3, 0, "committed")))] == [[1, 2]]
+    assert [seqs(piece) for piece in one.committed(tagged(), make_outcomes((3, 0, "committed")))] == [[1, 2]]
 
 
 # ---- both ways in, and a plain one -------------------------------------------------------------------------------
@@ -212,19 +212,19 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
     held, others = ReorderBuffer(), ReorderBuffer()
     one, other = Releaser(held, spiller, limit, *sizes), Releaser(others, spiller, limit, *sizes)
     taken: list[int] = []
-    stretches: list[int] = []
+    given_seqs: list[int] = []
     for begin, end in pairwise(cuts):
         arrived = tagged(*(row for row in rows if begin <= row[1] < end))
-        became = fates(
+        became = make_outcomes(
             *(each for each in ends if begin <= each[0] < end),
             aborts=tuple(each for each in aborts if begin <= each[2] < end),
         )
         taken += given(one, held, one.take(arrived, became))
         one.spill()
-        stretches += [seq for piece in other.committed(arrived, became) for seq in seqs(piece)]
+        given_seqs += [seq for piece in other.committed(arrived, became) for seq in seqs(piece)]
         other.keep_open(
             arrived, became, sorted({row[2] or 0 for row in rows} - {e[1] for e in ends if e[0] < end})
         )
     expected = _plainly(rows, ends, aborts)
     assert taken == expected
-    assert stretches == expected
+    assert given_seqs == expected

@@ -268,14 +268,14 @@ def test_a_state_that_names_files_wants_their_directory(tmp_path: Path) -> None:
 
 def test_a_state_names_no_file_elsewhere(tmp_path: Path) -> None:
     text = waiting(tmp_path, 1).state.to_json().replace('"pgoutput-fast-', '"../pgoutput-fast-')
-    with pytest.raises(ValueError, match="was edited"):
+    with pytest.raises(ValueError, match="somebody edited the state"):
         Decoder(options(tmp_path), StreamState.from_json(text))
 
 
 def test_a_state_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
     document = json.loads(waiting(tmp_path, 1).state.to_json())
     del document["held"]["waiting"][0]["files"][0]["token"]
-    with pytest.raises(ValueError, match=r"earlier version .* Go on with that version"):
+    with pytest.raises(ValueError, match=r"earlier version .* Continue with that version"):
         StreamState.from_json(json.dumps(document))
 
 
@@ -316,7 +316,7 @@ def test_an_edited_state_removes_nothing(tmp_path: Path, what: str) -> None:
     edited = name_another(
         text, name=name, size=victim.stat().st_size, **({"checksum": 7} if what == "a pipe" else {})
     )
-    with pytest.raises(ValueError, match=r"was edited|one was replaced"):
+    with pytest.raises(ValueError, match=r"somebody edited the state|somebody replaced the file"):
         Decoder(options(tmp_path), StreamState.from_json(edited)).close(discard=True)
     gc.collect()
     after = {path: os.lstat(path) for path in tmp_path.iterdir()}

@@ -175,12 +175,12 @@ TWO_CELLS = copied([(b"\0\0\0\1", b"x")])
 @pytest.mark.parametrize(
     ("stream", "what", "row"),
     [
-        (b"1\tone\n2\ttwo\n3\tthree", "no COPY stream in binary format", 0),
-        (b"PGCOPY\n\xff\r\n\1" + WHOLE[11:], "no COPY stream in binary format", 0),
-        (copied([], flags=1 << 16), "options that are not known", 0),
-        (copied([], flags=1 << 31), "options that are not known", 0),
-        (SIGNATURE + struct.pack(">Ii", 0, -1), "options that are not known", 0),
-        (SIGNATURE + struct.pack(">Ii", 0, 1 << 30), "options that are not known", 0),
+        (b"1\tone\n2\ttwo\n3\tthree", "not a COPY stream in binary format", 0),
+        (b"PGCOPY\n\xff\r\n\1" + WHOLE[11:], "not a COPY stream in binary format", 0),
+        (copied([], flags=1 << 16), "unknown options", 0),
+        (copied([], flags=1 << 31), "unknown options", 0),
+        (SIGNATURE + struct.pack(">Ii", 0, -1), "unknown options", 0),
+        (SIGNATURE + struct.pack(">Ii", 0, 1 << 30), "unknown options", 0),
         (TWO_CELLS, "the tuple has 2 cells, its Relation describes 3", 0),
         (copied(simple_rows(2)) [:-2] + b"\0\4" + b"\xff" * 16, "the tuple has 4 cells", 2),
         (copied([], trailer=b"\x80\0"), "the tuple has 32768 cells", 0),

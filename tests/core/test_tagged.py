@@ -171,7 +171,7 @@ def test_tables_with_other_columns_and_states_that_hold_changes() -> None:
             pgo.decode_tagged(batch, state.catalog, committed, others)  # type: ignore[arg-type]
     decoder = pgo.Decoder(committed)
     decoder.decode(STREAM[:4])
-    with pytest.raises(ValueError, match="holds changes back"):
+    with pytest.raises(ValueError, match="has changes that wait for their commit"):
         pgo.tag(STREAM[4:], decoder.state)
     with pytest.raises(TypeError, match="state must be"):
         pgo.tag(STREAM, state.to_json())  # type: ignore[arg-type]

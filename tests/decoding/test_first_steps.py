@@ -92,7 +92,7 @@ def test_an_empty_table_of_versions_that_no_schema_holds() -> None:
     wal = writer.change(_orders(("id", 23)), "insert", new=["1"]) + writer.change(
         _orders(("id", 25)), "insert", new=["x"]
     )
-    with pytest.raises(ValueError, match="no table can hold both"):
+    with pytest.raises(ValueError, match="one table cannot have both"):
         decoder.decode(wal).table("public.orders")
     assert decoder.decode([]).table("public.orders").schema.field("id").type == pa.string()
 

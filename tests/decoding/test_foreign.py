@@ -46,7 +46,7 @@ SAYS = {
     "c_interface_of_negative_length": ("ValueError", r"lsn: .*its length is negative"),
     "c_interface_of_negative_offset": ("ValueError", r"lsn: .*it begins at -"),
     "c_interface_of_nulls_without_validity": ("TypeError", "lsn must be integers"),
-    "state_with_wild_rows": ("ValueError", r"not a stream state: what it holds back is damaged .*payload"),
+    "state_with_wild_rows": ("ValueError", r"not a stream state: its waiting changes are damaged .*payload"),
     "spill_file_with_wild_rows": ("SpillError", r"cannot be read .*column payload of batch 0"),
 }
 

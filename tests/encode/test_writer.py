@@ -539,11 +539,11 @@ def test_origin_comes_once_per_transaction():
 @pytest.mark.parametrize(
     ("kind", "tuples", "reason"),
     [
-        ("insert", {}, "^new belongs"),
+        ("insert", {}, "^new is needed for"),
         ("insert", {"new": ["5"]}, "^new has 1 cells for 2 columns"),
         ("insert", {"new": ["5", None], "old": ["5", None]}, "^old and key do not belong"),
         ("insert", {"new": ["5", None], "key": ["5", None]}, "^old and key do not belong"),
-        ("update", {"old": ["5", None]}, "^new belongs"),
+        ("update", {"old": ["5", None]}, "^new is needed for"),
         ("update", {"new": ["5", None], "old": ["5"]}, "^old has 1 cells"),
         ("update", {"new": ["5", None], "key": ["5"]}, "^key has 1 cells"),
         (
@@ -552,7 +552,7 @@ def test_origin_comes_once_per_transaction():
             "^exactly one of old and key",
         ),
         ("delete", {}, "^exactly one of old and key"),
-        ("delete", {"new": ["5", None], "old": ["5", None]}, "^new belongs"),
+        ("delete", {"new": ["5", None], "old": ["5", None]}, "^new is needed for"),
         ("upsert", {"new": ["5", None]}, "^kind must be"),
     ],
 )

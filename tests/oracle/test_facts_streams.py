@@ -48,7 +48,7 @@ def test_same_bytes_mean_another_thing_outside_of_a_block(stream: Streaming, tab
     assert changes_of([out], seq=at)[0]["_xid"] == xid
     described = next(data[:1] + data[5:] for _, data in payloads if data[:1] == b"R")
     begin, end = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
-    with pytest.raises(pgo.DecodeError, match="never described") as caught:
+    with pytest.raises(pgo.DecodeError, match="no Relation message described") as caught:
         pgo.decode([begin, described, payloads[at][1], end])
     assert caught.value.byte_offset == 1
 

@@ -1,4 +1,4 @@
-"""Stretches of a stream, summarised apart, give the states that tagging it in one piece goes through."""
+"""Ranges of a stream, summarised apart, give the states that tagging it in one piece goes through."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def outcome(summary: Summary, state: StreamState) -> Any:
         return str(error)
 
 
-def check_stretch(
+def check_range(
     stream: Stream, states: list[StreamState], error: DecodeError | None, i: int, j: int, first: int = 0
 ) -> None:
     """Of the messages from i to j; `states` are those before message `first` and all behind it."""
@@ -95,7 +95,7 @@ def check_stretch(
 
 
 def check_law(stream: Stream, states: list[StreamState], i: int, cuts: list[int]) -> None:
-    """Three stretches: the order of composition does not matter, and stretches are as good as the whole."""
+    """Three ranges: the order of composition does not matter, and ranges are as good as the whole."""
     a, b, c = (part(stream, x, y) for x, y in itertools.pairwise([i, *cuts]))
     left, right, whole = compose(compose(a, b), c), compose(a, compose(b, c)), part(stream, i, cuts[-1])
     if whole.failed:
@@ -114,34 +114,34 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
     count = len(stream.payloads)
     chance = random.Random(seed)
     for i in range(len(states)):
-        check_stretch(stream, states, error, 0, i)
-        check_stretch(stream, states, error, i, count)
+        check_range(stream, states, error, 0, i)
+        check_range(stream, states, error, i, count)
         for j in range(i, count + 1):
             if every == 1 or chance.randrange(every) == 0:
-                check_stretch(stream, states, error, i, j)
+                check_range(stream, states, error, i, j)
     for _ in range(laws):
         i, *cuts = sorted(chance.randrange(count + 1) for _ in range(4))
         check_law(stream, states, i, cuts)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_stretch_of_random_streams(seed: int) -> None:
+def test_every_range_of_random_streams(seed: int) -> None:
     check_all(make_stream(RandomChoices(seed), 10), seed, every=1 if seed < 8 else 8)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_stretches_of_damaged_streams(seed: int) -> None:
+def test_ranges_of_damaged_streams(seed: int) -> None:
     choices = RandomChoices(seed)
     check_all(damage(choices, make_stream(choices, 8), 1 + seed % 3), seed, every=8)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(streams(), damaged_streams()), st.integers(0, 10**6))
-def test_stretches_of_streams_that_hypothesis_makes(stream: Stream, seed: int) -> None:
+def test_ranges_of_streams_that_hypothesis_makes(stream: Stream, seed: int) -> None:
     check_all(stream, seed, every=20)
 
 
-def test_every_stretch_of_a_stream_with_everything() -> None:
+def test_every_range_of_a_stream_with_everything() -> None:
     check_all(everything(), 1, laws=200)
 
 
@@ -255,7 +255,7 @@ class Churn:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_every_stretch_of_streams_of_few_xids(seed: int) -> None:
+def test_every_range_of_streams_of_few_xids(seed: int) -> None:
     check_all(Churn(seed).make(14), seed, every=1 if seed < 20 else 6, laws=60)
 
 
@@ -278,7 +278,7 @@ def test_streams_of_few_xids_are_what_they_should_be() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(40), 1091])
-def test_stretches_behind_a_damaged_one(seed: int) -> None:
+def test_ranges_behind_a_damaged_one(seed: int) -> None:
     """Decoders in quarantine go on from states that tagging alone never reaches: doubtful streams among them."""
     choices = RandomChoices(seed)
     stream = Churn(seed).make(14) if seed % 2 else make_stream(choices, 10)
@@ -297,7 +297,7 @@ def test_stretches_behind_a_damaged_one(seed: int) -> None:
             continue
         doubtful = doubtful or any(each["doubtful"] for each in values(state)["streamed"])
         for j in range(at, len(stream.payloads) + 1):
-            check_stretch(stream, states, error, at, j, first=at)
+            check_range(stream, states, error, at, j, first=at)
             checked += 1
     assert checked or seed not in (0, 1, 2, 3)
 
@@ -312,8 +312,8 @@ def test_a_doubtful_stream_stays_doubtful() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_stretches_are_tagged_apart(seed: int) -> None:
-    """Any number of cuts; some stretches are empty. No stretch but the first is ever applied to a whole prefix."""
+def test_ranges_are_tagged_apart(seed: int) -> None:
+    """Any number of cuts; some ranges are empty. No range but the first is ever applied to a whole prefix."""
     stream = Churn(seed).make(20) if seed % 2 else make_stream(RandomChoices(seed), 14)
     until = min([*stream.sessions, len(stream.payloads)])
     try:
@@ -387,15 +387,15 @@ def many(count: int) -> list[bytes]:
 def test_the_size_is_that_of_what_is_open_and_not_of_what_is_over() -> None:
     few, lots = summarize(array(many(2))), summarize(array(many(2000)))
     for summary in (few, lots):
-        assert [chr(m.payload[0]) for m in summary.body] == ["S", "E"]
-        assert [chr(m.payload[0]) for m in summary.said] == ["R"]
+        assert [chr(m.payload[0]) for m in summary.transactions] == ["S", "E"]
+        assert [chr(m.payload[0]) for m in summary.descriptions] == ["R"]
     assert len(lots.to_bytes()) < len(few.to_bytes()) + 400  # some more ranges of xids
 
 
 def test_xids_that_begin_one_after_the_other_are_few_bytes() -> None:
     payloads = [message for xid in range(1000, 21000) for message in plain(xid, insert())]
     summary = summarize(array(payloads))
-    assert summary.begun == ((1001, 21000),)  # the first is there as it came
+    assert summary.begun_xids == ((1001, 21000),)  # the first is there as it came
     assert len(summary.to_bytes()) < 400
 
 
@@ -415,7 +415,7 @@ def test_logical_messages_cost_an_lsn_each_until_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_logical_messages_of_stretches_are_those_of_the_whole(seed: int) -> None:
+def test_logical_messages_of_ranges_are_those_of_the_whole(seed: int) -> None:
     """Their LSNs come in any order, many of them twice, and more than a state keeps."""
     chance = random.Random(seed)
     top = 2 ** chance.choice([11, 12, 20, 62])
@@ -428,11 +428,11 @@ def test_logical_messages_of_stretches_are_those_of_the_whole(seed: int) -> None
         ]
         payloads += here if xid is None else streamed(5, *here)
     edges = sorted(chance.randrange(len(payloads)) for _ in range(6))
-    stretches = [array(payloads[x:y]) for x, y in itertools.pairwise([0, *edges, len(payloads)])]
-    summaries = [Summary.from_bytes(summarize(stretch).to_bytes()) for stretch in stretches]
+    pieces = [array(payloads[x:y]) for x, y in itertools.pairwise([0, *edges, len(payloads)])]
+    summaries = [Summary.from_bytes(summarize(piece).to_bytes()) for piece in pieces]
     states = [StreamState()]
-    for stretch, summary in zip(stretches, summaries, strict=True):
-        states.append(tag(stretch, states[-1])[1])
+    for piece, summary in zip(pieces, summaries, strict=True):
+        states.append(tag(piece, states[-1])[1])
         assert values(summary.apply(states[-2])) == values(states[-1])
     assert values(states[-1])["message_floor"] > 0
     for i, j, k in itertools.combinations(range(len(states)), 3):
@@ -441,7 +441,7 @@ def test_logical_messages_of_stretches_are_those_of_the_whole(seed: int) -> None
         assert values(compose(left, right).apply(states[i])) == values(states[k])
 
 
-def test_a_logical_message_that_was_set_aside_comes_in_a_later_stretch() -> None:
+def test_a_logical_message_that_was_set_aside_comes_in_a_later_range() -> None:
     decoder = Decoder(Options(on_error="quarantine"))
     decoder.decode([logical(10), logical(20)[:-1], logical(30)])
     again = [*plain(5), logical(10), logical(20), logical(30), logical(40)]

@@ -28,7 +28,7 @@ from pgoutput_fast.schema.column_types import column_type_of
 from reference import messages as reference
 from reference import printed as reference_printed
 from reference import types as reference_types
-from support.named_places import PACKAGE, ROOT
+from support.named_places import PACKAGE, ROOT, path_of
 
 # Ranges, multiranges and point are made of other types: they have no converter of their own.
 TYPES = [each.name for each in BUILT_IN_TYPES if each.kind == "base" and each.name != "point"]
@@ -41,9 +41,9 @@ COLUMN_TYPES = PACKAGE / "schema" / "column_types.py"
 def file_of(module: ModuleType) -> str:
     """The file of a module, wherever the folder of the tests is."""
     assert module.__file__ is not None
-    path = Path(module.__file__).resolve()
-    within = path.parts[path.parts.index("pgoutput_fast") :] if "pgoutput_fast" in path.parts else ()
-    return f"src/{'/'.join(within)}" if within else str(path.relative_to(ROOT))
+    if module.__name__.startswith("pgoutput_fast."):  # it may be installed elsewhere
+        return f"src/{module.__name__.replace('.', '/')}.py"
+    return str(Path(module.__file__).resolve().relative_to(ROOT))
 
 
 def shown(path: Path) -> str:
@@ -55,7 +55,9 @@ def shown(path: Path) -> str:
 
 @functools.cache
 def converter_of(name: str) -> str:
-    """The converter that a type has by default."""
+    """The converter that a type has by default; empty as long as it has no form."""
+    if name not in column_types._FORMS:
+        return ""
     return column_type_of(Column("c", OID_OF_NAME[name]), Options()).kernel
 
 
@@ -99,6 +101,7 @@ def is_named(name: str, words: set[str]) -> bool:
 def missing_steps_of_the_package(name: str) -> Iterator[str]:
     if name not in column_types._FORMS:
         yield f"add its converter and its Arrow type to _FORMS in {shown(COLUMN_TYPES)}"
+        return
     converter = converter_of(name)
     functions = converters().get(converter, [])
     if len(functions) != 2:
@@ -204,3 +207,14 @@ def missing_steps_of_a_kind(kind: int) -> Iterator[str]:
 def test_every_step_of_a_message_kind_is_done(kind: int) -> None:
     missing = [f"{MESSAGE_KINDS[kind]}: {step}" for step in missing_steps_of_a_kind(kind)]
     assert not missing, "\n" + "\n".join(missing)
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_the_page_names_exist() -> None:
+    page = (ROOT / "docs" / "add-a-type.md").read_text()
+    files = re.findall(r"`([\w/.]+\.(?:py|hpp|pyx|pxd|md))`", page)
+    assert len(files) > 30
+    missing = sorted({file for file in files if not path_of(file).is_file()})
+    assert not missing, f"docs/add-a-type.md names files that do not exist: {missing}"

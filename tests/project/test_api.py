@@ -95,6 +95,7 @@ def test_one_name_is_one_thing() -> None:
         assert origin("pgoutput_fast.capture", name) == origin("pgoutput_fast.snapshot", name)
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("module", PUBLIC)
 def test_an_import_needs_only_its_extra(module: str) -> None:
     foreign = {"pyspark", "psycopg2"}
@@ -116,6 +117,28 @@ def test_messages_are_made_as_the_page_says() -> None:
 
 
 # ---- what pages say ----------------------------------------------------------------------------------------------
+
+
+ORIGINS = {origin(each.module, each.name): str(each) for each in NAMES}
+OUTSIDE = sorted(
+    path
+    for folder in ("benchmarks", "fuzz", "src/pgoutput_fast/demo", "src/pyspark_pgoutput")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_programs_import_a_public_name_from_its_public_place(path: Path) -> None:
+    """They may use private names, too, but what users can import they import as users do."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: import {ORIGINS[place]}, not {node.module}.{each.name}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pgoutput_fast")
+        if node.module not in PUBLIC and generate_api.source_of(str(node.module)).exists()
+        for each in node.names
+        if (place := origin(str(node.module), each.name)) in ORIGINS
+    ]
+    assert not found, "\n" + "\n".join(found)
 
 
 def problems(code: str, public: Mapping[str, set[str]], aliases: Mapping[str, str]) -> Iterator[str]:

@@ -51,7 +51,8 @@ def test_every_group_is_a_box() -> None:
 
 def test_functions_that_the_page_names_exist() -> None:
     assert len(list(named_places(PAGE))) > 25
-    assert missing(PAGE) == []
+    found = missing(PAGE)
+    assert not found, "\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_sentence_names_the_columns_type() -> None:
         "the text is not timestamptz as PostgreSQL prints it (decoding needs DateStyle=ISO)"
     )
     assert reason_text(Reason.IS_INFINITE, named) == "an infinite value has no timestamp[us, tz=UTC] form"
-    assert reason_text(Reason.BAD_LENGTH) == "the value's length is not that of its type"
+    assert reason_text(Reason.BAD_LENGTH) == "the value does not have the length of its type"
 
 
 def test_an_unknown_code_has_no_sentence() -> None:

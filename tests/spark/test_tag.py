@@ -25,7 +25,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
-from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagStretches
+from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
 from support.interleaved import everything
 from support.paths import DOCS
 from support.plans import is_sorted
@@ -480,7 +480,7 @@ def test_an_input_that_changes_is_noticed(changed: str) -> None:
     )
     known = count - (changed == "more")
     start = Start.of(pgo.StreamState(), known, "0", str(known - 1))
-    task = TagStretches(Starts({"0": start}, pgo.Catalog().to_json()), ("place",), pgo.TAGGED_SCHEMA)
+    task = TagRanges(Starts({"0": start}, pgo.Catalog().to_json()), ("place",), pgo.TAGGED_SCHEMA)
     with pytest.raises(ChangedInputError, match="the table changed"):
         list(task(iter([rows.slice(0, count - (changed == "fewer"))])))
 

@@ -351,7 +351,7 @@ def test_moments_beyond_those_of_python(spark: Any) -> None:
 def test_times_can_be_of_type_time(every: Every, spark: Any) -> None:
     wal = every.wal(spark, "binary")
     if not hasattr(pyspark.sql.types, "TimeType"):
-        with pytest.raises(ValueError, match=r"no type TIME, which came with 4\.1"):
+        with pytest.raises(ValueError, match=r"no type TIME: use Spark 4\.1 or later"):
             pgspark.changes(wal, "public.every", catalog=every.catalog, time="TIME")
         return
     columns = ["_seq", "v_time", "u_times", "u_pair", "a_time"]

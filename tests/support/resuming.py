@@ -103,7 +103,7 @@ class OtherProcess:
 
 def go_on_in_a_new_process(*arguments: Any) -> Given:
     """As `go_on`, in a new process."""
-    code = "import pickle, sys, resuming; a = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(resuming.go_on(*a)))"
+    code = "import pickle, sys; from support import resuming; a = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(resuming.go_on(*a)))"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
         input=pickle.dumps(arguments),

@@ -215,7 +215,7 @@ def split_names(text: str) -> list[str]:
         match = _LISTED.match(text, at)
         if match is None:
             raise ValueError(
-                "names with commas between were expected; one that has a comma itself stands in double quotes, such as "
+                "separate the names with commas, and put a name that has a comma itself in double quotes, such as "
                 'shop,"b,c"'
             )
         quoted, plain = match.groups()

@@ -78,7 +78,7 @@ def read_types(connection: Any) -> UserTypes:
         Whatever the driver raises if the query fails.
     """
     if not callable(getattr(connection, "cursor", None)):
-        raise TypeError(f"a DB-API connection is needed, not {type(connection).__name__}")
+        raise TypeError(f"connection must be a DB-API connection, not {type(connection).__name__}")
     cursor = connection.cursor()
     try:
         cursor.execute(_QUERY)
@@ -120,12 +120,12 @@ def _type_of(
 
 def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
     """The types of those oids and all that they are made of, but for what is built in."""
-    found: dict[int, UserType] = {}
-    left = list(oids)
-    while left:
-        oid = left.pop()
-        if oid in found or oid not in known or is_built_in(oid):
+    reached: dict[int, UserType] = {}
+    pending = list(oids)
+    while pending:
+        oid = pending.pop()
+        if oid in reached or oid not in known or is_built_in(oid):
             continue
-        one = found[oid] = known[oid]
-        left += [one.of, *(field.type_oid for field in one.fields)]
-    return [found[oid] for oid in sorted(found)]
+        one = reached[oid] = known[oid]
+        pending += [one.of, *(field.type_oid for field in one.fields)]
+    return [reached[oid] for oid in sorted(reached)]

@@ -14,6 +14,7 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
+from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["Catalog", "Column", "Relation"]
 
@@ -126,25 +127,22 @@ class Relation:
         texts = one.namespace, one.name, one.replica_identity
         if (
             type(one.oid) is not int
-            or not 0 <= one.oid <= _LAST_OID
+            or not 0 <= one.oid <= LAST_UINT32
             or not -(1 << 63) <= one.version < 1 << 63
             or not all(type(text) is str for text in texts)
             or not all(map(_is_column, one.columns))
         ):
-            raise ValueError("not a relation: an oid, a version or a name is none")
+            raise ValueError("not a relation: an oid, a version or a name has a wrong type or value")
         if len({column.name for column in one.columns}) != len(one.columns):
-            raise ValueError(f"not a relation: {one.qualified_name} has two columns of one name")
+            raise ValueError(f"not a relation: {one.qualified_name} has two columns with the same name")
         return one
-
-
-_LAST_OID = (1 << 32) - 1
 
 
 def _is_column(column: Column) -> bool:
     return (
         type(column.name) is str
         and type(column.type_oid) is int
-        and 0 <= column.type_oid <= _LAST_OID
+        and 0 <= column.type_oid <= LAST_UINT32
         and type(column.typmod) is int
         and -(1 << 31) <= column.typmod < 1 << 31
         and column.key in (0, 1)
@@ -293,9 +291,7 @@ class Catalog:
             ValueError: if the values are not a catalog of a known format.
         """
         if not isinstance(values, Mapping) or values.get("format") != FORMAT:
-            raise ValueError(
-                f"not a catalog of format {FORMAT}: it was written by another version of pgoutput_fast"
-            )
+            raise ValueError(f"not a catalog of format {FORMAT}: another version of pgoutput_fast wrote it")
         try:
             return cls(
                 [Relation.from_dict(each) for each in values["relations"]],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["NO_TYPES", "TypeField", "UserType", "UserTypes"]
 
@@ -126,10 +127,10 @@ class UserType:
         if (
             one.kind not in _KINDS
             or not all(isinstance(each, str) for each in texts)
-            or not all(_within(oid, 0, (1 << 32) - 1) for oid in oids)
+            or not all(_within(oid, 0, LAST_UINT32) for oid in oids)
             or not all(_within(typmod, -(1 << 31), (1 << 31) - 1) for typmod in typmods)
         ):
-            raise ValueError("not a type: a kind, an oid or a name is none")
+            raise ValueError("not a type: a kind, an oid or a name has a wrong type or value")
         return one
 
 

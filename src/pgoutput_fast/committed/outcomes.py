@@ -14,7 +14,7 @@ from pgoutput_fast.committed.reorder_buffer import Due
 from pgoutput_fast.protocol.kinds import MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["NO_FATES", "Outcomes", "by_transaction", "committed_rows", "values_of", "without_rolled_back"]
+__all__ = ["NO_OUTCOMES", "Outcomes", "by_transaction", "committed_rows", "values_of", "without_rolled_back"]
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
@@ -73,7 +73,7 @@ class Outcomes:
         """The outcomes of the transactions of one call. Transactions whose end is not known are included, as lost."""
         columns, rolled_back = records.fates()
         if not columns[0] and not records.forgotten:
-            return NO_FATES if not rolled_back else replace(NO_FATES, aborts=_grouped(rolled_back))
+            return NO_OUTCOMES if not rolled_back else replace(NO_OUTCOMES, aborts=_group_by_txn(rolled_back))
         return cls._from([np.frombuffer(each, np.int64) for each in columns], records.forgotten, rolled_back)
 
     @classmethod
@@ -118,35 +118,37 @@ class Outcomes:
             order = np.argsort(txns, kind="stable")
             txns, at_seq, lsn, timestamp = txns[order], at_seq[order], lsn[order], timestamp[order]
             committed, is_lost = committed[order], is_lost[order]
-        return cls(txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _grouped(rolled_back))
+        return cls(
+            txns, at_seq, lsn, timestamp, committed.astype(np.bool_), is_lost, _group_by_txn(rolled_back)
+        )
 
     @property
     def rolled_back(self) -> list[tuple[int, int, int]]:
         """(txn, subxid, at_seq) of `aborts`."""
-        return [(txn, *abort) for txn, found in self.aborts.items() for abort in found]
+        return [(txn, *abort) for txn, aborts in self.aborts.items() for abort in aborts]
 
     def due(self, waiting: Iterable[int]) -> tuple[Due, ...]:
         """The transactions of `waiting` that were committed or lost, in the order of their ends."""
         waiting = set(waiting)
         columns = (self.at_seq, self.txns, self.commit_lsn, self.commit_timestamp, self.lost, self.committed)
-        found = sorted(zip(*(column.tolist() for column in columns), strict=True))
+        in_order = sorted(zip(*(column.tolist() for column in columns), strict=True))
         return tuple(
             Due(txn, at_seq, lsn, time, lost)
-            for at_seq, txn, lsn, time, lost, committed in found
+            for at_seq, txn, lsn, time, lost, committed in in_order
             if (committed or lost) and txn in waiting
         )
 
 
-def _grouped(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
+def _group_by_txn(rolled_back: Iterable[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
     """{txn: [(subxid, at_seq)]}."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    by_txn: dict[int, list[tuple[int, int]]] = {}
     for txn, subxid, at_seq in rolled_back:
-        found.setdefault(txn, []).append((subxid, at_seq))
-    return found
+        by_txn.setdefault(txn, []).append((subxid, at_seq))
+    return by_txn
 
 
 _NOTHING = np.zeros(0, np.int64)
-NO_FATES = Outcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
+NO_OUTCOMES = Outcomes(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING > 0, _NOTHING > 0, {})
 
 
 def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> pa.Table:
@@ -181,22 +183,22 @@ def without_rolled_back(rows: pa.Table, aborts: list[tuple[int, int, int]]) -> p
     return rows.filter(pa.array(~gone)) if bool(gone.any()) else rows
 
 
-def committed_rows(rows: pa.Table, fates: Outcomes) -> pa.Table:
+def committed_rows(rows: pa.Table, outcomes: Outcomes) -> pa.Table:
     """The rows of committed transactions and the rows outside of transactions, with commit position and time.
 
     They are in the order of the commits.
     """
     txns = values_of(rows, "txn", -1)
     if (
-        len(fates.txns) == 1
-        and fates.committed[0]
-        and bool(np.all(txns == fates.txns[0]))
-        and _told(rows, fates)
+        len(outcomes.txns) == 1
+        and outcomes.committed[0]
+        and bool(np.all(txns == outcomes.txns[0]))
+        and _have_commit_position(rows, outcomes)
     ):
         return rows
-    if len(fates.txns):
-        at = np.minimum(np.searchsorted(fates.txns, txns), len(fates.txns) - 1)
-        ended = (fates.txns[at] == txns) & fates.committed[at]
+    if len(outcomes.txns):
+        at = np.minimum(np.searchsorted(outcomes.txns, txns), len(outcomes.txns) - 1)
+        ended = (outcomes.txns[at] == txns) & outcomes.committed[at]
     else:
         at, ended = np.zeros(len(txns), np.int64), np.zeros(len(txns), np.bool_)
     alone = txns < 0
@@ -205,11 +207,14 @@ def committed_rows(rows: pa.Table, fates: Outcomes) -> pa.Table:
         rows = rows.filter(pa.array(chosen))
         at, ended, alone = at[chosen], ended[chosen], alone[chosen]
     seqs = values_of(rows, "seq")
-    ends = seqs if not len(fates.txns) else np.where(alone, seqs, fates.at_seq[at])
+    ends = seqs if not len(outcomes.txns) else np.where(alone, seqs, outcomes.at_seq[at])
     order = np.lexsort((seqs, ends))
     if bool(np.any(order[1:] < order[:-1])):
         rows, at, alone = rows.take(pa.array(order)), at[order], alone[order]
-    for name, values in (("commit_lsn", fates.commit_lsn), ("commit_timestamp", fates.commit_timestamp)):
+    for name, values in (
+        ("commit_lsn", outcomes.commit_lsn),
+        ("commit_timestamp", outcomes.commit_timestamp),
+    ):
         field = TAGGED_SCHEMA.field(name)
         if len(values):
             column = pa.array(values[at], pa.int64(), mask=alone).view(field.type)
@@ -219,11 +224,11 @@ def committed_rows(rows: pa.Table, fates: Outcomes) -> pa.Table:
     return rows
 
 
-def _told(rows: pa.Table, fates: Outcomes) -> bool:
+def _have_commit_position(rows: pa.Table, outcomes: Outcomes) -> bool:
     """Whether the rows already have the commit's position and time: the Begin of a plain transaction gives them."""
     if rows.num_rows == 0 or rows.column("commit_lsn").null_count:
         return False
     lsn, timestamp = (
         values_of(rows.slice(0, 1), name).view(np.int64)[0] for name in ("commit_lsn", "commit_timestamp")
     )
-    return bool(lsn == fates.commit_lsn[0] and timestamp == fates.commit_timestamp[0])
+    return bool(lsn == outcomes.commit_lsn[0] and timestamp == outcomes.commit_timestamp[0])

@@ -5,21 +5,17 @@ It also has the transactions that have ended and whose rows are not yet all in t
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.committed.spill import Spiller, SpillFile
-from pgoutput_fast.schema.foreign import checked_table
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["Due", "ReorderBuffer"]
+__all__ = ["Due", "InMemory", "OnDisk", "ReorderBuffer", "Waiting", "read_tables"]
 
 # Smaller pieces of a transaction are joined up to this many rows: thousands of pieces cost more than their rows.
 _SMALL_ROWS = 8192
@@ -29,7 +25,9 @@ _BATCH_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class _InMemory:
+class InMemory:
+    """Rows of a transaction in memory, and their size in bytes."""
+
     table: pa.Table
     nbytes: int
 
@@ -39,7 +37,7 @@ class _InMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnDisk:
+class OnDisk:
     """The batches of a spill file from `batch` on. In a state from JSON, `file` only describes the file."""
 
     file: SpillFile | dict[str, Any]
@@ -63,12 +61,12 @@ class _OnDisk:
 class Waiting:
     """One transaction: its rows in stream order, and (subxid, at_seq) of each subtransaction that was rolled back."""
 
-    pieces: tuple[_InMemory | _OnDisk, ...] = ()
+    pieces: tuple[InMemory | OnDisk, ...] = ()
     rolled_back: tuple[tuple[int, int], ...] = ()
 
     @property
     def memory(self) -> int:
-        return sum(piece.nbytes for piece in self.pieces if isinstance(piece, _InMemory))
+        return sum(piece.nbytes for piece in self.pieces if isinstance(piece, InMemory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +108,9 @@ class ReorderBuffer:
     def keep(self, txn: int, rows: pa.Table) -> None:
         """Adds rows of a transaction behind its other rows. The rows must have memory of their own."""
         before = self.waiting.get(txn, Waiting())
-        pieces: list[_InMemory | _OnDisk] = [*before.pieces, _in_memory(rows)]
+        pieces: list[InMemory | OnDisk] = [*before.pieces, _in_memory(rows)]
         while len(pieces) > 1 and _to_be_joined(pieces[-2], pieces[-1]):
-            both = [piece.table for piece in pieces[-2:] if isinstance(piece, _InMemory)]
+            both = [piece.table for piece in pieces[-2:] if isinstance(piece, InMemory)]
             pieces[-2:] = [_in_memory(pa.concat_tables(both).combine_chunks())]
         self._put(txn, replace(before, pieces=tuple(pieces)))
 
@@ -156,7 +154,7 @@ class ReorderBuffer:
         for txn in txns:
             if txn in self.waiting:
                 for piece in self.waiting[txn].pieces:
-                    tables += _tables(piece)
+                    tables += read_tables(piece)
                 self.drop(txn)
         return tables
 
@@ -170,13 +168,13 @@ class ReorderBuffer:
             these).
         """
         tables: list[pa.Table] = []
-        whose: list[Due] = []
+        transactions: list[Due] = []
         aborts: list[tuple[int, int, int]] = []
         done = rows = nbytes = 0
         for due in self.due:
             if rows >= most_rows or nbytes >= most_bytes:
                 break
-            whose.append(due)
+            transactions.append(due)
             aborts += self.aborts([due.txn])
             pieces = list(self.waiting[due.txn].pieces) if due.txn in self.waiting else []
             while pieces and rows < most_rows and nbytes < most_bytes:
@@ -190,21 +188,21 @@ class ReorderBuffer:
             self.drop(due.txn)
             done += 1
         self.due = self.due[done:]
-        return tables, whose, aborts
+        return tables, transactions, aborts
 
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def spill(self, spiller: Spiller, most: int) -> None:
-        """Moves rows to files, the largest transactions first, until at most `most` bytes are in memory."""
+        """Moves rows to files until at most `most` bytes are in memory. The largest transactions come first."""
         by_size = sorted(((waiting.memory, txn) for txn, waiting in self.waiting.items()), reverse=True)
         for memory, txn in by_size:
             if self.memory <= most or memory == 0:
                 break
             waiting = self.waiting[txn]
-            files = [piece for piece in waiting.pieces if isinstance(piece, _OnDisk)]
-            rows = [piece.table for piece in waiting.pieces if isinstance(piece, _InMemory)]
+            files = [piece for piece in waiting.pieces if isinstance(piece, OnDisk)]
+            rows = [piece.table for piece in waiting.pieces if isinstance(piece, InMemory)]
             file = spiller.write(txn, _batches(rows))
-            self._put(txn, replace(waiting, pieces=(*files, _OnDisk(file, 0))))
+            self._put(txn, replace(waiting, pieces=(*files, OnDisk(file, 0))))
 
     @property
     def files(self) -> list[SpillFile]:
@@ -212,7 +210,7 @@ class ReorderBuffer:
             piece.opened
             for waiting in self.waiting.values()
             for piece in waiting.pieces
-            if isinstance(piece, _OnDisk)
+            if isinstance(piece, OnDisk)
         ]
 
     def names(self) -> list[str]:
@@ -220,12 +218,12 @@ class ReorderBuffer:
         names = [
             os.path.basename(file.path) if isinstance(file, SpillFile) else str(file["name"])
             for waiting in self.waiting.values()
-            for file in (piece.file for piece in waiting.pieces if isinstance(piece, _OnDisk))
+            for file in (piece.file for piece in waiting.pieces if isinstance(piece, OnDisk))
             if isinstance(file, dict) or file.durable
         ]
         return sorted(names)
 
-    def of(self, spiller: Spiller) -> ReorderBuffer:
+    def open_for(self, spiller: Spiller) -> ReorderBuffer:
         """A copy for another decoder, with its spill files opened.
 
         Raises:
@@ -234,8 +232,8 @@ class ReorderBuffer:
         other = self.copy()
         for txn, waiting in self.waiting.items():
             pieces = tuple(
-                _OnDisk(spiller.find(piece.file), piece.batch)
-                if isinstance(piece, _OnDisk) and isinstance(piece.file, dict)
+                OnDisk(spiller.find(piece.file), piece.batch)
+                if isinstance(piece, OnDisk) and isinstance(piece.file, dict)
                 else piece
                 for piece in waiting.pieces
             )
@@ -251,138 +249,39 @@ class ReorderBuffer:
         other._on_save = spiller.saved
         return other
 
-    def to_dict(self, *, save: bool) -> dict[str, Any] | None:
-        """The buffer as JSON values, None if it is empty. Set `save` if a decoder may continue from them later.
-
-        Rows in spill files of a temporary directory are included.
-        """
-        if save and self._on_save is not None:
+    def note_saved(self) -> None:
+        """Notes that a state with this buffer is saved: a decoder may continue from it later."""
+        if self._on_save is not None:
             self._on_save(self.files)
-        if not self:
-            return None
-        tables: list[pa.Table] = []
-        described = []
-        for txn, waiting in sorted(self.waiting.items()):
-            files = []
-            for piece in waiting.pieces:
-                if isinstance(piece, _InMemory):
-                    tables.append(piece.table)
-                elif isinstance(piece.file, dict) or piece.file.durable:
-                    entry = piece.file if isinstance(piece.file, dict) else piece.file.to_dict()
-                    files.append({**entry, "from_batch": piece.batch})
-                else:
-                    tables += _tables(piece)
-            aborts = [list(each) for each in waiting.rolled_back]
-            described.append({"txn": txn, "files": files, "rolled_back": aborts})
-        rows = _copied(pa.concat_tables(tables)) if tables else None
-        return {
-            "waiting": described,
-            "rows": None if rows is None else _to_text(rows),
-            "due": [
-                [due.txn, due.at_seq, due.commit_lsn, due.commit_timestamp, due.lost] for due in self.due
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> ReorderBuffer:
-        """The inverse of `to_dict`. Spill files are opened when a decoder continues with the state.
-
-        Raises:
-            ValueError, KeyError, TypeError: for anything else.
-        """
-        reorder_buffer = cls()
-        for each in document["waiting"]:
-            files = []
-            for entry in each["files"]:
-                described = dict(entry)
-                batch = described.pop("from_batch")
-                if "token" not in described:
-                    raise ValueError(
-                        "not a stream state of this version: its spill files have no token, as those that an earlier "
-                        "version of pgoutput_fast wrote. Go on with that version until nothing waits for its commit, "
-                        "or decode again from the beginning"
-                    )
-                if (
-                    {name: type(value) for name, value in described.items()} != _ENTRY
-                    or type(batch) is not int
-                    or any(isinstance(value, int) and value < 0 for value in described.values())
-                ):
-                    raise ValueError("not a stream state: it describes a spill file in another way")
-                if not 0 <= batch < described["batches"]:
-                    raise ValueError("not a stream state: it goes on behind a spill file's end")
-                files.append(_OnDisk(described, batch))
-            aborts = tuple(
-                (_integer(subxid, _LAST_XID), _integer(at_seq)) for subxid, at_seq in each["rolled_back"]
-            )
-            txn = _integer(each["txn"])
-            if txn in reorder_buffer.waiting:
-                raise ValueError(f"not a stream state: transaction {txn} waits twice")
-            reorder_buffer.waiting[txn] = Waiting(tuple(files), aborts)
-        if len(names := reorder_buffer.names()) > len(set(names)):
-            raise ValueError("not a stream state: it names a spill file twice")
-        if document["rows"] is not None:
-            rows = _from_text(document["rows"])
-            for txn, part in _runs(rows):
-                reorder_buffer.keep(txn, part)
-        reorder_buffer.due = tuple(
-            Due(
-                _integer(txn),
-                _integer(at_seq),
-                _integer(lsn),
-                _integer(timestamp, least=-_LAST_INT64),
-                bool(lost),
-            )
-            for txn, at_seq, lsn, timestamp, lost in document["due"]
-        )
-        return reorder_buffer
 
 
-# Columns without nulls in rows that wait.
-_FILLED = ("seq", "kind", "txn", "in_stream", "payload")
-
-_ENTRY = {
-    "name": str, "txn": int, "rows": int, "batches": int, "nbytes": int, "size": int, "checksum": int,
-    "token": str,
-}  # fmt: skip
-
-
-_LAST_INT64 = (1 << 63) - 1
-_LAST_XID = (1 << 32) - 1
-
-
-def _integer(value: Any, most: int = _LAST_INT64, least: int = 0) -> int:
-    """Returns a number of a state, if it is an int within its bounds."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError("not a stream state: a number of what it holds back is none, or out of bounds")
-    return value
-
-
-def _in_memory(rows: pa.Table) -> _InMemory:
+def _in_memory(rows: pa.Table) -> InMemory:
     # Each row has, beside its payload, nine int64 values, a kind, an offset and some bits.
-    return _InMemory(rows, rows.column("payload").nbytes + 80 * rows.num_rows)
+    return InMemory(rows, rows.column("payload").nbytes + 80 * rows.num_rows)
 
 
-def _to_be_joined(a: _InMemory | _OnDisk, b: _InMemory | _OnDisk) -> bool:
+def _to_be_joined(a: InMemory | OnDisk, b: InMemory | OnDisk) -> bool:
     return (
-        isinstance(a, _InMemory)
-        and isinstance(b, _InMemory)
+        isinstance(a, InMemory)
+        and isinstance(b, InMemory)
         and a.rows <= 2 * b.rows
         and a.rows + b.rows <= _SMALL_ROWS
         and a.nbytes + b.nbytes <= _BATCH_BYTES
     )
 
 
-def _first(piece: _InMemory | _OnDisk) -> tuple[pa.Table, list[_InMemory | _OnDisk]]:
+def _first(piece: InMemory | OnDisk) -> tuple[pa.Table, list[InMemory | OnDisk]]:
     """(the rows of one read of a piece, the rest of the piece)."""
-    if isinstance(piece, _InMemory):
+    if isinstance(piece, InMemory):
         return piece.table, []
     file = piece.opened
     table = pa.Table.from_batches([file.read(piece.batch)])
-    return table, [_OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
+    return table, [OnDisk(file, piece.batch + 1)] if piece.batch + 1 < file.batches else []
 
 
-def _tables(piece: _InMemory | _OnDisk) -> list[pa.Table]:
-    if isinstance(piece, _InMemory):
+def read_tables(piece: InMemory | OnDisk) -> list[pa.Table]:
+    """All rows of a piece."""
+    if isinstance(piece, InMemory):
         return [piece.table]
     return [pa.Table.from_batches([batch]) for batch in piece.opened.read_from(piece.batch)]
 
@@ -413,37 +312,3 @@ def _middle(table: pa.Table) -> int:
     seqs = table.column("seq").to_numpy()
     half = len(seqs) // 2
     return int(np.searchsorted(seqs, seqs[half])) or int(np.searchsorted(seqs, seqs[half], "right"))
-
-
-def _runs(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """(txn, rows) of each transaction. `rows` are sorted by transaction."""
-    txns = rows.column("txn").to_numpy()
-    starts = [0, *((txns[1:] != txns[:-1]).nonzero()[0] + 1).tolist(), len(txns)]
-    for start, end in pairwise(starts):
-        if start < end:
-            yield int(txns[start]), _copied(rows.slice(start, end - start))
-
-
-def _copied(table: pa.Table) -> pa.Table:
-    """A copy in memory of its own. All copies are equal byte for byte."""
-    return table.take(pa.array(range(table.num_rows), pa.int64())).combine_chunks()
-
-
-def _to_text(table: pa.Table) -> str:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return base64.b64encode(sink.getvalue()).decode("ascii")
-
-
-def _from_text(text: str) -> pa.Table:
-    """The inverse of `_to_text`. The rows are checked, because the text may be from anywhere."""
-    try:
-        rows = checked_table(pa.ipc.open_stream(base64.b64decode(text)).read_all(), "rows")
-    except (OSError, ValueError, pa.ArrowException) as problem:
-        raise ValueError(f"not a stream state: what it holds back is damaged ({problem})") from None
-    if rows.schema != TAGGED_SCHEMA or any(rows.column(name).null_count for name in _FILLED):
-        raise ValueError("not a stream state: what it holds back is something else")
-    if rows.num_rows and min(rows.column("txn").to_numpy()) < 0:
-        raise ValueError("not a stream state: what it holds back is of no transaction")
-    return rows

@@ -65,11 +65,11 @@ class _Removal:
         self.process = os.getpid()  # a fork copies this object, but the file belongs to the parent
 
 
-def _remove(path: str, fate: _Removal) -> None:
+def _remove(path: str, removal: _Removal) -> None:
     """Removes a file, if it is the file that was written here. Another file may have this name now."""
-    if not fate.keep and fate.process == os.getpid():
+    if not removal.keep and removal.process == os.getpid():
         with contextlib.suppress(OSError):
-            if _end(path)[1] == _MARK + fate.token.encode():
+            if _end(path)[1] == _MARK + removal.token.encode():
                 os.unlink(path)
 
 
@@ -103,8 +103,8 @@ class SpillFile:
     """
 
     __slots__ = (
-        "__weakref__", "_checked", "_directory", "_fate", "_reader", "_synced", "batches", "checksum", "nbytes", "path",
-        "rows", "size", "token", "txn",
+        "__weakref__", "_checked", "_directory", "_reader", "_removal", "_synced", "batches", "checksum", "nbytes",
+        "path", "rows", "size", "token", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -114,11 +114,11 @@ class SpillFile:
         self.path, self.txn, self.rows, self.batches, self.nbytes = path, txn, rows, batches, nbytes
         self.size, self.checksum, self.token = size, checksum, token
         self._directory = directory
-        self._fate = _Removal(keep, token)
+        self._removal = _Removal(keep, token)
         self._reader: Any = None
         self._checked = False
         self._synced = keep
-        weakref.finalize(self, _remove, path, self._fate)
+        weakref.finalize(self, _remove, path, self._removal)
 
     @property
     def durable(self) -> bool:
@@ -127,14 +127,14 @@ class SpillFile:
     @property
     def kept(self) -> bool:
         """Whether the file stays when nothing here refers to it any more, because a saved state names it."""
-        return self._fate.keep
+        return self._removal.keep
 
     def keep(self, keep: bool) -> None:
         """Sets whether a saved state names the file. If it does, the file is fsynced first."""
         if keep and not self._synced:
             fsync(self.path)
             self._synced = True
-        self._fate.keep = keep
+        self._removal.keep = keep
 
     def to_dict(self) -> dict[str, Any]:
         """The file as JSON values, with its name but no directory: a reader may have it in another one."""
@@ -157,7 +157,7 @@ class SpillFile:
         except OSError as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem.strerror})") from None
         if size == -1:
-            raise SpillError(self.path, self.txn, "cannot be read (it is no file)")
+            raise SpillError(self.path, self.txn, "cannot be read (it is not a regular file)")
         if size != self.size:
             raise SpillError(self.path, self.txn, f"is damaged: it has {size} bytes and had {self.size}")
         if end != _MARK + self.token.encode():
@@ -182,13 +182,13 @@ class SpillFile:
         self.check()
         try:
             if not self._checked and _checksum(self.path) != self.checksum:
-                raise SpillError(self.path, self.txn, "is damaged: its checksum is another")
+                raise SpillError(self.path, self.txn, "is damaged: it has another checksum")
             reader = pa.ipc.open_file(pa.OSFile(self.path), footer_offset=self.size - _END)
         except (OSError, pa.ArrowInvalid) as problem:
             raise SpillError(self.path, self.txn, f"cannot be read ({problem})") from None
         self._checked = True
         if reader.num_record_batches != self.batches or not reader.schema.equals(TAGGED_SCHEMA):
-            raise SpillError(self.path, self.txn, "holds something else")
+            raise SpillError(self.path, self.txn, "does not contain the rows that were written")
         return reader
 
     def _batch(self, reader: Any, k: int) -> pa.RecordBatch:
@@ -275,11 +275,13 @@ class Spiller:
         values = dict(entry)
         name = values.pop("name")
         if not is_spill_name(name) or not _TOKEN.fullmatch(values["token"]):
-            raise ValueError("the state names a spill file by a name or a token that none has: it was edited")
+            raise ValueError(
+                "somebody edited the state: it names a spill file with a name or a token that no spill file has"
+            )
         if self.directory is None:
             raise ValueError(
-                f"the state names spill files, such as {name}: go on with Options(spill_directory=...), the "
-                "directory in which they lie"
+                f"the state names spill files, such as {name}: pass Options(spill_directory=...) with the directory "
+                "that has them"
             )
         file = SpillFile(os.path.join(self.directory, name), keep=True, **values)
         with contextlib.suppress(OSError):  # `check` raises the error for it
@@ -287,7 +289,7 @@ class Spiller:
             # A file of another size is damaged. `check` raises SpillError for it.
             if size == -1 or (size == file.size and end != _MARK + file.token.encode()):
                 raise ValueError(
-                    f"{file.path} is not the spill file that the state was saved with: one was replaced"
+                    f"{file.path} is not the spill file that the state names: somebody replaced the file"
                 )
         file.check()
         return file

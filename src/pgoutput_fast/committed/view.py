@@ -1,4 +1,4 @@
-"""The committed view: changes wait, as tagged payloads, until their transaction's fate is known."""
+"""The committed view: changes wait, as tagged payloads, until their transaction ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast._core.tagging.complete_transactions import plain_stretches
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
-from pgoutput_fast.committed.outcomes import NO_FATES, Outcomes, values_of
+from pgoutput_fast.committed.outcomes import NO_OUTCOMES, Outcomes, values_of
 from pgoutput_fast.committed.release import Piece, Releaser
 from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
 from pgoutput_fast.committed.spill import Spiller
@@ -36,27 +36,28 @@ from pgoutput_fast.schema.tables import (
 
 __all__ = ["CommittedView"]
 
-# These wait in the reorder buffer: changes, truncates and transactional messages.
-_IS_HELD = np.zeros(256, np.bool_)
-_IS_HELD[list(HELD_UNTIL_COMMIT)] = True
+# The kinds that wait in the reorder buffer: changes, truncates and transactional messages.
+_WAITS = np.zeros(256, np.bool_)
+_WAITS[list(HELD_UNTIL_COMMIT)] = True
 
-# So many messages are tagged at a time, and about so many rows of a large transaction given at a time.
+# How many messages are tagged at a time, and about how many rows of a large transaction are decoded at a time.
 _TAGGED_MESSAGES = 1 << 15
 _PIECE_ROWS = 1 << 15
 # Payloads have offsets of 32 bits once they are tagged.
 _MOST_TAGGED_BYTES = 1 << 30
-# A stretch of plain transactions is decoded straight away if it has so many messages; else it is not worth a cut.
-_LEAST_STRETCH = 512
-# Beside a directory that stays, a state need not carry more than this itself.
+# Complete plain transactions are decoded at once, without the reorder buffer, if there are this many messages of them
+# one after the other. Fewer are not worth a cut.
+_LEAST_COMPLETE = 512
+# With a spill directory, a state contains at most this many bytes of waiting changes itself.
 _MOST_IN_STATE = 1 << 20
 
 
 class CommittedView:
-    """Holds changes back until their commit comes, and drops those that are rolled back.
+    """Keeps changes until their commit comes, and drops those that are rolled back.
 
     Args:
-        options: how to decode what is released, and where and how much to hold.
-        reorder_buffer: the changes that wait since an earlier view.
+        options: how to decode released changes; where and how many changes to keep.
+        reorder_buffer: the changes that an earlier view kept.
 
     Raises:
         SpillError: if a file that the reorder buffer names is missing or damaged.
@@ -68,13 +69,13 @@ class CommittedView:
         self._options = options
         self._spiller = Spiller(directory)
         self._reorder_buffer = (
-            reorder_buffer.of(self._spiller) if reorder_buffer is not None else ReorderBuffer()
+            reorder_buffer.open_for(self._spiller) if reorder_buffer is not None else ReorderBuffer()
         )
         self._decoder: NativeDecoder | None = None  # made when it is needed
         self._learnt = 0  # how many of the tagging decoder's relation versions it knows
 
     def snapshot(self) -> ReorderBuffer:
-        """What a state must keep. Beside a directory that stays, most of it goes there first."""
+        """A copy of the reorder buffer for a state. With a spill directory, most changes go into files first."""
         if self._options.spill_directory is not None and self._reorder_buffer.memory > _MOST_IN_STATE:
             reorder_buffer = self._reorder_buffer.copy()
             reorder_buffer.spill(self._spiller, _MOST_IN_STATE // 2)
@@ -82,12 +83,12 @@ class CommittedView:
         return self._reorder_buffer.snapshot(self._spiller)
 
     def close(self, discard: bool) -> None:
-        """Lets go of everything; files that no saved state names are removed, with `discard` those as well."""
+        """Drops all changes. Removes files that no saved state names; with `discard`, it removes the others, too."""
         self._reorder_buffer = ReorderBuffer()
         self._spiller.close(discard)
 
     def decode(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Decoded:
-        """Tags the payloads with `native` and decodes what is committed by now, as one call that succeeds or not."""
+        """Tags the payloads with `native` and decodes what is committed by now. If this fails, nothing has changed."""
         with self._call(native) as call:
             while call.reorder_buffer.due:
                 call.give_due()
@@ -98,7 +99,7 @@ class CommittedView:
             return call.decoded()
 
     def stream(self, native: Any, arrays: list[pa.Array], lsns: Any, seqs: Any) -> Iterator[Decoded]:
-        """The same in pieces, each a call of its own: where a large transaction ends, what follows waits."""
+        """The same in pieces. Each piece is a call of its own. A piece ends where a large transaction ends."""
         yield from self._give(native)
         segments = _segments(native, lambda txn: call.fits(txn), arrays, lsns, seqs)
         more = True
@@ -115,7 +116,7 @@ class CommittedView:
             yield from self._give(native)
 
     def _give(self, native: Any) -> Iterator[Decoded]:
-        """What is due, piece by piece."""
+        """The changes that are due, piece by piece."""
         while self._reorder_buffer.due:
             with self._call(native) as call:
                 call.give_due()
@@ -126,7 +127,7 @@ class CommittedView:
     def _call(self, native: Any) -> Iterator[_Call]:
         """Work on a copy of the reorder buffer. It counts if the whole block succeeds."""
         decoder, learnt = self._decoder, self._learnt
-        # If the call fails, it may have learnt what is not so.
+        # If the call fails, the decoder may have learnt relations that the stream does not have.
         self._decoder, self._learnt = None, 0
         if decoder is None:
             decoder = NativeDecoder(self._options)
@@ -140,9 +141,9 @@ class CommittedView:
     def released(batch: pa.RecordBatch, outcomes: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` whose transaction is committed, with its commit's position and time."""
         rows = pa.Table.from_batches([batch])
-        waits = pa.array(_IS_HELD[values_of(rows, "kind", 0).astype(np.uint8)])
-        fates = Outcomes.of_outcomes(outcomes)
-        changes = Piece.of([rows.filter(waits)], fates, fates.rolled_back).committed()
+        waits = pa.array(_WAITS[values_of(rows, "kind", 0).astype(np.uint8)])
+        known = Outcomes.of_outcomes(outcomes)
+        changes = Piece.of([rows.filter(waits)], known, known.rolled_back).committed()
         return _one_batch(pa.concat_tables([changes, rows.filter(pc.invert(waits))]))
 
 
@@ -151,7 +152,10 @@ class CommittedView:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A stretch of payloads; plain if it is nothing but whole plain transactions, or the rest of one and such."""
+    """Adjacent payloads.
+
+    `plain` is whether they are complete plain transactions only. The first may have begun before them.
+    """
 
     payloads: pa.Array
     lsns: pa.Array | None
@@ -162,7 +166,7 @@ class _Segment:
 def _segments(
     native: Any, fits: Callable[[int], bool], arrays: list[pa.Array], lsns: Any, seqs: Any
 ) -> Iterator[_Segment]:
-    """The payloads in order. To be asked for one by one: where they are cut depends on where the stream stands."""
+    """The payloads in order. Take each segment before you ask for the next: the stream's state decides the next cut."""
     begin = 0
     for array in arrays:
         at = 0
@@ -171,7 +175,7 @@ def _segments(
             txn, *announced = native.open_plain
             if not fits(txn):
                 announced = None
-        ends = plain_stretches(array, native.between_transactions, _LEAST_STRETCH, announced)
+        ends = plain_stretches(array, native.between_transactions, _LEAST_COMPLETE, announced)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
                 count = min(first - at, _TAGGED_MESSAGES)
@@ -191,7 +195,7 @@ def _segment(array: pa.Array, lsns: Any, seqs: Any, begin: int, at: int, count: 
 
 
 def _first_txn(tagged: pa.RecordBatch) -> int | None:
-    """Whose the rows are, if the first tells: that of the first one, where all are of a transaction."""
+    """The transaction of the first row, if every row belongs to a transaction; else None."""
     txns = tagged.column("txn")
     return int(txns[0].as_py()) if len(txns) and not txns.null_count else None
 
@@ -218,21 +222,21 @@ class _Call:
         self._records = _Records()
 
     def fits(self, txn: int) -> bool:
-        """Whether all that waits of a transaction may be given in one piece."""
+        """Whether all waiting rows of a transaction fit into one piece."""
         return self._releaser.fits([txn])
 
     def take(self, segment: _Segment) -> None:
-        """Decodes what a stretch of payloads brings or releases, but for what is too much for one piece."""
+        """Decodes the changes that a segment releases, unless they are too many for one piece: then they become due."""
         arguments = [segment.payloads], segment.lsns, segment.seqs
         if segment.plain:
-            # It may begin with the rest of a transaction; then what waits of that one comes first.
-            begun = self._native.open_plain
-            before = self.reorder_buffer.take([begun[0]]) if begun is not None else []
+            # It may begin with the rest of a transaction. Then the waiting rows of that transaction come first.
+            open_plain = self._native.open_plain
+            before = self.reorder_buffer.take([open_plain[0]]) if open_plain is not None else []
             rows = _one_batch(before[0] if len(before) == 1 else pa.concat_tables(before)) if before else None
             changes, records = self._native.decode(*arguments, rows)
             self._changes += changes
             self._records.add(records, boundaries=True, contents=True)
-            # Their xids came again, or a session began.
+            # Their xids began again, or a session began.
             for txn in records.voided:
                 self.reorder_buffer.drop(txn)
             forgotten = [txn for txn in records.forgotten if txn in self.reorder_buffer.waiting]
@@ -240,12 +244,12 @@ class _Call:
         else:
             tagged, records = self._native.tag(*arguments, changes_only=True)
             self._records.add(records, boundaries=True)
-            fates, begun = Outcomes.of_records(records), self._native.open_plain
-            if fates is NO_FATES and begun is not None and _first_txn(tagged) == begun[0]:
-                # A transaction comes in one stretch: all of this is of one that a later call ends.
-                self.reorder_buffer.keep(begun[0], pa.Table.from_batches([tagged]))
+            outcomes, open_plain = Outcomes.of_records(records), self._native.open_plain
+            if outcomes is NO_OUTCOMES and open_plain is not None and _first_txn(tagged) == open_plain[0]:
+                # All rows belong to the plain transaction that is open. A later call ends it.
+                self.reorder_buffer.keep(open_plain[0], pa.Table.from_batches([tagged]))
             else:
-                piece = self._releaser.take(pa.Table.from_batches([tagged]), fates)
+                piece = self._releaser.take(pa.Table.from_batches([tagged]), outcomes)
                 if piece is not None:
                     self._give(piece)
         self._releaser.spill()
@@ -266,8 +270,8 @@ class _Call:
         self._records.add(records, contents=True)
 
     def decoded(self) -> Decoded:
-        """What it gave."""
-        self._records.knows(self._native.relations, self._native.types)
+        """The result of the call."""
+        self._records.set_known(self._native.relations, self._native.types)
         return Decoded([RelationBatch(*each) for each in self._changes], self._records, self._options)
 
 
@@ -290,11 +294,11 @@ class _Records:
             self._contents.append(records)
 
     def reject(self, rows: pa.Table, catalog: Catalog) -> None:
-        """Tagged rows of transactions of which is not known what became of them."""
+        """Adds tagged rows of transactions whose end nobody knows."""
         self._lost.append(_rejected(rows, catalog))
 
-    def knows(self, relations: tuple[list[Relation], int], types: UserTypes) -> None:
-        """What is known behind the call: so many relation versions of a list that may grow, and user types."""
+    def set_known(self, relations: tuple[list[Relation], int], types: UserTypes) -> None:
+        """Notes what is known behind the call: the first relation versions of a list that may grow, and user types."""
         self._relations = relations
         self.types = types
 
@@ -342,8 +346,10 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
-    """Reject rows of whole messages, for nobody knows what became of their transaction. A Truncate has one row here,
-    with the message as it came."""
+    """Reject rows of whole messages: nobody knows whether their transaction committed.
+
+    A Truncate has one row here, with the message as it came.
+    """
     seqs, lengths = values_of(rows, "seq"), pc.binary_length(rows.column("payload")).to_numpy()
     longest_first = np.lexsort((-lengths, seqs))
     _, first = np.unique(seqs[longest_first], return_index=True)
@@ -365,5 +371,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     if len(batches) > 1:
         batches = table.combine_chunks().to_batches()
     if len(batches) > 1:
-        raise ValueError("more than 2 GiB of payloads end in one call: pass fewer payloads to a call")
+        raise ValueError(
+            "transactions with more than 2 GiB of payloads end in one call: pass fewer payloads to a call"
+        )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], TAGGED_SCHEMA)

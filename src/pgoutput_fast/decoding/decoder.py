@@ -13,6 +13,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from pgoutput_fast.committed.view import CommittedView
 
 __all__ = ["Decoder", "decode", "decode_tagged", "tag"]
-
-_LAST_INT64 = (1 << 63) - 1
 
 
 class Decoder:
@@ -68,7 +67,7 @@ class Decoder:
         reorder_buffer = state.reorder_buffer if state is not None else None
         if reorder_buffer is not None and self.options.transactions != "committed":
             raise ValueError(
-                "the state holds changes back that wait for their commit: go on with Options(transactions='committed')"
+                "the state has changes that wait for their commit: continue with Options(transactions='committed')"
             )
         self._view = (
             _committed_view()(self.options, reorder_buffer)
@@ -188,7 +187,9 @@ class Decoder:
 
     def _expect_open(self) -> None:
         if self._closed:
-            raise ValueError("the decoder is closed: take its state before, and go on with another")
+            raise ValueError(
+                "the decoder is closed: take its state before you close it, and continue with a new Decoder"
+            )
 
 
 def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options | None = None) -> Decoded:
@@ -237,7 +238,8 @@ def tag(
     _expect("state", state, StreamState)
     if state is not None and state.reorder_buffer is not None:
         raise ValueError(
-            "the state holds changes back that wait for their commit: go on with a Decoder of the committed view"
+            "the state has changes that wait for their commit: continue with a Decoder with "
+            "Options(transactions='committed')"
         )
     native = native_decoder(Options(), state)
     arrays = as_binary_arrays(payloads)
@@ -282,7 +284,9 @@ def decode_tagged(
     batch = _one_batch("tagged payloads", batch, TAGGED_SCHEMA)
     if options.transactions == "committed":
         if outcomes is None:
-            raise ValueError("committed mode needs the stream's outcomes: pass outcomes=")
+            raise ValueError(
+                "transactions='committed' needs the outcomes of the stream's transactions: pass outcomes="
+            )
         # Arrow's own functions choose the rows.
         batch = _as_schema("tagged payloads", batch, TAGGED_SCHEMA, ("seq", "kind", "in_stream", "payload"))
         outcomes = _one_batch("outcomes", outcomes, OUTCOMES_SCHEMA)
@@ -314,7 +318,7 @@ def _one_batch(what: str, table: pa.RecordBatch | pa.Table, schema: pa.Schema) -
         return table
     batches = checked_table(table, what).combine_chunks().to_batches()
     if len(batches) > 1:
-        raise ValueError("more than 2 GiB of payloads in one call: take several, of fewer payloads")
+        raise ValueError("more than 2 GiB of payloads in one call: pass fewer payloads to a call")
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
@@ -341,11 +345,11 @@ def _positions(arrays: list[pa.Array], lsn: Any, seq: Any, next_seq: int) -> tup
         import pyarrow.compute as pc
 
         if seqs[0].as_py() < next_seq:
-            raise ValueError(f"seq must go on from {next_seq}, not begin at {seqs[0].as_py()}")
+            raise ValueError(f"seq must begin at {next_seq} or later, not at {seqs[0].as_py()}")
         if count > 1 and not pc.all(pc.greater(seqs[1:], seqs[:-1])).as_py():
             raise ValueError("seq must be strictly increasing")
-        if seqs[-1].as_py() == _LAST_INT64:
-            raise ValueError(f"seq must stay below {_LAST_INT64}: the next message needs one too")
+        if seqs[-1].as_py() == LAST_INT64:
+            raise ValueError(f"seq must stay below {LAST_INT64}: the next message needs a number, too")
     return as_lsns(lsn, count), seqs
 
 
@@ -355,9 +359,7 @@ def _columns(batch: Any) -> tuple[Any, Any, Any]:
     names = batch.schema.names
     payload = next((name for name in ("payload", "data") if name in names), None)
     if payload is None:
-        raise TypeError(
-            f"a batch of the stream needs a column named payload (or data); there is {', '.join(names)}"
-        )
+        raise TypeError(f"a batch of the stream needs a column payload or data; it has {', '.join(names)}")
     return (
         batch.column(payload),
         batch.column("lsn") if "lsn" in names else None,

@@ -235,7 +235,9 @@ def concat_in_order(
     for field in schema:
         if not field.nullable and whole.column(field.name).null_count:
             name = versions[-1][0].qualified_name
-            raise ValueError(f"{name}: column {field.name!r} has nulls, the pinned schema says it has none")
+            raise ValueError(
+                f"{name}: column {field.name!r} has nulls, but the pinned schema says that it has none"
+            )
     return _sorted(whole, keys)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
 from pgoutput_fast.catalog.relations import Catalog, Relation, parsed_json
+from pgoutput_fast.committed import reorder_buffer_json
 from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
 from pgoutput_fast.schema.options import Options
 
@@ -170,7 +171,9 @@ class StreamState:
             "format": FORMAT,
             "state": self.values,
             "catalog": self._catalog.to_dict(),
-            "held": None if self._reorder_buffer is None else self._reorder_buffer.to_dict(save=save),
+            "held": None
+            if self._reorder_buffer is None
+            else reorder_buffer_json.to_dict(self._reorder_buffer, save=save),
         }
 
     @classmethod
@@ -188,14 +191,14 @@ class StreamState:
         try:
             reorder_buffer, values = document["held"], document["state"]
             if values is not None and type(values["next_seq"]) is not int:
-                raise TypeError("its next ordinal is none")
+                raise TypeError("its next ordinal is not an integer")
             state = cls(
                 values,
                 Catalog.from_dict(document["catalog"]),
-                None if reorder_buffer is None else ReorderBuffer.from_dict(reorder_buffer),
+                None if reorder_buffer is None else reorder_buffer_json.from_dict(reorder_buffer),
             )
             if not all(type(txn) is int for txn in state.open_txns):
-                raise TypeError("a transaction's key is none")
+                raise TypeError("a transaction's key is not an integer")
             return state
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None

@@ -30,7 +30,7 @@ from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.servers import Server, find_installations
 from pgoutput_fast.schema.plain import to_types
-from pgoutput_fast.segments.segment import list_segments, read_segment, segment_catalog
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
 
 # Small limits: a stream of a few seconds then gives several segments.

@@ -16,35 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.encode.values import to_microseconds
-from pgoutput_fast.protocol.kinds import (
-    COLUMN_BINARY,
-    COLUMN_NULL,
-    COLUMN_TEXT,
-    COLUMN_UNCHANGED,
-    MESSAGE_KINDS,
-    MSG_BEGIN,
-    MSG_BEGIN_PREPARE,
-    MSG_COMMIT,
-    MSG_COMMIT_PREPARED,
-    MSG_DELETE,
-    MSG_INSERT,
-    MSG_MESSAGE,
-    MSG_ORIGIN,
-    MSG_PREPARE,
-    MSG_RELATION,
-    MSG_ROLLBACK_PREPARED,
-    MSG_STREAM_ABORT,
-    MSG_STREAM_COMMIT,
-    MSG_STREAM_PREPARE,
-    MSG_STREAM_START,
-    MSG_STREAM_STOP,
-    MSG_TRUNCATE,
-    MSG_TYPE,
-    MSG_UPDATE,
-    TUPLE_KEY,
-    TUPLE_NEW,
-    TUPLE_OLD,
-)
+from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 
 __all__ = [
@@ -77,10 +49,11 @@ __all__ = [
 ]
 
 
-_TAG = {kind: kind.to_bytes() for kind in MESSAGE_KINDS}
-_NEW, _KEY, _OLD = (kind.to_bytes() for kind in (TUPLE_NEW, TUPLE_KEY, TUPLE_OLD))
+_TAG = {kind: kind.to_bytes() for kind in kinds.MESSAGE_KINDS}
+_NEW, _KEY, _OLD = (kind.to_bytes() for kind in (kinds.TUPLE_NEW, kinds.TUPLE_KEY, kinds.TUPLE_OLD))
 _NULL, _NOT_SENT, _TEXT, _BINARY = (
-    kind.to_bytes() for kind in (COLUMN_NULL, COLUMN_UNCHANGED, COLUMN_TEXT, COLUMN_BINARY)
+    kind.to_bytes()
+    for kind in (kinds.COLUMN_NULL, kinds.COLUMN_UNCHANGED, kinds.COLUMN_TEXT, kinds.COLUMN_BINARY)
 )
 
 
@@ -140,7 +113,7 @@ def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes
     """`B`: begin of a transaction that is sent whole."""
     return b"".join(
         (
-            _TAG[MSG_BEGIN],
+            _TAG[kinds.MSG_BEGIN],
             _lsn("final_lsn", final_lsn),
             _timestamp("commit_timestamp", commit_timestamp),
             _uint32("xid", xid),
@@ -150,12 +123,12 @@ def encode_begin(final_lsn: Lsn, commit_timestamp: Timestamp, xid: int) -> bytes
 
 def encode_commit(commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`C`: commit of the transaction that the last `B` began."""
-    return _TAG[MSG_COMMIT] + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+    return _TAG[kinds.MSG_COMMIT] + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
 
 
 def encode_origin(origin_lsn: Lsn, name: str) -> bytes:
     """`O`: where the transaction was first committed."""
-    return _TAG[MSG_ORIGIN] + _lsn("origin_lsn", origin_lsn) + _string("name", name)
+    return _TAG[kinds.MSG_ORIGIN] + _lsn("origin_lsn", origin_lsn) + _string("name", name)
 
 
 def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
@@ -168,7 +141,7 @@ def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
         raise ValueError('replica_identity must be "d", "n", "f" or "i"')
     full = relation.replica_identity == "f"
     parts = [
-        _TAG[MSG_RELATION],
+        _TAG[kinds.MSG_RELATION],
         _xid_prefix(xid),
         _uint32("oid", relation.oid),
         _namespace(relation.namespace),
@@ -189,7 +162,13 @@ def encode_relation(relation: RelationSpec, *, xid: int | None = None) -> bytes:
 def encode_type(oid: int, namespace: str, name: str, *, xid: int | None = None) -> bytes:
     """`Y`: the name of a type; pg_catalog is written as an empty namespace."""
     return b"".join(
-        (_TAG[MSG_TYPE], _xid_prefix(xid), _uint32("oid", oid), _namespace(namespace), _string("name", name))
+        (
+            _TAG[kinds.MSG_TYPE],
+            _xid_prefix(xid),
+            _uint32("oid", oid),
+            _namespace(namespace),
+            _string("name", name),
+        )
     )
 
 
@@ -197,7 +176,13 @@ def encode_insert(relation_oid: int, new: Sequence[Cell], *, xid: int | None = N
     """`I`: a new row."""
     expect_list("new", new, "cells")
     return b"".join(
-        (_TAG[MSG_INSERT], _xid_prefix(xid), _uint32("relation_oid", relation_oid), _NEW, encode_tuple(new))
+        (
+            _TAG[kinds.MSG_INSERT],
+            _xid_prefix(xid),
+            _uint32("relation_oid", relation_oid),
+            _NEW,
+            encode_tuple(new),
+        )
     )
 
 
@@ -216,7 +201,7 @@ def encode_update(
     before = b"" if old is None and key is None else _old_tuple(old, key)
     return b"".join(
         (
-            _TAG[MSG_UPDATE],
+            _TAG[kinds.MSG_UPDATE],
             _xid_prefix(xid),
             _uint32("relation_oid", relation_oid),
             before,
@@ -237,7 +222,12 @@ def encode_delete(
     expect_list("old", old, "cells")
     expect_list("key", key, "cells")
     return b"".join(
-        (_TAG[MSG_DELETE], _xid_prefix(xid), _uint32("relation_oid", relation_oid), _old_tuple(old, key))
+        (
+            _TAG[kinds.MSG_DELETE],
+            _xid_prefix(xid),
+            _uint32("relation_oid", relation_oid),
+            _old_tuple(old, key),
+        )
     )
 
 
@@ -252,7 +242,7 @@ def encode_truncate(
     expect_list("relation_oids", relation_oids, "oids")
     return b"".join(
         (
-            _TAG[MSG_TRUNCATE],
+            _TAG[kinds.MSG_TRUNCATE],
             _xid_prefix(xid),
             _int32("relation_oids", len(relation_oids)),
             bytes((cascade * 1 + restart_identity * 2,)),
@@ -267,7 +257,7 @@ def encode_message(
     """`M`: a logical message."""
     return b"".join(
         (
-            _TAG[MSG_MESSAGE],
+            _TAG[kinds.MSG_MESSAGE],
             _xid_prefix(xid),
             b"\1" if transactional else b"\0",
             _lsn("lsn", lsn),
@@ -280,18 +270,20 @@ def encode_message(
 
 def encode_stream_start(xid: int, first_segment: bool) -> bytes:
     """`S`: begin of a stream block of the top-level transaction `xid`."""
-    return _TAG[MSG_STREAM_START] + _uint32("xid", xid) + (b"\1" if first_segment else b"\0")
+    return _TAG[kinds.MSG_STREAM_START] + _uint32("xid", xid) + (b"\1" if first_segment else b"\0")
 
 
 def encode_stream_stop() -> bytes:
     """`E`: end of a stream block."""
-    return _TAG[MSG_STREAM_STOP]
+    return _TAG[kinds.MSG_STREAM_STOP]
 
 
 def encode_stream_commit(xid: int, commit_lsn: Lsn, end_lsn: Lsn, commit_timestamp: Timestamp) -> bytes:
     """`c`: commit of a streamed transaction."""
     return (
-        _TAG[MSG_STREAM_COMMIT] + _uint32("xid", xid) + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
+        _TAG[kinds.MSG_STREAM_COMMIT]
+        + _uint32("xid", xid)
+        + _commit_fields(commit_lsn, end_lsn, commit_timestamp)
     )
 
 
@@ -299,7 +291,7 @@ def encode_stream_abort(
     xid: int, subxid: int, abort_lsn: Lsn | None = None, abort_timestamp: Timestamp | None = None
 ) -> bytes:
     """`A`; position and time come both (streaming=parallel) or not at all."""
-    payload = _TAG[MSG_STREAM_ABORT] + _uint32("xid", xid) + _uint32("subxid", subxid)
+    payload = _TAG[kinds.MSG_STREAM_ABORT] + _uint32("xid", xid) + _uint32("subxid", subxid)
     if abort_lsn is None and abort_timestamp is None:
         return payload
     if abort_lsn is None or abort_timestamp is None:
@@ -311,12 +303,14 @@ def encode_begin_prepare(
     prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str
 ) -> bytes:
     """`b`: begin of a transaction that is sent at PREPARE TRANSACTION."""
-    return _TAG[MSG_BEGIN_PREPARE] + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    return _TAG[kinds.MSG_BEGIN_PREPARE] + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
 
 
 def encode_prepare(prepare_lsn: Lsn, end_lsn: Lsn, prepare_timestamp: Timestamp, xid: int, gid: str) -> bytes:
     """`P`: end of the transaction that the last `b` began."""
-    return _TAG[MSG_PREPARE] + b"\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    return (
+        _TAG[kinds.MSG_PREPARE] + b"\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+    )
 
 
 def encode_stream_prepare(
@@ -324,7 +318,9 @@ def encode_stream_prepare(
 ) -> bytes:
     """`p`: PREPARE TRANSACTION of a streamed transaction."""
     return (
-        _TAG[MSG_STREAM_PREPARE] + b"\0" + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
+        _TAG[kinds.MSG_STREAM_PREPARE]
+        + b"\0"
+        + _prepare_fields(prepare_lsn, end_lsn, prepare_timestamp, xid, gid)
     )
 
 
@@ -334,7 +330,7 @@ def encode_commit_prepared(
     """`K`: COMMIT PREPARED."""
     return b"".join(
         (
-            _TAG[MSG_COMMIT_PREPARED],
+            _TAG[kinds.MSG_COMMIT_PREPARED],
             _commit_fields(commit_lsn, end_lsn, commit_timestamp),
             _uint32("xid", xid),
             _string("gid", gid),
@@ -353,7 +349,7 @@ def encode_rollback_prepared(
     """`r`: ROLLBACK PREPARED."""
     return b"".join(
         (
-            _TAG[MSG_ROLLBACK_PREPARED] + b"\0",
+            _TAG[kinds.MSG_ROLLBACK_PREPARED] + b"\0",
             _lsn("prepare_end_lsn", prepare_end_lsn),
             _lsn("rollback_end_lsn", rollback_end_lsn),
             _timestamp("prepare_timestamp", prepare_timestamp),

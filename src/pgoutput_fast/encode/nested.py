@@ -70,7 +70,7 @@ def multirange_to_text(ranges: Sequence[str]) -> str:
     """A multirange of ranges, which are neither null nor empty, in ascending order."""
     expect_list("ranges", ranges, "ranges")
     if EMPTY_RANGE_TEXT in ranges:
-        raise ValueError("a multirange holds no empty range")
+        raise ValueError("a multirange cannot contain an empty range")
     return "{" + ",".join(ranges) + "}"
 
 
@@ -78,7 +78,7 @@ def multirange_to_binary(ranges: Sequence[bytes]) -> bytes:
     """A multirange of ranges, which are neither null nor empty, in ascending order."""
     expect_list("ranges", ranges, "ranges")
     if EMPTY_RANGE_BINARY in ranges:
-        raise ValueError("a multirange holds no empty range")
+        raise ValueError("a multirange cannot contain an empty range")
     return struct.pack(">i", len(ranges)) + b"".join(map(_sized, ranges))
 
 

@@ -23,7 +23,7 @@ _Writers = tuple[Callable[[object], bytes], Callable[[object], str]]
 def _of_text(type_name: str, parse: Callable[[str], bytes]) -> _Writers:
     def binary(value: object) -> bytes:
         if not isinstance(value, str):
-            raise TypeError(f"this Python type is not one for {type_name}")
+            raise TypeError(f"{type_name} does not take this Python type")
         try:
             return parse(value)
         except (ValueError, IndexError, struct.error, UnicodeError):
@@ -247,7 +247,7 @@ def _tsquery(text: str) -> bytes:
 
 def _cents(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (Decimal, int, str)):
-        raise TypeError("this Python type is not one for money")
+        raise TypeError("money does not take this Python type")
     try:
         cents = Decimal(value).scaleb(2)
     except InvalidOperation:
@@ -277,7 +277,7 @@ def _interval_parts(value: object) -> tuple[int, int, int]:
             raise ValueError('a str for interval must be "infinity" or "-infinity"')
         return _INFINITIES[value]
     if not isinstance(value, tuple) or len(value) != 3 or not all(type(part) is int for part in value):
-        raise TypeError("this Python type is not one for interval")
+        raise TypeError("interval does not take this Python type")
     months, days, nanos = value
     micros, rest = divmod(nanos, 1000)
     if rest or not all(-(2**31) <= part < 2**31 for part in (months, days)) or not -(2**63) <= micros < 2**63:

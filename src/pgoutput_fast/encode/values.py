@@ -137,7 +137,7 @@ def _codec(type_name: str) -> _Codec:
 
 
 def _wrong_type(type_name: str) -> NoReturn:
-    raise TypeError(f"this Python type is not one for {type_name}")
+    raise TypeError(f"{type_name} does not take this Python type")
 
 
 def _out_of_range(type_name: str) -> NoReturn:

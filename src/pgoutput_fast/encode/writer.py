@@ -166,7 +166,7 @@ class Writer:
         if kind not in ("insert", "update", "delete"):
             raise ValueError('kind must be "insert", "update" or "delete"')
         if (new is None) != (kind == "delete"):
-            raise ValueError("new belongs to an insert or update, which need it")
+            raise ValueError("new is needed for an insert or update, and not allowed for a delete")
         if new is None:
             payload = encode_delete(relation.oid, old=old, key=key, xid=prefix)
         elif kind == "update":

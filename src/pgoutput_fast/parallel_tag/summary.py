@@ -72,29 +72,29 @@ class Summary:
     Attributes:
         count: number of messages in the range.
         failed: whether its last message is an error after any state.
-        settled: whether part 1 has ended.
-        first: part 1.
-        said: the Relations and Types of part 2.
-        begun: the xids of part 2, as half-open ranges (from, until).
-        body: part 3.
+        prefix_ended: whether part 1 has ended.
+        prefix: part 1.
+        descriptions: the Relations and Types of part 2.
+        begun_xids: the xids of part 2, as half-open ranges (from, until).
+        transactions: part 3.
         lsns_before: two sets of LSNs of logical messages before the first boundary: those if that place is outside of
             a stream block, and those if it is inside of one.
         lsns: LSNs of logical messages behind the first boundary, ascending.
-        streamed: xids that began as streams; what was prepared under them before may still be prepared.
+        streamed_xids: xids that began as streams; what was prepared under them before may still be prepared.
 
     `Summary()` is the identity.
     """
 
     count: int = 0
     failed: bool = False
-    settled: bool = False
-    first: tuple[Message, ...] = ()
-    said: tuple[Message, ...] = ()
-    begun: tuple[tuple[int, int], ...] = ()
-    body: tuple[Message, ...] = ()
+    prefix_ended: bool = False
+    prefix: tuple[Message, ...] = ()
+    descriptions: tuple[Message, ...] = ()
+    begun_xids: tuple[tuple[int, int], ...] = ()
+    transactions: tuple[Message, ...] = ()
     lsns_before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     lsns: tuple[int, ...] = ()
-    streamed: tuple[int, ...] = ()
+    streamed_xids: tuple[int, ...] = ()
 
     def apply(self, state: StreamState) -> StreamState:
         """The state behind the range, from the state before it.
@@ -111,7 +111,7 @@ class Summary:
             return state
         native, base = native_decoder(Options(), state), state.next_seq
         before = _values(native)
-        if before["session_starts"] or self.first[:1] == (Message(0, 0, SESSION_STARTS),):
+        if before["session_starts"] or self.prefix[:1] == (Message(0, 0, SESSION_STARTS),):
             _replay(native, [Message(0, 0, SESSION_STARTS)], base)
             before = _values(native)
         if before["lost"] or before["bad_type"]:
@@ -119,44 +119,48 @@ class Summary:
         # The order of these two groups of LSNs does not matter.
         in_stream = before["context"] == "streaming"
         xid = before["current"]["xid"] if in_stream else None
-        _replay(native, (_heard(lsn, xid) for lsn in (*self.lsns, *self.lsns_before[in_stream])), base)
-        _replay(native, self.first, base)
-        if self.settled:
-            since = _values(native)
-            open_xids = sorted({each["xid"] for each in chain(since["streamed"], since["prepared"])})
+        _replay(
+            native, (_logical_message(lsn, xid) for lsn in (*self.lsns, *self.lsns_before[in_stream])), base
+        )
+        _replay(native, self.prefix, base)
+        if self.prefix_ended:
+            behind_prefix = _values(native)
+            open_xids = sorted(
+                {each["xid"] for each in chain(behind_prefix["streamed"], behind_prefix["prepared"])}
+            )
             _replay(
                 native,
                 chain.from_iterable(void(xid, 0) for xid in open_xids if self.has_begun(xid)),
                 base,
             )
-            streamed = set(self.streamed)
-            for xid in (each["xid"] for each in since["streamed"]):
-                if xid in streamed:
+            streamed_xids = set(self.streamed_xids)
+            for xid in (each["xid"] for each in behind_prefix["streamed"]):
+                if xid in streamed_xids:
                     _replay(native, void_stream(xid, 0), base)
-            _replay(native, self.said, base)
-            _replay(native, self.body, base)
+            _replay(native, self.descriptions, base)
+            _replay(native, self.transactions, base)
         return StreamState(_values(native) | {"next_seq": base + self.count}, native.catalog)
 
     def has_begun(self, xid: int) -> bool:
-        """Whether an xid is in a range of `begun`."""
-        at = bisect_right(self.begun, (xid, 1 << 33)) - 1
-        return at >= 0 and xid < self.begun[at][1]
+        """Whether an xid is in a range of `begun_xids`."""
+        at = bisect_right(self.begun_xids, (xid, 1 << 33)) - 1
+        return at >= 0 and xid < self.begun_xids[at][1]
 
     def to_bytes(self) -> bytes:
         """The summary as compact bytes."""
+        values = vars(self)
+        document = {key: values[attribute] for attribute, key in _KEYS.items()}
         begun, at = [], 0
-        for begin, end in self.begun:
+        for begin, end in self.begun_xids:
             begun += [begin - at, end - begin]
             at = end
-        document = vars(self) | {
-            "begun": begun,
-            "streamed": _distances(self.streamed),
-            "lsns_before": [_distances(lsns) for lsns in self.lsns_before],
-            "lsns": _distances(self.lsns),
-        }
-        for part in ("first", "said", "body"):
-            document[part] = [
-                [seq, lsn, base64.b85encode(payload).decode()] for seq, lsn, payload in document[part]
+        document["begun"] = begun
+        document["streamed"] = _distances(self.streamed_xids)
+        document["lsns_before"] = [_distances(lsns) for lsns in self.lsns_before]
+        document["lsns"] = _distances(self.lsns)
+        for key in _MESSAGE_KEYS:
+            document[key] = [
+                [seq, lsn, base64.b85encode(payload).decode()] for seq, lsn, payload in document[key]
             ]
         return zlib.compress(json.dumps(document).encode(), 1)
 
@@ -164,9 +168,9 @@ class Summary:
     def from_bytes(cls, data: bytes) -> Summary:
         """The inverse of `to_bytes`."""
         document = json.loads(zlib.decompress(data))
-        for part in ("first", "said", "body"):
-            document[part] = tuple(
-                Message(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[part]
+        for key in _MESSAGE_KEYS:
+            document[key] = tuple(
+                Message(seq, lsn, base64.b85decode(payload)) for seq, lsn, payload in document[key]
             )
         begun, at = [], 0
         steps = iter(document["begun"])
@@ -175,9 +179,26 @@ class Summary:
             at += gap + length
         document["begun"] = tuple(begun)
         document["lsns_before"] = tuple(tuple(accumulate(each)) for each in document["lsns_before"])
-        for part in ("streamed", "lsns"):
-            document[part] = tuple(accumulate(document[part]))
-        return cls(**document)
+        for key in ("streamed", "lsns"):
+            document[key] = tuple(accumulate(document[key]))
+        return cls(**{attribute: document[key] for attribute, key in _KEYS.items()})
+
+
+# The key of each attribute of a summary in `Summary.to_bytes`.
+_KEYS = {
+    "count": "count",
+    "failed": "failed",
+    "prefix_ended": "settled",
+    "prefix": "first",
+    "descriptions": "said",
+    "begun_xids": "begun",
+    "transactions": "body",
+    "lsns_before": "lsns_before",
+    "lsns": "lsns",
+    "streamed_xids": "streamed",
+}
+# The keys of lists of messages.
+_MESSAGE_KEYS = tuple(_KEYS[attribute] for attribute in ("prefix", "descriptions", "transactions"))
 
 
 def _values(native: NativeDecoder) -> dict[str, Any]:
@@ -191,7 +212,7 @@ def _distances(ascending: Sequence[int]) -> list[int]:
     return [after - before for before, after in pairwise([0, *ascending])]
 
 
-def _heard(lsn: int, xid: int | None) -> Message:
+def _logical_message(lsn: int, xid: int | None) -> Message:
     """A logical message with an LSN and no content."""
     return Message(0, 0, encode_message(lsn, "", b"", transactional=False, xid=xid))
 
@@ -208,20 +229,21 @@ def void_stream(xid: int, seq: int) -> list[Message]:
 
 
 def _replay(native: NativeDecoder, messages: Iterable[Message], base: int) -> None:
-    stretch: list[Message] = []
+    """Tags messages, and starts sessions where the messages say so."""
+    pending: list[Message] = []
 
-    def tag() -> None:
-        if stretch:
+    def tag_pending() -> None:
+        if pending:
             native.tag(
-                [pa.array([m.payload for m in stretch], pa.binary())],
-                pa.array([m.lsn for m in stretch], pa.int64()),
-                pa.array([base + m.seq for m in stretch], pa.int64()),
+                [pa.array([m.payload for m in pending], pa.binary())],
+                pa.array([m.lsn for m in pending], pa.int64()),
+                pa.array([base + m.seq for m in pending], pa.int64()),
             )
-            stretch.clear()
+            pending.clear()
 
     for message in messages:
         if message.payload == SESSION_STARTS:
-            tag()
+            tag_pending()
             native.start_session()
-        stretch.append(message)
-    tag()
+        pending.append(message)
+    tag_pending()

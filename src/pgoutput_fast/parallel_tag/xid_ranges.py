@@ -36,10 +36,10 @@ class XidSet:
             self._pending.append((begins, begins + 1))
 
     def update(self, other: XidSet) -> None:
-        other._settle()
+        other._merge_pending()
         self._pending.append((other._begins, other._ends))
 
-    def _settle(self) -> None:
+    def _merge_pending(self) -> None:
         if not self._pending:
             return
         begins = np.concatenate([self._begins, *(begin for begin, _ in self._pending)])
@@ -52,11 +52,11 @@ class XidSet:
         self._ends = ends[np.concatenate([apart, np.ones(min(1, len(ends)), bool)])]
 
     def __contains__(self, xid: int) -> bool:
-        self._settle()
+        self._merge_pending()
         at = int(np.searchsorted(self._begins, xid, "right")) - 1
         return at >= 0 and xid < int(self._ends[at])
 
     def ranges(self) -> list[tuple[int, int]]:
         """The half-open ranges (from, until) of the set, in order."""
-        self._settle()
+        self._merge_pending()
         return list(zip(self._begins.tolist(), self._ends.tolist(), strict=True))

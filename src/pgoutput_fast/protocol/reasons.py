@@ -1,4 +1,4 @@
-"""Why a message, a row or a value is not taken: the one table of codes, their names and their sentences.
+"""Why a message, a row or a value is not decoded: the one table of codes, their names and their sentences.
 
 The compiled stages return these codes with a place; `errors.reason_text` makes the sentence.
 `_core/protocol/reasons.hpp` and `_core/protocol/reasons.pxd` are generated: after a change here run
@@ -23,7 +23,7 @@ From it on they are of legal values that the column's Arrow type cannot hold.
 """
 
 FIRST_NOTED = 128
-"""From it on the value is kept, and only a reject remembers what is not."""
+"""From this code on the value is kept. Only a reject tells what was lost."""
 
 _SESSION = "if a new session begins here, call start_session()"
 
@@ -32,8 +32,8 @@ _SESSION = "if a new session begins here, call start_session()"
 class Reason(IntEnum):
     """A code, and the sentence for it.
 
-    What is in braces is filled in by `errors.reason_text`: `{type}` and `{arrow}` are the column's types, `{hint}` is
-    what may help with that type, `{sent}` and `{described}` are counts of cells.
+    `errors.reason_text` replaces the names in braces: `{type}` and `{arrow}` are the column's types, `{hint}` is what
+    may help with that type, `{sent}` and `{described}` are counts of cells and columns.
 
     A number never changes its meaning and is not used again.
     """
@@ -53,25 +53,25 @@ class Reason(IntEnum):
     UNKNOWN_TAG = 2, "unknown message tag: is this a message of pgoutput, without anything around it?"
     TRUNCATED = 3, "the message ends too early"
     TRAILING_BYTES = 4, "bytes are left over behind the message's end"
-    PAYLOAD_TOO_LONG = 5, "the payload is longer than any message the server can send (1 GiB - 1)"
+    PAYLOAD_TOO_LONG = 5, "the payload is longer than any message that the server can send (1 GiB - 1)"
     BAD_TUPLE_TAG = 6, "a tuple must begin with N, K or O, as its message allows"
     BAD_CELL_KIND = 7, "a cell must be of kind n, u, t or b"
     BAD_CELL_LENGTH = 8, "a cell's length is negative"
-    BAD_CELL_COUNT = 9, "the tuple has {sent} cells, its Relation describes {described}"
-    BAD_FLAGS = 10, "the flags are none that the protocol knows"
-    BAD_STRING = 11, "a name is not valid UTF-8: the session that decodes must have client_encoding=UTF8"
+    BAD_CELL_COUNT = 9, "the tuple has {sent} cells, but its Relation describes {described} columns"
+    BAD_FLAGS = 10, "the protocol does not define these flags"
+    BAD_STRING = 11, "a name is not valid UTF-8: set client_encoding=UTF8 in the session that reads the slot"
     BAD_COUNT = 12, "a count is negative, zero or beyond the message's end"
     BAD_IDENTITY = 13, "unknown replica identity"
-    BAD_POSITION = 14, "an LSN beyond 63 bits"
-    BAD_TIMESTAMP = 15, "a timestamp beyond what int64 microseconds since 1970 hold"
+    BAD_POSITION = 14, "an LSN has more than 63 bits"
+    BAD_TIMESTAMP = 15, "a timestamp does not fit into int64 microseconds since 1970"
     DUPLICATE_COLUMN = 16, "the Relation names a column twice"
     NO_RELATION = (
         17,
-        "a change of a relation that was never described: did the stream begin before this message?",
+        "no Relation message described the relation of this change: did the stream begin before this message?",
     )
     RELATION_LOST = (
         18,
-        "a change of a relation whose last description was lost or malformed, until the next valid Relation message",
+        "the last Relation message of this change's relation is lost or malformed; the next valid one ends this",
     )
     STATE_LOST = (
         19,
@@ -85,24 +85,24 @@ class Reason(IntEnum):
     EXPECTED_COMMIT = 21, "the open transaction's Commit was expected before this message; " + _SESSION
     STREAM_UNKNOWN = (
         22,
-        "expected the Stream Start that begins this transaction (first-segment flag 1) before this message: did the "
-        "capture begin too late, or was the state lost in which decoding stopped?",
+        "the Stream Start that begins this transaction (first-segment flag 1) was expected before this message: did "
+        "the capture begin too late, or was the state lost in which decoding stopped?",
     )
     OTHER_COMMIT = (
         23,
-        "the open transaction's Commit was expected; this one has another position than its Begin gave",
+        "the open transaction's Commit was expected; this Commit has another LSN than the open Begin",
     )
     BAD_TEXT = 24, "the text is not {type} as PostgreSQL prints it{hint}"
-    BAD_LENGTH = 25, "the value's length is not that of {type}"
+    BAD_LENGTH = 25, "the value does not have the length of {type}"
     BAD_VERSION = 26, "unknown version of the binary form of {type}"
-    BAD_ELEMENT = 27, "the array's elements are not of the type that the column has"
+    BAD_ELEMENT = 27, "the array's elements have another type than those of the column"
     BAD_ARRAY = 28, "the text or binary form of the array is malformed{hint}"
     OUT_OF_RANGE = 29, "the value is beyond the range of {type}"
     UNKNOWN_VERSION = (
         30,
-        "the catalog does not know this row's relation version: pass that of the state in which tagging ended",
+        "the catalog does not know this row's relation version: pass the catalog of the state in which tagging ended",
     )
-    TAGS_DISAGREE = 31, "the payload is not what its tags say: kind or relation differ"
+    TAGS_DISAGREE = 31, "the payload has another kind or relation than its tags say"
     BAD_NESTED = 44, "the text or binary form of {type} is malformed"
 
     # Not pgoutput's messages at all, but what is around them, or text made of them.
@@ -114,7 +114,7 @@ class Reason(IntEnum):
     FRAMED_PAYLOAD = 41, "this is a walsender's frame: pgoutput_fast.unframe() takes the message out of it"
     UNKNOWN_FRAME = (
         42,
-        "a walsender's frame of kind w or k was expected; a message without its frame needs no unframe()",
+        "a walsender's frame of kind w or k was expected: do not pass messages without a frame to unframe()",
     )
     COPY_DATA_HEADER = (
         43,
@@ -144,41 +144,41 @@ class Reason(IntEnum):
     )
     OTHER_PREPARE = (
         53,
-        "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
+        "the open transaction's Prepare was expected; this Prepare has another xid or gid than the open Begin Prepare",
     )
     FATE_UNKNOWN = (
         54,
-        "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
-        "was malformed or is missing",
+        "nobody knows whether its transaction committed: a message that may have ended the transaction, or rolled back "
+        "a part of it, is malformed or missing",
     )
     TYPE_CHANGED = (
         55,
-        "a Type message gives the column another type than {type}, but the Relation is, byte for byte, a version known "
-        "already, which has one meaning: go on with a new Decoder",
+        "a Type message gives the column another type than {type}, but the Relation equals a known version byte for "
+        "byte, and a version has one meaning: continue with a new Decoder",
     )
 
     # Of a message that is looked at without its neighbours.
     LAYOUT_UNKNOWN = (
         56,
-        "the message is malformed: it has the form neither of a plain message nor of one from a stream block",
+        "the message is malformed: it has neither the form of a plain message nor that of one from a stream block",
     )
     LAYOUT_AMBIGUOUS = (
         57,
-        "the message has the form of a plain message as well as of one from a stream block: say with in_stream which",
+        "the message may be a plain message or one from a stream block: say which with in_stream",
     )
 
     # Of COPY's binary format.
     BAD_COPY_HEADER = (
         58,
-        "this is no COPY stream in binary format, or one with options that are not known",
+        "this is not a COPY stream in binary format, or it has unknown options",
     )
     BAD_COPY_ROW = (
         59,
-        "the row of the COPY stream has not the two columns that were asked for: a position and a payload",
+        "the row of the COPY stream does not have two columns: a position and a payload",
     )
     COPY_TRUNCATED = 60, "the COPY stream ends too early"
     COPY_TRAILING_BYTES = 61, "bytes are left over behind the COPY stream's end"
-    ROW_TOO_LONG = 62, "the row or value is longer than any the server can send (1 GiB - 1)"
+    ROW_TOO_LONG = 62, "the row or value is longer than any that the server can send (1 GiB - 1)"
 
     # ---- unrepresentable -------------------------------------------------------------------------------------------
 
@@ -189,12 +189,15 @@ class Reason(IntEnum):
     MULTI_DIMENSIONAL = 68, "an array of several dimensions has no {arrow} form"
     NOT_UTF8 = 69, "the text is not valid UTF-8"
     DOES_NOT_FIT = 70, "the value does not fit {arrow}"
-    FIELDS_DIFFER = 84, "the composite's fields are not those that the catalog knows: enrich it again"
+    FIELDS_DIFFER = (
+        84,
+        "the catalog knows other fields of the composite: read the types again with Catalog.enriched()",
+    )
     TOO_MANY_ELEMENTS = 85, "an array of so many null composites has no {arrow} form"
     TOO_MUCH_TEXT = (
         86,
-        "the value's numerics have so many digits for so few bytes that their text is not made: have them sent as "
-        "text, or decode them as float64 or decimals",
+        "the value's numerics have too many digits for their few bytes to be written as text: let the server send them "
+        "as text, or decode them as float64 or decimals",
     )
 
     # ---- noted -----------------------------------------------------------------------------------------------------

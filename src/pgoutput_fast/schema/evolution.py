@@ -89,7 +89,8 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
             if kind is None:
                 raise ValueError(
                     f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} "
-                    f"and {known.type} in version {first.version}; no table can hold both, take `changes` by version"
+                    f"and {known.type} in version {first.version}; one table cannot have both: read "
+                    "`changes`, which has a batch per version"
                 )
             fields[field.name] = (known.with_type(kind), first)
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)
@@ -120,7 +121,8 @@ def pin_schema(
         if field.name in said and not said[field.name].type.equals(field.type):
             where = f"{versions[-1][0].qualified_name}: " if versions else ""
             raise ValueError(
-                f"{where}metadata column {field.name!r} is {field.type}, the pinned schema says {said[field.name].type}"
+                f"{where}metadata column {field.name!r} is {field.type}, but the pinned schema "
+                f"says {said[field.name].type}"
             )
     own = {field.name: field for field in pinned if field.name not in names}
     for relation, schema in versions:
@@ -141,14 +143,16 @@ def _check_version(
     if extra and extra_columns == "error":
         raise ValueError(
             f"{where} has {', '.join(map(repr, extra))}, which the pinned schema lacks; pass extra_columns='drop' "
-            "to do without"
+            "to leave them out"
         )
     for name, field in pinned.items():
         if name not in there:
             if not field.nullable:
-                raise ValueError(f"{where} lacks {name!r}, which the pinned schema says is never null")
+                raise ValueError(
+                    f"{where} lacks {name!r}, but the pinned schema says that this column has no nulls"
+                )
         elif not fits(there[name].type, field.type):
             raise ValueError(
-                f"{where} has column {name!r} as {there[name].type}, not all of whose values fit the pinned "
+                f"{where} has column {name!r} as {there[name].type}, and some of these values do not fit the pinned "
                 f"schema's {field.type}"
             )

@@ -37,26 +37,27 @@ class Options:
             its column in `_unrepresentable` and puts the value into `rejects`. `"raise"` raises `DecodeError`.
         numeric: type of numerics without a precision, or with a precision of more than 38 digits: `"string"` as
             PostgreSQL prints them, `"float64"`, or a `pyarrow.decimal128`.
-        uuid: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over 16 bytes).
+        uuid: type of uuids: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over
+            16 bytes).
         strings: type of all string columns (not of strings in lists): `"string"` or `"string_view"`.
         schemas: {table: pinned schema} for `Decoded.table`. A table is a qualified name or an oid, as in
-            `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. Each of these tables then has its
-            pinned schema, whatever versions of the relation arrive.
-        columns: {table: names}: decode only these columns of these tables. Other columns are not read, not converted
-            and not in the schema. A table is given as for `schemas`. When the first change of a table arrives, a name
-            that no known version of the table has is a ValueError. A name that only some versions have is not an
-            error.
+            `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. `Decoded.table` gives each of these
+            tables with its pinned schema, whatever versions of the relation arrive.
+        columns: {table: names}: decode only these columns of these tables. The decoder does not read other columns,
+            and the schema does not have them. A table is a qualified name or an oid. When the first change of a table
+            arrives, a name that no known version of the table has is a ValueError. A name that only some versions have
+            is not an error.
         extra_columns: what to do with a column that a pinned schema lacks: `"error"` raises, `"drop"` leaves it out.
         metadata_prefix: prefix of the names of the metadata columns.
-        threads: most threads that decode, the calling thread included. The result is the same for any number.
-        batch_rows: most rows of a record batch (at least 2, at most 2^26: Arrow's offsets have 31 bits).
-        batch_bytes: a record batch is closed once the batch, or the messages in it, have this many bytes (at most
+        threads: how many threads may decode, including the calling thread. The result is the same for any number.
+        batch_rows: how many rows a record batch may have (from 2 to 2^26: Arrow's offsets have 31 bits).
+        batch_bytes: the decoder closes a record batch when the batch, or its messages, have this many bytes (at most
             2^30).
-        memory_limit: with `"committed"`, most bytes in memory of changes that wait for their commit. Further changes
-            go into spill files.
-        spill_directory: directory of the spill files; it is made if it does not exist. None is a temporary directory
-            of the decoder, which is removed with the decoder; then a saved state contains all changes that wait. With
-            a directory, a saved state names the files, and they stay until a later state replaces it.
+        memory_limit: how many bytes of changes may wait in memory for their commit, with `"committed"`. Further
+            changes go into spill files.
+        spill_directory: the directory of the spill files. The decoder makes it if it does not exist. A saved state
+            names the files, and they stay until a later state replaces it. Without a directory (None), the decoder
+            makes a temporary one and removes it at its end, and a saved state contains all changes that wait.
 
     Raises:
         ValueError: for a value that is not allowed.
@@ -180,13 +181,15 @@ def _table(table: Any, option: str = "schemas") -> str | int:
         return operator.index(table)
     parts = parse_qualified_name(table)
     if parts is None:
-        raise ValueError(f"{option}: {table!r} is no qualified name, such as public.orders")
+        raise ValueError(f"{option}: {table!r} is not a qualified name such as public.orders")
     return quote_qualified_name(*parts)
 
 
 def _pin(schema: Any) -> pa.Schema | Relation:
     if not isinstance(schema, pa.Schema | Relation):
-        raise TypeError(f"schemas must hold pyarrow Schemas or Relations, not {type(schema).__name__}")
+        raise TypeError(
+            f"schemas must map tables to pyarrow Schemas or Relations, not to {type(schema).__name__}"
+        )
     if isinstance(schema, pa.Schema) and len(set(schema.names)) < len(schema.names):
         raise ValueError("schemas: a pinned schema names a column twice")
     return schema
@@ -195,7 +198,7 @@ def _pin(schema: Any) -> pa.Schema | Relation:
 def _names(names: Any) -> frozenset[str]:
     expect_list("columns", names)
     if not all(isinstance(name, str) for name in names):
-        raise TypeError("columns must hold collections of names")
+        raise TypeError("columns must map tables to collections of names")
     return frozenset(names)
 
 

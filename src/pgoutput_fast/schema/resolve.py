@@ -53,7 +53,7 @@ def mode_of(schema_mode: str | None, has_schema: bool) -> SchemaMode:
         raise ValueError(f"schema_mode must be 'latest', 'union' or 'pinned', not {schema_mode!r}")
     if (schema_mode == "pinned") != has_schema:
         raise ValueError(
-            "schema_mode='pinned' and a schema (schema= or Options(schemas=...)) need each other"
+            "schema_mode='pinned' needs a schema (schema= or Options(schemas=...)), and a schema needs this mode"
         )
     return schema_mode  # type: ignore[return-value]
 

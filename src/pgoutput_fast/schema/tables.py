@@ -181,7 +181,7 @@ def relation_schema(relation: Relation, column_types: Sequence[ColumnType], opti
             continue
         if column.name in taken:
             raise ValueError(
-                f"column {column.name!r} of {relation.qualified_name} bears the name of a metadata column: choose "
+                f"column {column.name!r} of {relation.qualified_name} has the name of a metadata column: choose "
                 f"another Options(metadata_prefix=...) than {options.metadata_prefix!r}"
             )
         fields.append(_column_field(column, column_type.name, column_type.unknown, column_type.arrow))

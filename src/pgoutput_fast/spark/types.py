@@ -33,7 +33,7 @@ def check_time(time: str) -> None:
     if time not in ("string", "TIME"):
         raise ValueError(f"time must be 'string' or 'TIME', not {time!r}")
     if time == "TIME" and not hasattr(pyspark.sql.types, "TimeType"):
-        raise ValueError("this Spark has no type TIME, which came with 4.1: leave time='string'")
+        raise ValueError("this Spark has no type TIME: use Spark 4.1 or later, or time='string'")
 
 
 def spark_arrow_type(kind: pa.DataType, time: Time = "string") -> pa.DataType:

@@ -33,10 +33,10 @@ def outcomes(wal: DataFrame, *, options: Options | None = None) -> DataFrame:
     """
     expect_tagged(wal)
     check_workers(wal)
-    return _fates(wal, OUTCOMES, options)
+    return _decode_outcomes(wal, OUTCOMES, options)
 
 
-def _fates(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> DataFrame:
+def _decode_outcomes(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> DataFrame:
     decoding, _ = task_options(options, None)
     return (
         wal.where(F.col("kind").isin(*kinds))
@@ -48,25 +48,25 @@ def _fates(wal: DataFrame, kinds: tuple[int, ...], options: Options | None) -> D
     )
 
 
-def released(rows: DataFrame, wal: DataFrame, fates: DataFrame | None, options: Options) -> DataFrame:
+def released(rows: DataFrame, wal: DataFrame, outcomes: DataFrame | None, options: Options) -> DataFrame:
     """Returns the tagged rows (changes, truncates, messages) that are committed or belong to no transaction.
 
     Args:
         rows: a part of `wal`.
-        wal: contains the outcomes if `fates` is not given. A small Spark job then counts its commits.
-        fates: the outcomes of transactions.
-        options: how to decode the outcomes if `fates` is not given.
+        wal: contains the outcomes if `outcomes` is not given. A small Spark job then counts its commits.
+        outcomes: the outcomes of transactions.
+        options: how to decode the outcomes if `outcomes` is not given.
 
     Returns:
         TAGGED_SCHEMA, with the commit's LSN and time.
     """
-    if fates is None:
+    if outcomes is None:
         count = wal.where(F.col("kind").isin(*COMMITS)).count()
         # Apart, so that no boundary message is decoded twice.
-        ended, aborted = _fates(wal, COMMITS, options), _fates(wal, ROLLBACKS, options)
+        ended, aborted = _decode_outcomes(wal, COMMITS, options), _decode_outcomes(wal, ROLLBACKS, options)
     else:
-        count = fates.where("outcome = 'committed'").count()
-        ended = aborted = fates
+        count = outcomes.where("outcome = 'committed'").count()
+        ended = aborted = outcomes
     # A transaction commits once. But outcomes from several sources may contain its commit twice; this must not
     # duplicate rows.
     commits = (

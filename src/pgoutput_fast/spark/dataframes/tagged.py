@@ -27,6 +27,6 @@ def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) ->
     more = f", payload={payload!r}" if payload != "payload" else ""
     raise ValueError(
         f"these payloads are not tagged: there is no column {', '.join(missing)}; there is {', '.join(wal.columns)}. "
-        f"Tag them with pgspark.tag(df, order_by=...{more}), where order_by is the column, or the columns, that order "
-        "them as they came, and pass what it gives"
+        f"Tag them with pgspark.tag(df, order_by=...{more}), and pass the result. order_by is the column, or the "
+        "columns, that give the order in which the payloads arrived"
     )

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.segments.segment import list_segments, segment_outcomes
 from pgoutput_fast.spark.source.plan import SourcePlan
-from pgoutput_fast.spark.source.read import RowsReader, SegmentRows, fates_of, ranges
+from pgoutput_fast.spark.source.read import RowsReader, SegmentRows, ranges, relevant_outcomes
 
 __all__ = ["SegmentReader", "make_reader"]
 
@@ -38,15 +38,15 @@ class SegmentReader(RowsReader, DataSourceReader):
         """Returns one partition per range of row groups that may contain rows of the tables."""
         plan = self._plan
         outcomes = segment_outcomes(plan.paths) if plan.committed else None
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         for segment in list_segments(plan.paths):
             first, last = self.bounds.get("seq", (segment.first_seq, segment.last_seq))
             if last < segment.first_seq or first > segment.last_seq:
                 continue
             for taken in ranges(segment, plan.oids, plan.partition_bytes):
-                fates = fates_of(segment, taken, outcomes) if outcomes is not None else None
-                found.append(SegmentRows(str(segment.path), taken, fates, self.bounds))
-        return found or [SegmentRows("", ())]
+                relevant = relevant_outcomes(segment, taken, outcomes) if outcomes is not None else None
+                partitions.append(SegmentRows(str(segment.path), taken, relevant, self.bounds))
+        return partitions or [SegmentRows("", ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition. One row group is in memory at a time."""
@@ -64,10 +64,10 @@ class PushingReader(SegmentReader):
         names = {self._plan.prefix + name: name for name in _PUSHED}
         for each in filters:
             name = names.get(each.attribute[0]) if len(getattr(each, "attribute", ())) == 1 else None
-            found = _range(each)
-            if name is not None and found is not None:
-                first, last = self.bounds.get(name, found)
-                self.bounds[name] = max(first, found[0]), min(last, found[1])
+            limits = _range(each)
+            if name is not None and limits is not None:
+                first, last = self.bounds.get(name, limits)
+                self.bounds[name] = max(first, limits[0]), min(last, limits[1])
             yield each
 
 

@@ -111,14 +111,14 @@ def plan_source(
     if not names:
         raise ValueError("format pgoutput needs the option table, such as public.orders")
     if schema is not None and "columns" in given:
-        raise ValueError("option columns and a schema say the same: leave one out")
+        raise ValueError("option columns and a schema both choose columns: leave one out")
     transactions: Any = given.get("transactions", "as_sent")
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
     if known is None:
-        known = _catalog(_found(given, paths, names), given.get("catalog"), mode)
+        known = _catalog(_catalog_of_segments(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
         known,
         Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding),
@@ -141,7 +141,7 @@ def plan_source(
     )
 
 
-def _found(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
+def _catalog_of_segments(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
     """Returns the catalog of the segments, or of segments and server if `dsn` is given."""
     if "dsn" not in given:
         return segment_catalog(paths)
@@ -176,7 +176,7 @@ class _Planner:
         self._versions = [known.named(table) for table in self._asked]
         self._names = [versions[-1].qualified_name for versions in self._versions]
         if len(set(self._names)) < len(names):
-            raise ValueError("a table is named twice in the option table")
+            raise ValueError("option table names a table twice")
         self._metadata = {field.name: field.type for field in metadata_fields(options.metadata_prefix)}
         self.several = len(names) > 1
         self._relation = f"{options.metadata_prefix}relation"
@@ -186,7 +186,7 @@ class _Planner:
         general = {*self._metadata, self._relation} if self.several else self._metadata
         own = [name for name in columns or () if name not in general]
         if columns is not None and len(set(columns)) < max(len(columns), 1):
-            raise ValueError("option columns must name columns, each of them once")
+            raise ValueError("option columns must name each column once")
         if columns is not None and not self.several:
             self._expect(own, {column.name for each in self._versions[0] for column in each.columns})
         elif columns is not None:
@@ -225,13 +225,14 @@ class _Planner:
                 continue
             if kind is not None and _arrow_type(field) != spark_arrow_type(kind):
                 raise ValueError(
-                    f"metadata column {field.name!r} is {_name(kind)}, the schema says {field.dataType.simpleString()}"
+                    f"metadata column {field.name!r} is {_name(kind)}, but the schema says "
+                    f"{field.dataType.simpleString()}"
                 )
             if not field.nullable:
-                raise ValueError(f"column {field.name!r} can be null: leave out its NOT NULL")
+                raise ValueError(f"column {field.name!r} can be null: leave NOT NULL out of the schema")
             if kind is None and (field.name not in images or not isinstance(field.dataType, StructType)):
                 raise ValueError(
-                    f"column {field.name!r} must be a struct and bear the name of one of the tables: "
+                    f"column {field.name!r} must be a struct with the name of one of the tables: "
                     f"{', '.join(map(repr, self._names))}"
                 )
         if self.several:
@@ -317,7 +318,7 @@ def listed(option: str, text: str) -> list[str]:
     while at < len(text.rstrip()):
         match = _LISTED.match(text, at)
         if match is None:
-            raise ValueError(f"option {option}: names with commas between were expected, not {text!r}")
+            raise ValueError(f"option {option}: separate the names with commas, not {text!r}")
         found.append(match[1])
         at = match.end()
     return found

@@ -20,7 +20,16 @@ from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
 from pgoutput_fast.storage.paths import open_file
 
-__all__ = ["Bounds", "ManyRows", "RowsReader", "SegmentRows", "chosen_rows", "fates_of", "may_have", "ranges"]
+__all__ = [
+    "Bounds",
+    "ManyRows",
+    "RowsReader",
+    "SegmentRows",
+    "chosen_rows",
+    "may_have",
+    "ranges",
+    "relevant_outcomes",
+]
 
 # Tagged columns -> the smallest and the largest wanted value.
 Bounds = Mapping[str, tuple[int, int]]
@@ -90,7 +99,7 @@ class RowsReader:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
                 rows = chosen_rows(rows, partition)
                 for table in self._plan.tables if tables is None else tables:
-                    for batch in _of(table, rows).to_batches():
+                    for batch in _select_table(table, rows).to_batches():
                         yield from map(self._finished(table), table.decode(iter([batch])))
 
     def _finished(self, table: TablePlan) -> Any:
@@ -131,13 +140,13 @@ def _unpacked(packed: bytes) -> pa.RecordBatch:
 
 
 def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
-    """The changes that the bounds leave, and that are committed."""
+    """The changes that lie within the bounds and are committed."""
     kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
     for name, (first, last) in partition.bounds.items():
         values = rows.column(name)
         numbers = values.fill_null(0).to_numpy()
         kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
-    rows = _where(rows, kept)
+    rows = _filter_rows(rows, kept)
     if partition.outcomes is None:
         return rows
     from pgoutput_fast.committed.view import CommittedView
@@ -146,14 +155,15 @@ def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
     return pa.Table.from_batches(batches, TAGGED_SCHEMA)
 
 
-def _of(table: TablePlan, rows: pa.Table) -> pa.Table:
+def _select_table(table: TablePlan, rows: pa.Table) -> pa.Table:
+    """The rows of a table that its plan decodes."""
     ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), table.oids)
     if table.others:
         ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), table.others)
-    return _where(rows, ours)
+    return _filter_rows(rows, ours)
 
 
-def _where(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
+def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
     """Filters rows. Row groups are cut at relations, so usually all rows are wanted, and nothing is copied."""
     return rows if bool(kept.all()) else rows.filter(pa.array(kept))
 
@@ -169,18 +179,18 @@ def ranges(
         most_bytes: size limit of a group, in bytes of the file.
         txns: transactions, ascending; only row groups that may contain their rows are taken. Default: all.
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     size = 0
     for k in segment.row_groups_of(oids):
         if txns is not None and not may_have(segment.row_groups[k], txns):
             continue
         nbytes = segment.row_groups[k].nbytes
-        if not found or size + nbytes > most_bytes:
-            found.append([])
+        if not groups or size + nbytes > most_bytes:
+            groups.append([])
             size = 0
-        found[-1].append(k)
+        groups[-1].append(k)
         size += nbytes
-    return [tuple(each) for each in found]
+    return [tuple(each) for each in groups]
 
 
 def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
@@ -192,11 +202,13 @@ def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
     return at < len(txns) and txns[at] <= last
 
 
-def fates_of(segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBatch) -> pa.RecordBatch:
+def relevant_outcomes(
+    segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBatch
+) -> pa.RecordBatch:
     """Returns only the outcomes that can affect rows of the row groups, so that a task receives fewer of them."""
-    known = [found for k in row_groups if (found := segment.row_groups[k].txns) is not None]
+    known = [txns for k in row_groups if (txns := segment.row_groups[k].txns) is not None]
     if len(known) < len(row_groups):
         return outcomes
     first, last = min(each[0] for each in known), max(each[1] for each in known)
-    txns = outcomes.column("txn").fill_null(-1).to_numpy()
-    return outcomes.filter(pa.array((txns >= first) & (txns <= last)))
+    ended = outcomes.column("txn").fill_null(-1).to_numpy()
+    return outcomes.filter(pa.array((ended >= first) & (ended <= last)))

@@ -165,13 +165,13 @@ def _planned(asked: _Asked, snapshot: str, consistent_lsn: int, hint: str) -> Sn
     table = next((t for t in found if (t.relation.namespace, t.relation.name) == asked.named), None)
     if table is None:
         where = f"published by {', '.join(asked.publications)}" if asked.publications else "here"
-        raise KeyError(f"no table {asked.table} is {where}")
+        raise KeyError(f"there is no table {asked.table} {where}")
     schema = CopyRows(table.relation, asked.options, catalog.types, 0).schema
     columns = asked.columns if asked.columns is not None else tuple(schema.names)
     if not columns or not set(columns) <= set(schema.names) or len(set(columns)) < len(columns):
         metadata = [field.name for field in metadata_fields(asked.options.metadata_prefix)]
         there = [*metadata, *(column.name for column in table.relation.columns)]
-        raise KeyError(f"option columns must name columns, each once; there is {', '.join(there)}")
+        raise KeyError(f"option columns must name each column once; there is {', '.join(there)}")
     # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, asked.time)
@@ -191,7 +191,7 @@ def _planned(asked: _Asked, snapshot: str, consistent_lsn: int, hint: str) -> Sn
 
 def _check(given: Mapping[str, str]) -> None:
     if given.get("mode") != "snapshot":
-        raise ValueError(f"option mode must be 'snapshot' or left out, not {given.get('mode')!r}")
+        raise ValueError(f"option mode must be 'snapshot', not {given.get('mode')!r}")
     unknown = sorted(key for key in given if key not in _OPTIONS and not key.startswith("__"))
     if unknown:
         raise ValueError(
@@ -201,14 +201,15 @@ def _check(given: Mapping[str, str]) -> None:
         if not given.get(name):
             raise ValueError(f"mode snapshot needs the option {name}")
     if len(listed("table", given["table"])) != 1:
-        raise ValueError("mode snapshot reads one table: load each by itself, with the same slot")
+        raise ValueError("mode snapshot reads one table: load each table separately, with the same slot")
     if ("snapshot" in given) != ("consistent_lsn" in given):
-        raise ValueError("options snapshot and consistent_lsn go together: see Snapshot.spark_options()")
+        raise ValueError("options snapshot and consistent_lsn need each other: see Snapshot.spark_options()")
     if "consistent_lsn" in given:
         _lsn(given["consistent_lsn"])
     if "snapshot" in given and ("slot" in given or "snapshot_seconds" in given):
         raise ValueError(
-            "a snapshot that is given has its slot, and is held by somebody: leave out the other options"
+            "with option snapshot, another process keeps the snapshot open: leave out the options slot and "
+            "snapshot_seconds"
         )
     check_time(given.get("time", "string"))
 
@@ -223,7 +224,7 @@ def _lsn(text: str) -> int:
 
 def _number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"option {option} must be a number, at least 1, not {text!r}")
+        raise ValueError(f"option {option} must be a number of at least 1, not {text!r}")
     return int(text)
 
 
@@ -283,6 +284,6 @@ def make_snapshot_reader(plan: SnapshotPlan | None, schema: StructType) -> Snaps
     """
     if plan is None:
         raise ValueError(
-            "a snapshot has the schema of its table: leave out the schema, and choose by columns"
+            "a snapshot has the schema of its table: leave out the schema, and choose columns with the option columns"
         )
     return SnapshotSourceReader(plan, schema)

@@ -14,7 +14,7 @@ from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.spark.source.plan import TablePlan
 from pgoutput_fast.spark.source.read import ManyRows, RowsReader
-from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, planned_again
+from pgoutput_fast.spark.source.stream_plan import StreamPlan, new_versions, plan_with_versions
 from pgoutput_fast.spark.source.stream_rows import RangeRows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._resolved = plan
         self._segments = SegmentStream(plan.directory)
         self._ranges = RangeRows(self._segments, plan.source)
-        self._again: tuple[Any, tuple[TablePlan, ...]] | None = None
+        self._new_tables: tuple[Any, tuple[TablePlan, ...]] | None = None
         # _at: Spark's position, for Spark versions that do not pass it. _until: the limit of an AvailableNow query.
         self._at: dict[str, Any] | None = None
         self._until: int | None = None
@@ -94,7 +94,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             if self._segments.end() < at["seq"]:
                 raise ValueError(
                     f"the query has taken messages up to {at['seq'] - 1}, but the segments end at "
-                    f"{self._segments.end() - 1}: they are not those that it began with"
+                    f"{self._segments.end() - 1}: these are not the segments that the query began with"
                 )
         return {"seq": max(at["seq"], self._limited(at["seq"], end, limit))}
 
@@ -174,27 +174,28 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         other = next((each.source.slot for each in segments if wanted not in (None, each.source.slot)), None)
         if other is not None:
             raise ValueError(
-                f"the segments are those of slot {other}, not of {wanted}: take another directory"
+                f"the directory has segments of slot {other}, not of slot {wanted}: use another directory"
             )
         found = Catalog.of_all(segment.catalog for segment in segments)
         new = new_versions(self._resolved, found)
         if not new:
             return None
-        came = f"{', '.join(new)}: a newer version of the relation came than the query was planned with"
+        came = f"{', '.join(new)}: the relation has a newer version than the query was planned with"
         if self._resolved.mode == "latest":
             raise ValueError(
-                f"{came} (catalog {self._plan.tables[0].decode.fingerprint}). Restart it to go on with the new "
-                "schema, or pin one with schema(...)"
+                f"{came} (catalog {self._plan.tables[0].decode.fingerprint}). Restart the query to continue with the "
+                "new schema, or set a schema with schema(...)"
             )
         known = tuple(relation.version for relation in found.relations)
-        if self._again is None or self._again[0] != known:
+        if self._new_tables is None or self._new_tables[0] != known:
             try:
-                self._again = known, planned_again(self._resolved, found)
+                self._new_tables = known, plan_with_versions(self._resolved, found)
             except ValueError as problem:
                 raise ValueError(
-                    f"{came}, and does not fit: {problem}. Restart it with a schema that has room for it"
+                    f"{came}, and it does not fit into the query's schema: {problem}. Restart the query with a schema "
+                    "that it fits into"
                 ) from None
-        return self._again[1]
+        return self._new_tables[1]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition. One row group is in memory at a time."""

@@ -30,7 +30,9 @@ def settings_of(given: Mapping[str, str]) -> Settings:
     """
     missing = [name for name in ("slot", "publication") if not given.get(name, "").strip()]
     if missing:
-        raise ValueError(f"with dsn the query captures what it reads, and needs the option {missing[0]}")
+        raise ValueError(
+            f"with the option dsn the query captures changes: it needs the option {missing[0]}, too"
+        )
     try:
         publications = tuple(split_names(given["publication"]))
     except ValueError as problem:

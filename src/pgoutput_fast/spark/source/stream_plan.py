@@ -16,7 +16,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.resolve import SchemaMode, mode_of
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, plan_source
 
-__all__ = ["StreamPlan", "new_versions", "plan_stream", "planned_again"]
+__all__ = ["StreamPlan", "new_versions", "plan_stream", "plan_with_versions"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
     given = {key.lower(): value for key, value in options.items()}
     source = plan_source(options, schema) if planned is None else planned
     if len(source.paths) != 1 or "paths" in given:
-        raise ValueError("a stream reads one directory: load(path)")
+        raise ValueError("a stream reads one directory: pass its path to load(path)")
     starting = given.get("starting", "earliest")
     if starting not in ("earliest", "latest") and not starting.isdecimal():
         raise ValueError(f"starting must be earliest, latest or the ordinal of a message, not {starting!r}")
@@ -66,7 +66,7 @@ def plan_stream(options: Mapping[str, str], schema: StructType, planned: SourceP
         name for name in ("slot", "publication", "capture") if name in given and "dsn" not in given
     )
     if alone:
-        raise ValueError(f"option {alone[0]} says what is captured, for which the option dsn is needed")
+        raise ValueError(f"option {alone[0]} needs the option dsn: it says what the query captures")
     # A stream cannot take rows back after a rollback. So the default is committed transactions.
     committed = given.get("transactions", "committed") == "committed"
     return StreamPlan(
@@ -96,11 +96,11 @@ def new_versions(plan: StreamPlan, found: Catalog) -> list[str]:
     names = {table.name for table in tables}
     oids = {oid: table.name for table in tables for oid in table.oids}
     new = [relation for relation in found.relations if relation.version not in known]
-    said = [oids.get(each.oid, each.qualified_name) for each in new]
-    return [name for name in dict.fromkeys(said) if name in names]
+    tables_of_new = [oids.get(each.oid, each.qualified_name) for each in new]
+    return [name for name in dict.fromkeys(tables_of_new) if name in names]
 
 
-def planned_again(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
+def plan_with_versions(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...]:
     """Plans the tables again, with the same schema, from the known versions and those in `found`.
 
     Raises:

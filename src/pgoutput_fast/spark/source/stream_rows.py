@@ -13,7 +13,7 @@ from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.segment import Segment, one_batch, outcomes_of
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source.read import Bounds, ManyRows, SegmentRows, fates_of, may_have, ranges
+from pgoutput_fast.spark.source.read import Bounds, ManyRows, SegmentRows, may_have, ranges, relevant_outcomes
 
 __all__ = ["RangeRows"]
 
@@ -59,14 +59,14 @@ class RangeRows:
         read = self._plan.tables if tables is None else tables
         oids = sorted({oid for table in read for oid in table.oids})
         if self._plan.committed:
-            found = self._committed(inside, start, end, oids)
+            partitions = self._committed(inside, start, end, oids)
         else:
-            found = [
+            partitions = [
                 (segment, SegmentRows(str(segment.path), taken, None, _bounds(segment, start, end)))
                 for segment in inside
                 for taken in ranges(segment, oids, self._plan.partition_bytes)
             ]
-        return _together(found, tables, self._plan.partition_bytes)
+        return _join_small(partitions, tables, self._plan.partition_bytes)
 
     def segments(self, start: int, end: int) -> list[Segment]:
         """Returns the segments between two positions.
@@ -85,44 +85,43 @@ class RangeRows:
         if not (inside and self._plan.committed):
             return []
         self._most_outcomes = _MOST_OUTCOMES + len(inside)  # `partitions` needs them again
-        told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
-        return self._before(_older(_commits(told, start, end), inside), inside[0].first_seq)
+        outcomes = one_batch([self._read_outcomes(segment) for segment in inside], OUTCOMES_SCHEMA)
+        return self._before(_older(_commits(outcomes, start, end), inside), inside[0].first_seq)
 
     def _committed(
         self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
     ) -> list[tuple[Segment, SegmentRows]]:
         if not inside:
             return []
-        told = one_batch([self._told(segment) for segment in inside], OUTCOMES_SCHEMA)
-        commits = _commits(told, start, end)
-        aborts = [_aborts(told)]
+        outcomes = one_batch([self._read_outcomes(segment) for segment in inside], OUTCOMES_SCHEMA)
+        commits = _commits(outcomes, start, end)
+        aborts = [_aborts(outcomes)]
         txns = np.sort(commits.column("txn").to_numpy())
         older = _older(commits, inside)
         before = self._before(older, inside[0].first_seq)
-        aborts += [_aborts(self._told(each)) for each in before if _ends_parts_of(each, older)]
-        fates = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
-        of_older = fates.filter(pc.is_in(fates.column("txn"), pa.array(older)))
-        found = []
-        for segments, known, wanted in ((before, of_older, older), (inside, fates, txns.tolist())):
+        aborts += [_aborts(self._read_outcomes(each)) for each in before if _ends_parts_of(each, older)]
+        ends = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
+        of_older = ends.filter(pc.is_in(ends.column("txn"), pa.array(older)))
+        partitions = []
+        for segments, known, wanted in ((before, of_older, older), (inside, ends, txns.tolist())):
             for segment in segments:
                 for taken in ranges(segment, oids, self._plan.partition_bytes, wanted):
-                    few = fates_of(segment, taken, known)
-                    found.append((segment, SegmentRows(str(segment.path), taken, few)))
-        return found
+                    few = relevant_outcomes(segment, taken, known)
+                    partitions.append((segment, SegmentRows(str(segment.path), taken, few)))
+        return partitions
 
     def _before(self, txns: Sequence[int], end: int) -> list[Segment]:
         """Returns the segments before a position that may contain rows of these transactions. `txns` is ascending."""
         if not txns:
             return []
         try:
-            found = self.segments(txns[0], end)
+            return self.segments(txns[0], end)
         except SegmentsGoneError as problem:
             raise SegmentsGoneError(
-                f"{problem}. They are needed, for a transaction that began at message {txns[0]} commits only now"
+                f"{problem}. The query needs them: a transaction that began at message {txns[0]} commits only now"
             ) from None
-        return found
 
-    def _told(self, segment: Segment) -> pa.RecordBatch:
+    def _read_outcomes(self, segment: Segment) -> pa.RecordBatch:
         path = str(segment.path)
         if path not in self._outcomes:
             self._outcomes[path] = outcomes_of(segment)
@@ -132,32 +131,32 @@ class RangeRows:
         return self._outcomes[path]
 
 
-def _together(
-    found: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
+def _join_small(
+    partitions: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
 ) -> list[ManyRows]:
     """Joins small partitions, because each task has a cost.
 
     Segments of a live capture have only some kilobytes each.
     """
-    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in found]
+    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in partitions]
     enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
-    together: list[list[SegmentRows]] = []
+    joined: list[list[SegmentRows]] = []
     taken = enough
-    for (_, rows), size in zip(found, sizes, strict=True):
+    for (_, rows), size in zip(partitions, sizes, strict=True):
         if taken + size > enough:
-            together.append([])
+            joined.append([])
             taken = 0
-        together[-1].append(rows)
+        joined[-1].append(rows)
         taken += size
-    return [ManyRows(tuple(each), tables) for each in together]
+    return [ManyRows(tuple(each), tables) for each in joined]
 
 
-def _commits(told: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+def _commits(outcomes: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     """Returns the commits between two positions."""
-    at = told.column("at_seq").to_numpy()
-    whole = told.column("subxid").is_null().to_numpy(zero_copy_only=False)
-    committed = pc.equal(told.column("outcome"), "committed").to_numpy(zero_copy_only=False)
-    return told.filter(pa.array(whole & committed & (at >= start) & (at < end)))
+    at = outcomes.column("at_seq").to_numpy()
+    whole = outcomes.column("subxid").is_null().to_numpy(zero_copy_only=False)
+    committed = pc.equal(outcomes.column("outcome"), "committed").to_numpy(zero_copy_only=False)
+    return outcomes.filter(pa.array(whole & committed & (at >= start) & (at < end)))
 
 
 def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
@@ -168,9 +167,9 @@ def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
     return sorted(txn for txn in commits.column("txn").to_pylist() if txn < inside[0].first_seq)
 
 
-def _aborts(told: pa.RecordBatch) -> pa.RecordBatch:
+def _aborts(outcomes: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the rollbacks of subtransactions."""
-    return told.filter(pc.is_valid(told.column("subxid")))
+    return outcomes.filter(pc.is_valid(outcomes.column("subxid")))
 
 
 def _ends_parts_of(segment: Segment, txns: Sequence[int]) -> bool:

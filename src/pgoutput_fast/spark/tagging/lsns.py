@@ -6,12 +6,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType
 
+from pgoutput_fast.protocol.limits import LAST_INT64
+
 __all__ = ["LSN_TYPES", "lsn_column"]
 
 LSN_TYPES = (IntegralType, DecimalType, StringType)
 # A long holds LSNs below 2**63. No server's log reaches that position.
 _TEXT = r"\A([0-7][0-9A-Fa-f]{7}|[0-9A-Fa-f]{1,7})/[0-9A-Fa-f]{1,8}\z"
-_LAST = (1 << 63) - 1
 
 
 def lsn_column(column: Column, name: str, kind: DataType) -> Column:
@@ -27,13 +28,13 @@ def lsn_column(column: Column, name: str, kind: DataType) -> Column:
         number = F.conv(F.concat(*halves), 16, 10).cast("long")
         return _checked(column, name, column.rlike(_TEXT), number)
     if isinstance(kind, DecimalType):
-        whole = (column >= 0) & (column <= F.lit(_LAST)) & (F.floor(column) == column)
+        whole = (column >= 0) & (column <= F.lit(LAST_INT64)) & (F.floor(column) == column)
         return _checked(column, name, whole, column.cast("long"))
     return column.cast("long")
 
 
 def _checked(column: Column, name: str, good: Column, number: Column) -> Column:
-    said = F.concat(
+    error = F.concat(
         F.lit(f"column {name}: no LSN, which is like 16/B374D848 or a whole number: "), column.cast("string")
     )
-    return F.when(good, number).when(column.isNotNull(), F.raise_error(said).cast("long"))
+    return F.when(good, number).when(column.isNotNull(), F.raise_error(error).cast("long"))

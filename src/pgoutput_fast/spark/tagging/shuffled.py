@@ -54,8 +54,8 @@ def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
             context.setLocalProperty(key, value)
         yield
     finally:
-        for key, said in before.items():
-            context.setLocalProperty(key, said)
+        for key, value in before.items():
+            context.setLocalProperty(key, value)
 
 
 def _java(thing: Any, name: str) -> Any:

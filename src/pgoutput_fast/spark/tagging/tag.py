@@ -31,14 +31,14 @@ from pgoutput_fast.spark.tasks.tag import (
     ERRORS_SCHEMA,
     LSN,
     PAYLOAD,
+    RANGE,
     SESSION,
-    STRETCH,
     SUMMARIES_SCHEMA,
     FindErrors,
     Start,
     Starts,
     Summarize,
-    TagStretches,
+    TagRanges,
     ends_names,
     gap,
 )
@@ -47,10 +47,11 @@ from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["tag"]
 
-# Of messages that do not move the state the first pass needs nothing but their tag; of logical ones their LSN.
-_NO_CONTROLS = tuple(bytes([kind]) for kind in CHANGES)
+# The first pass needs only the tag of messages that do not change the state, and of logical messages also the LSN.
+_CHANGE_TAGS = tuple(bytes([kind]) for kind in CHANGES)
 _LOGICAL_HEADER = 14  # with an xid
-# Of a range, unless the caller says how many there are. A task that has next to nothing to do takes some 50 ms.
+# A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes
+# some 50 ms.
 _LEAST_ROWS = 10_000
 _BYTES = "UTF8_BINARY"  # the collation that sorts by bytes, both here and in Python
 
@@ -106,21 +107,21 @@ def tag(
     pieces = pieces_of(df)
     surveyed = survey(df, order[0], pieces)
     if partitions is None and pieces.stable and surveyed.looks_ordered:
-        rows = source.where_they_are(pieces)
-        found = source.summaries(rows, in_order=True)
+        rows = source.use_in_place(pieces)
+        summaries = source.summaries(rows, in_order=True)
         # Rows that turn out not to be in order are cut and sorted.
-        if _one_after_the_other(found):
-            return source.tagged(rows, found)
+        if _are_in_order(summaries):
+            return source.tagged(rows, summaries)
     count = partitions or _ranges(df, surveyed)
     rows = source.cut(bounds(surveyed.samples, count), count)
     return source.tagged(rows, source.summaries(rows))
 
 
 @dataclass(frozen=True)
-class _Found:
+class _RangeSummary:
     """The first pass's result for one range: SUMMARIES_SCHEMA, and the order columns of its first and last row."""
 
-    stretch: int
+    range: int
     count: int
     ascending: bool
     first: str
@@ -137,12 +138,12 @@ def _ranges(df: DataFrame, surveyed: Surveyed) -> int:
     return max(1, min(most, sum(weight for _, weight in surveyed.samples) // _LEAST_ROWS))
 
 
-def _one_after_the_other(found: list[_Found]) -> bool:
+def _are_in_order(summaries: list[_RangeSummary]) -> bool:
     """Whether each piece is in order and no two overlap."""
     return (
-        all(each.ascending for each in found)
-        and len({each.stretch for each in found}) == len(found)
-        and all(a.ends < b.begins for a, b in pairwise(found))
+        all(each.ascending for each in summaries)
+        and len({each.range for each in summaries}) == len(summaries)
+        and all(a.ends < b.begins for a, b in pairwise(summaries))
     )
 
 
@@ -154,7 +155,7 @@ class _Rows:
     second: DataFrame
 
 
-def _controls() -> Column:
+def _shorten_payloads() -> Column:
     """Returns the payloads for the first pass, cut to what it needs.
 
     These are the tag byte of messages that do not change the state, tag and LSN of logical messages, and all other
@@ -163,16 +164,16 @@ def _controls() -> Column:
     payload = F.col(PAYLOAD)
     kind = F.substring(payload, 1, 1)
     return (
-        F.when(kind.isin([F.lit(bytearray(each)) for each in _NO_CONTROLS]), kind)
+        F.when(kind.isin([F.lit(bytearray(each)) for each in _CHANGE_TAGS]), kind)
         .when(kind == F.lit(bytearray((MSG_MESSAGE,))), F.substring(payload, 1, _LOGICAL_HEADER))
         .otherwise(payload)
     )
 
 
-def _numbered(rows: DataFrame, stretch: Column) -> DataFrame:
+def _number_rows(rows: DataFrame, number: Column) -> DataFrame:
     """Returns the rows of the first pass: with the number of their range, and without the contents of changes."""
     more = [F.col(name) for name in rows.columns if name != PAYLOAD]
-    return rows.select(stretch.cast("long").alias(STRETCH), _controls().alias(PAYLOAD), *more)
+    return rows.select(number.cast("long").alias(RANGE), _shorten_payloads().alias(PAYLOAD), *more)
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,9 @@ class _Source:
             columns.append(F.col(quoted(self.session_starts)).cast("boolean").alias(SESSION))
         return self.df.select(columns)
 
-    def where_they_are(self, pieces: Pieces) -> _Rows:
+    def use_in_place(self, pieces: Pieces) -> _Rows:
         """Uses each piece as a range."""
-        return _Rows(_numbered(self._bare(), pieces.column), self._bare())
+        return _Rows(_number_rows(self._bare(), pieces.column), self._bare())
 
     def cut(self, bounds: list[Any], count: int) -> _Rows:
         """Cuts the rows into ranges, each in one partition."""
@@ -212,9 +213,9 @@ class _Source:
         # This sort also puts ranges in order. Spark compares the first of several keys without looking into rows. No
         # select stands between the shuffle and the second pass: a select would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
-        return _Rows(*(each.sortWithinPartitions(*keys) for each in (_numbered(ranges, number), ranges)))
+        return _Rows(*(each.sortWithinPartitions(*keys) for each in (_number_rows(ranges, number), ranges)))
 
-    def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_Found]:
+    def summaries(self, rows: _Rows, *, in_order: bool = False) -> list[_RangeSummary]:
         """Runs the first pass. Returns the result for each range, in the order of the stream."""
         task = Summarize(self.gaps == "allow", (self.payload, *self.order), in_order)
         kinds = [self.df.schema[name].dataType for name in self.order]
@@ -222,27 +223,31 @@ class _Source:
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
         table = rows.first.mapInArrow(task, schema).toArrow()
         head, many = len(SUMMARIES_SCHEMA), len(kinds)
-        found: list[_Found] = []
+        summaries: list[_RangeSummary] = []
         for row in zip(*table.to_pydict().values(), strict=True):
             values = dict(zip(SUMMARIES_SCHEMA.names, row[:head], strict=True))
-            found.append(_Found(**values, begins=row[head : head + many], ends=row[head + many :]))
+            summaries.append(_RangeSummary(**values, begins=row[head : head + many], ends=row[head + many :]))
         if not in_order:
-            return sorted(found, key=lambda each: each.stretch)
-        return sorted(found, key=lambda each: each.begins) if all(each.ascending for each in found) else found
+            return sorted(summaries, key=lambda each: each.range)
+        return (
+            sorted(summaries, key=lambda each: each.begins)
+            if all(each.ascending for each in summaries)
+            else summaries
+        )
 
-    def tagged(self, rows: _Rows, found: list[_Found]) -> DataFrame:
+    def tagged(self, rows: _Rows, summaries: list[_RangeSummary]) -> DataFrame:
         """Returns the second pass over the ranges, in the order of the stream."""
         before: str | None = None
-        for each in found:
+        for each in summaries:
             if each.problem is not None:
                 raise ValueError(each.problem)
             if before is not None and self._gap(before, each.first):
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
-        starts, error = _starts(found)
+        starts, error = _starts(summaries)
         if error is not None:
             raise _first_error(rows.second, starts, self.order, error)
-        task = TagStretches(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
+        task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
         return rows.second.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
 
     def _gap(self, before: str, first: str) -> bool:
@@ -291,18 +296,18 @@ def _check(
             )
 
 
-def _starts(found: list[_Found]) -> tuple[Starts, DecodeError | None]:
+def _starts(summaries: list[_RangeSummary]) -> tuple[Starts, DecodeError | None]:
     """Returns the start of each range, and the first error of the stream, if there is one."""
-    stretches: dict[str, Start] = {}
+    by_first_row: dict[str, Start] = {}
     state, problem = StreamState(), None
-    for each in found:
+    for each in summaries:
         before = state if problem is None else None
-        stretches[each.first] = Start.of(before, each.count, each.first, each.last)
+        by_first_row[each.first] = Start.of(before, each.count, each.first, each.last)
         try:
             state = state if problem else Summary.from_bytes(each.summary).apply(state)
         except DecodeError as error:
             problem = error
-    return Starts(stretches, state.catalog.to_json()), problem
+    return Starts(by_first_row, state.catalog.to_json()), problem
 
 
 def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:
@@ -310,8 +315,8 @@ def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known:
 
     Summaries do not see errors in changes, so an earlier error than `known` may exist.
     """
-    found = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
-    if not found:
+    errors = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
+    if not errors:
         return known
-    first = min(found, key=lambda row: row["seq"])
+    first = min(errors, key=lambda row: row["seq"])
     return DecodeError(**first.asDict())

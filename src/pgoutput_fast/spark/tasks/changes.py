@@ -72,7 +72,7 @@ class DecodeChanges:
                 for name in required:
                     if rows.column(name).null_count:
                         raise ValueError(
-                            f"{self.table}: column {name!r} has nulls, the pinned schema says it has none"
+                            f"{self.table}: column {name!r} has nulls, but the pinned schema says that it has none"
                         )
                 if fits:
                     yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
@@ -86,10 +86,10 @@ class DecodeChanges:
             reason = problem.reason
             if reason == reason_text(Reason.UNKNOWN_VERSION):
                 reason = (
-                    "a version of the relation that was not known when the query was planned, with the catalog "
-                    f"{self.fingerprint}: plan it again, without catalog= or with the catalog of today"
+                    "the catalog with which the query was planned does not know this version of the relation (catalog "
+                    f"{self.fingerprint}): plan the query again, without catalog= or with the current catalog"
                 )
-            raise _again(problem, reason, problem.relation or self.table) from None
+            raise _without_traceback(problem, reason, problem.relation or self.table) from None
 
 
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -113,7 +113,7 @@ def _parted(packed: pa.Int64Array) -> tuple[pa.Array, pa.Array]:
     return pa.array((values >> _BITS).astype(np.int8)), pa.array(xids, mask=xids < 0)
 
 
-def _again(problem: DecodeError, reason: str, relation: str | None) -> DecodeError:
+def _without_traceback(problem: DecodeError, reason: str, relation: str | None) -> DecodeError:
     """Returns the same error without the tracebacks of inner layers, which the driver would print one by one."""
     return DecodeError(
         reason,
@@ -148,7 +148,7 @@ class DecodeRecords:
             try:
                 decoded = decode_tagged(batch, catalog, self.options)
             except DecodeError as problem:
-                raise _again(problem, problem.reason, problem.relation) from None
+                raise _without_traceback(problem, problem.reason, problem.relation) from None
             yield getattr(decoded, self.what).cast(self.target)
 
 

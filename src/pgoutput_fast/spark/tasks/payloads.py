@@ -44,17 +44,17 @@ def _headers(payload: pa.Array, in_stream: pa.Array | None, malformed: str) -> d
     Raises:
         DecodeError: for the first unreadable header, unless `malformed` says that these become null.
     """
-    told = None if in_stream is None else in_stream.cast(pa.int8()).fill_null(-1)
-    found = headers(payload, told)
+    given = None if in_stream is None else in_stream.cast(pa.int8()).fill_null(-1)
+    fields = headers(payload, given)
     present = payload.is_valid().to_numpy(zero_copy_only=False)
-    wrong = (found["reason"].to_numpy() != OK) & present
+    wrong = (fields["reason"].to_numpy() != OK) & present
     if malformed == "raise" and wrong.any():
         row = int(wrong.argmax())
-        reason = reason_text(found["reason"][row].as_py())
+        reason = reason_text(fields["reason"][row].as_py())
         raise DecodeError(
-            f"{reason} (row {row} of its Arrow batch)", byte_offset=found["byte_offset"][row].as_py()
+            f"{reason} (row {row} of its Arrow batch)", byte_offset=fields["byte_offset"][row].as_py()
         )
-    return {**found, "present": pa.array(present & ~wrong)}
+    return {**fields, "present": pa.array(present & ~wrong)}
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class MessageKind:
         payload = _binary(payload)
         # The layout does not matter here.
         known = pa.array(np.zeros(len(payload), np.int8))
-        found = headers(payload, known)
-        names = pc.if_else(payload.is_valid(), _NAME_OF_TAG.take(found["kind"]), None)
+        fields = headers(payload, known)
+        names = pc.if_else(payload.is_valid(), _NAME_OF_TAG.take(fields["kind"]), None)
         if self.malformed == "raise" and names.null_count > payload.null_count:
             _headers(payload, known, "raise")
         return names
@@ -94,8 +94,8 @@ class Xid:
         return _field(_headers(_binary(payload), in_stream, self.malformed), "xid")
 
 
-def _field(found: dict[str, pa.Array], name: str) -> pa.Array:
-    return pc.if_else(pc.and_(found["present"], pc.greater_equal(found[name], 0)), found[name], None)
+def _field(fields: dict[str, pa.Array], name: str) -> pa.Array:
+    return pc.if_else(pc.and_(fields["present"], pc.greater_equal(fields[name], 0)), fields[name], None)
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ class DecodeRow:
         catalog = Catalog.from_json(self.catalog)
         relation = catalog.relations[-1]
         payload = _binary(payload)
-        found = _headers(payload, in_stream, self.malformed)
-        kinds = found["kind"].to_numpy()
-        ours = found["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, ROW_CHANGES)
-        ours &= found["relation"].to_numpy() == relation.oid
+        fields = _headers(payload, in_stream, self.malformed)
+        kinds = fields["kind"].to_numpy()
+        ours = fields["present"].to_numpy(zero_copy_only=False) & np.isin(kinds, ROW_CHANGES)
+        ours &= fields["relation"].to_numpy() == relation.oid
         rows = np.flatnonzero(ours)
-        versions = _versions(payload, found["in_stream"].to_numpy(), rows, catalog)
-        decoded = self._decoded(payload, found, rows[versions >= 0], versions[versions >= 0], catalog)
+        versions = _versions(payload, fields["in_stream"].to_numpy(), rows, catalog)
+        decoded = self._decoded(payload, fields, rows[versions >= 0], versions[versions >= 0], catalog)
         types = decoded.column(PREFIX + "change_type")
         seqs = decoded.column(PREFIX + "seq").to_numpy()
         is_before = pc.is_in(types, pa.array(["update_preimage", "delete"]))
@@ -158,7 +158,7 @@ class DecodeRow:
     def _decoded(
         self,
         payload: pa.Array,
-        found: dict[str, pa.Array],
+        fields: dict[str, pa.Array],
         rows: np.ndarray,
         versions: np.ndarray,
         catalog: Catalog,
@@ -174,10 +174,10 @@ class DecodeRow:
         columns = dict.fromkeys(TAGGED_SCHEMA.names, none)
         columns |= {
             "seq": at.cast(pa.int64()),
-            "kind": found["kind"].take(at).cast(pa.int8()),
+            "kind": fields["kind"].take(at).cast(pa.int8()),
             "relation": pa.repeat(pa.scalar(relation.oid, pa.int64()), len(rows)),
             "version": pa.array(ids[versions]),
-            "in_stream": found["in_stream"].take(at).cast(pa.bool_()),
+            "in_stream": fields["in_stream"].take(at).cast(pa.bool_()),
             "commit_timestamp": none.cast(TAGGED_SCHEMA.field("commit_timestamp").type),
             "payload": payload.take(at).cast(pa.binary()),
         }
@@ -214,10 +214,10 @@ def _versions(payload: pa.Array, in_stream: np.ndarray, rows: np.ndarray, catalo
     # The number of columns comes after the tag byte, the xid (in a stream block), the oid and the tuple's tag.
     at = ends[rows] + np.where(in_stream[rows] > 0, 10, 6)
     whole = at + 2 <= ends[rows + 1]
-    found = np.full(len(rows), len(catalog.relations) - 1)
+    versions = np.full(len(rows), len(catalog.relations) - 1)
     at = at[whole]
-    found[whole] = counts[values[at].astype(np.int64) << 8 | values[at + 1]]
-    return found
+    versions[whole] = counts[values[at].astype(np.int64) << 8 | values[at + 1]]
+    return versions
 
 
 def _places(seqs: np.ndarray, chosen: np.ndarray, count: int) -> pa.Array:

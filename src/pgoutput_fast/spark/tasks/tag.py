@@ -1,6 +1,6 @@
 """The tasks of `tag` on the executors. This module imports no PySpark; the driver pickles the instances.
 
-The rows of the stream are cut into ranges ("stretches" in the code), which follow one another. A partition contains
+The rows of the stream are cut into ranges, which follow one another. A partition contains
 whole ranges, maybe several. The first pass identifies a range by its number, the second by its first row.
 """
 
@@ -28,27 +28,27 @@ __all__ = [
     "ERRORS_SCHEMA",
     "LSN",
     "PAYLOAD",
+    "RANGE",
     "SESSION",
-    "STRETCH",
     "SUMMARIES_SCHEMA",
     "ChangedInputError",
     "FindErrors",
     "Start",
     "Starts",
     "Summarize",
-    "TagStretches",
+    "TagRanges",
     "ends_names",
     "gap",
 ]
 
 # The columns that these tasks receive, in order: the number of the range (first pass only), the payload, the order
 # columns, then LSN and session if present. Each column costs the JVM about 60 ns per row.
-STRETCH, PAYLOAD, LSN, SESSION = "stretch", "payload", "lsn", "session"
+RANGE, PAYLOAD, LSN, SESSION = "range", "payload", "lsn", "session"
 
 # The order columns of the range's first row and of its last row follow.
 SUMMARIES_SCHEMA = pa.schema(
     [
-        ("stretch", pa.int64()),
+        ("range", pa.int64()),
         ("count", pa.int64()),
         ("ascending", pa.bool_()),
         ("first", pa.string()),  # its place in the order, as text
@@ -94,12 +94,12 @@ class Start:
 class Starts:
     """The starts of all ranges, by the place of their first row, and JSON of the relation versions in the states."""
 
-    stretches: dict[str, Start]
+    by_first_row: dict[str, Start]
     catalog: str
 
 
 def _order_of(part: pa.RecordBatch | pa.Table) -> list[pa.Array]:
-    at = [k for k, name in enumerate(part.schema.names) if name not in (STRETCH, PAYLOAD, LSN, SESSION)]
+    at = [k for k, name in enumerate(part.schema.names) if name not in (RANGE, PAYLOAD, LSN, SESSION)]
     columns: list[pa.Array] = [part.column(k) for k in at]
     return columns
 
@@ -166,7 +166,7 @@ class Summarize:
         payload = part.column(PAYLOAD)
         if payload.null_count:
             row = pc.index(payload.is_null(), True).as_py()
-            return f"column {self.names[0]} is null where {_where(self.names[1:], part, row)}"
+            return f"column {self.names[0]} is null where {_describe_row(self.names[1:], part, row)}"
         for name, column in zip(self.names[1:], columns, strict=True):
             if column.null_count:
                 return f"the order column {name} has nulls"
@@ -177,7 +177,9 @@ class Summarize:
             same = pc.and_(same, _equal(column[1:], column[:-1]))
         row = pc.index(same, True).as_py()
         if row >= 0:
-            return f"two payloads have the same place: {_told(self.names[1:], text_at(columns, row))}"
+            return (
+                f"two payloads have the same place: {_describe_place(self.names[1:], text_at(columns, row))}"
+            )
         if not self.gaps and len(columns) == 1 and pa.types.is_integer(columns[0].type):
             # Values differ and ascend. So the difference of two neighbours is positive, or it overflows; an overflow is
             # a gap, too.
@@ -208,12 +210,13 @@ def _joined(part: pa.RecordBatch, before: pa.RecordBatch | None) -> list[pa.Arra
     return [pa.concat_arrays(pair) for pair in zip(_order_of(before), columns, strict=True)]
 
 
-def _told(names: tuple[str, ...], text: str) -> str:
+def _describe_place(names: tuple[str, ...], text: str) -> str:
+    """Returns text for a place in the order, such as `(lsn, id) = ...`."""
     return f"{names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'} = {text}"
 
 
-def _where(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str:
-    return _told(names, text_at(_order_of(part), row))
+def _describe_row(names: tuple[str, ...], part: pa.RecordBatch, row: int) -> str:
+    return _describe_place(names, text_at(_order_of(part), row))
 
 
 def gap(name: str, before: int, behind: int) -> str:
@@ -232,11 +235,11 @@ class ChangedInputError(RuntimeError):
     """The second read of the input gave other rows than the first."""
 
 
-class _Stretches:
+class _RangeTagger:
     """Cuts arriving rows into ranges and tags them."""
 
     def __init__(self, starts: Starts, names: tuple[str, ...]) -> None:
-        self._starts = starts.stretches
+        self._starts = starts.by_first_row
         self._catalog = Catalog.from_json(starts.catalog)
         self._names = names
         self._start: Start | None = None  # of the last row's range, if that range goes on
@@ -257,7 +260,7 @@ class _Stretches:
         """
         order, at = _order_of(batch), 0
         while at < batch.num_rows:
-            start = self._start or self._begin(text_at(order, at))
+            start = self._start or self._begin_range(text_at(order, at))
             part = batch.slice(at, min(start.count - self._count, batch.num_rows - at))
             try:
                 yield from self._tagged(part)
@@ -271,7 +274,7 @@ class _Stretches:
             self._start = start
             if self._count == start.count:
                 if text_at(order, at - 1) != start.last:
-                    raise _changed()
+                    raise _changed_input_error()
                 self._start = None
 
     def finish(self) -> None:
@@ -281,12 +284,12 @@ class _Stretches:
             ChangedInputError: if a range has fewer rows than in the first pass.
         """
         if self._start is not None:
-            raise _changed()
+            raise _changed_input_error()
 
-    def _begin(self, first: str) -> Start:
+    def _begin_range(self, first: str) -> Start:
         start = self._starts.get(first)
         if start is None:
-            raise _changed()
+            raise _changed_input_error()
         self._count, self._native = 0, None
         if start.state is not None:
             state = StreamState(json.loads(zlib.decompress(start.state)), self._catalog)
@@ -305,7 +308,7 @@ class _Stretches:
             except DecodeError as error:
                 at = seq if error.seq is None else error.seq
                 raise DecodeError(
-                    f"{error.reason} ({_where(self._names, some, at - seq)})",
+                    f"{error.reason} ({_describe_row(self._names, some, at - seq)})",
                     seq=error.seq,
                     lsn=error.lsn,
                     byte_offset=error.byte_offset,
@@ -313,16 +316,16 @@ class _Stretches:
                 ) from None
 
 
-def _changed() -> ChangedInputError:
+def _changed_input_error() -> ChangedInputError:
     return ChangedInputError(
-        "the payloads are not those that tag() read when it was called, or are not cut as they were: the table "
-        "changed, or its rows are made anew each time, or Spark's settings for files changed. Write them out first "
-        "and tag what was written, or pass partitions=, which cuts by the order columns alone"
+        "the payloads, or their partitions, are not those that tag() read in its first pass: the table changed, or its "
+        "rows are computed anew each time, or Spark's settings for files changed. Write the payloads into files first "
+        "and tag these, or pass partitions=, which cuts by the order columns alone"
     )
 
 
 @dataclass(frozen=True)
-class TagStretches:
+class TagRanges:
     """Ranges -> tagged payloads.
 
     Attributes:
@@ -336,11 +339,11 @@ class TagStretches:
     target: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stretches = _Stretches(self.starts, self.names)
+        tagger = _RangeTagger(self.starts, self.names)
         for batch in batches:
-            for tagged in stretches.tagged(batch):
+            for tagged in tagger.tagged(batch):
                 yield pa.RecordBatch.from_arrays(tagged.columns, schema=self.target)
-        stretches.finish()
+        tagger.finish()
 
 
 @dataclass(frozen=True)
@@ -349,19 +352,19 @@ class FindErrors:
 
     Ranges without a state are skipped.
 
-    The attributes are those of TagStretches.
+    The attributes are those of TagRanges.
     """
 
     starts: Starts
     names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stretches = _Stretches(self.starts, self.names)
+        tagger = _RangeTagger(self.starts, self.names)
         for batch in batches:
             errors: list[Any] = []
-            for _ in stretches.tagged(batch, errors):
+            for _ in tagger.tagged(batch, errors):
                 pass
             rows = [{name: getattr(error, name) for name in ERRORS_SCHEMA.names} for error in errors]
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, ERRORS_SCHEMA)
-        stretches.finish()
+        tagger.finish()

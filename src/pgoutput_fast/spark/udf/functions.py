@@ -195,7 +195,7 @@ def _call(
     task: Any, kind: DataType, arrow: bool | None, payload: Column | str, in_stream: Column | str | None
 ) -> Column:
     if arrow and not _HAS_ARROW_UDF:
-        raise ValueError("this Spark has no Arrow UDFs, which came with 4.1")
+        raise ValueError("this Spark has no Arrow UDFs: use Spark 4.1 or later")
     as_arrow = _HAS_ARROW_UDF if arrow is None else arrow
     make = _arrow_function if as_arrow else _pandas_function
     arguments = [payload] if in_stream is None else [payload, in_stream]
