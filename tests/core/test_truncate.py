@@ -239,7 +239,7 @@ def test_a_server_truncates_partitions(
             small = Capture(database.dsn, slots[0], ["parted"], tmp_path / "small")
             for _ in range(2):
                 with pytest.raises(
-                    UnstorableError, match=r"^message \d+, LSN \w+/\w+: .*Trying again does not help"
+                    UnstorableError, match=r"^message \d+, LSN \w+/\w+: .*Another try does not help"
                 ):
                     small.run(until_lsn=now(database))
         # No partition has a key, which is said of a few of them.
