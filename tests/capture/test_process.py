@@ -217,7 +217,10 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
             ["--slot", "s", "--path", "x", "--publication", "p", "--until", "soon"],
             "--until: an LSN as text is like",
         ),
-        (["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"], "the limits of a segment must be positive"),
+        (
+            ["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"],
+            "the limits of a segment must be positive",
+        ),
         (["--slot", "s", "--path", "x", "--publication", "p", "--plugin-option", "binary"], "NAME=VALUE"),
         (
             ["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "rw"],
