@@ -197,7 +197,7 @@ def test_until_of_the_command_is_refused_as_elsewhere() -> None:
     )
     assert run.returncode == 1
     assert run.stderr.strip().endswith(
-        "--until: an LSN as text is like '16/B374D848' (hex digits/hex digits), not '100000000/0'; or 'now'"
+        "--until: an LSN as text is like '16/B374D848' (hex digits/hex digits), not '100000000/0'; or give 'now'"
     )
 
 
