@@ -334,7 +334,7 @@ def test_files_that_must_not_grow(own: pg.Database, tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_fsynced(
     own: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment has its name, and nobody knows whether a crash would take it: it is not acknowledged as it is."""
+    """A segment has its name, and nobody knows whether a crash would take it: it is not confirmed as it is."""
     end = _fill(own)
     fsync, failed, after = os.fsync, threading.Event(), threading.Event()
 
@@ -347,22 +347,22 @@ def test_a_directory_that_cannot_be_fsynced(
                 after.set()
         fsync(descriptor)
 
-    def acknowledged() -> int:
+    def confirmed() -> int:
         found = find_slot(own.dsn, SLOT)
         assert found is not None
         return found.confirmed_flush_lsn or 0
 
     monkeypatch.setattr(os, "fsync", failing)
-    before = acknowledged()
+    before = confirmed()
     with pytest.raises(OSError, match="Input/output"):
         _capture(own, tmp_path).run(until_lsn=end)
     assert failed.is_set()
     assert len(list(tmp_path.glob("*.parquet"))) == 1
-    assert acknowledged() == before
+    assert confirmed() == before
     assert not after.is_set()
     _capture(own, tmp_path).run(until_lsn=end)
-    assert after.is_set(), "it was made sure of before it was acknowledged"
-    assert acknowledged() >= end
+    assert after.is_set(), "it was made sure of before it was confirmed"
+    assert confirmed() >= end
     expect_exactly_once(own, tmp_path)
 
 

@@ -93,7 +93,7 @@ def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str,
     assert len(list((tmp_path / "typed" / "public.t").glob("*/*.parquet"))) == 3
     done = subprocess.run([*COMMAND, *given, "--keep-days", "-1"], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "a time to keep something cannot be negative" in done.stderr
+    assert "a time to keep files cannot be negative" in done.stderr
 
 
 def test_the_command_captures_through_sql_and_tells_metrics(
@@ -212,12 +212,15 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--slot", "s", "--path", "x"], "--publication is needed"),
+        (["--slot", "s", "--path", "x"], "the option --publication is missing"),
         (
             ["--slot", "s", "--path", "x", "--publication", "p", "--until", "soon"],
             "--until: an LSN as text is like",
         ),
-        (["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"], "limits must be positive"),
+        (
+            ["--slot", "s", "--path", "x", "--publication", "p", "--rows", "0"],
+            "the limits of a segment must be positive",
+        ),
         (["--slot", "s", "--path", "x", "--publication", "p", "--plugin-option", "binary"], "NAME=VALUE"),
         (
             ["--slot", "s", "--path", "x", "--publication", "p", "--file-mode", "rw"],

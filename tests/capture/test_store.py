@@ -303,7 +303,7 @@ def test_one_captures_at_a_time(database: pg.Database, slot: str, prefix: str) -
     assert "another process captures into s3://captured/" in str(problem)
     assert "7 on h since now" in str(problem)
     assert list_segments(prefix) == []
-    # Its changes were not acknowledged.
+    # Its changes were not confirmed.
     Capture(database.dsn, slot, ["captured"], prefix).run(until_lsn=now(database))
     expect_exactly_once(database, prefix)
     # A segment that another one finished after the slot had been taken from it: it is gone on from there.

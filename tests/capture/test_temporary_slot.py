@@ -34,6 +34,6 @@ def test_it_lives_for_a_block(database: pg.Database, tmp_path: Path) -> None:
     while find_slot(database.dsn, slot.name) is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    with pytest.raises(ValueError, match="a slot's name has"), temporary_slot(database.dsn, "No"):
+    with pytest.raises(ValueError, match="a slot's name must have"), temporary_slot(database.dsn, "No"):
         pass
     database.execute("DROP PUBLICATION p", "DROP TABLE seen")

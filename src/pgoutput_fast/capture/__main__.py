@@ -22,7 +22,7 @@ _GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a capture. Returns the exit status: 0 if it ended as it was told, 1 if it could not go on."""
+    """Runs a capture. Returns the exit status: 0 if it ended as it was told, 1 after an error."""
     given = _parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING if given.supervised or given.quiet else logging.INFO,

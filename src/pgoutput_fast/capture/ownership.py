@@ -8,7 +8,6 @@ finds another one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgoutput_fast.capture.errors import CaptureBusyError, CaptureError
+from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["Owner", "owned"]
@@ -54,10 +54,8 @@ def owned(store: Store) -> Iterator[Owner]:
         yield _Marked(store)
         return
     with open(Path(store.at(".lock")), "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CaptureBusyError(f"another process captures into {store}") from None
+        if not try_lock(file):
+            raise CaptureBusyError(f"another process captures into {store}")
         file.seek(0)
         file.truncate()
         file.write(f"{os.getpid()} since {_now()}\n")

@@ -264,7 +264,7 @@ class Recorder:
                 self._take_parts(payloads[half:], lsns[half:])
                 return
             if isinstance(problem, MemoryError):
-                raise  # on a machine with more memory the capture can go on
+                raise  # on a machine with more memory the capture can continue
             what = DecodeError(
                 f"a message of {len(payloads[0].as_buffer()):,} bytes does not fit into a segment ({problem})",
                 seq=self._stream.next_seq,

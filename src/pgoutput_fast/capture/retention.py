@@ -125,7 +125,7 @@ def retain(
 
     The remaining segments can be read as a whole: if they have a row of a transaction, they have all its rows. So an
     open transaction, streamed or prepared, keeps all segments from its beginning on. The newest segment stays: it tells
-    how the stream goes on. Segments whose typed files are not yet made stay.
+    how the stream continues. Segments whose typed files are not yet made stay.
 
     Args:
         directory: of the segments; a path or a URI.

@@ -121,7 +121,7 @@ class SegmentDirectory:
         return self._confirmed
 
     def newest(self) -> Segment | None:
-        """Returns the newest segment, after which a capture goes on; None if there is none."""
+        """Returns the newest segment, after which a capture continues; None if there is none."""
         if self._owner is not None:
             # The capture confirms the existing segments at once. An fsync may have failed before this process began to
             # write.

@@ -35,7 +35,7 @@ class Capture:
     """Writes what a slot sends into segments.
 
     Messages are durable before the capture confirms them to the server, and the server does not send durable messages
-    again. After a kill, a capture goes on after its newest segment.
+    again. After a kill, a capture continues after its newest segment.
 
     Args:
         dsn: of the database.
@@ -124,7 +124,7 @@ class Capture:
             retry_seconds: how long to wait for a server or store that is away.
 
         Raises:
-            CaptureError: if the capture cannot go on; the message says what to do.
+            CaptureError: if the capture cannot continue; the message says what to do.
             psycopg2.Error: if the server refuses, or is away for too long. An error at the very beginning is not
                 retried. The exception is a slot that is in use: the server may not have noticed that its client died.
             OSError: if a segment cannot be written; in a store, if this lasts longer than `retry_seconds`.

@@ -132,7 +132,7 @@ def _capture(
     progress.update(taking, total=(count := len(list_segments(segments))), completed=count)
     rows = sum(each.rows for each in loaded.tables.values())
     console.print(
-        f"{rows:,} rows of {len(loaded.tables)} tables loaded, and {count} segments captured beside"
+        f"loaded {rows:,} rows of {len(loaded.tables)} tables, and captured {count} segments of changes"
     )
     # The snapshot's catalog has the types from the server. The stream alone lacks them, for instance a domain's digits.
     return loaded, snapshot.catalog.merged(segment_catalog(segments))

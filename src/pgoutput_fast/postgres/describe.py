@@ -58,5 +58,6 @@ def _published(cursor: Any, publications: Sequence[str], tables: Sequence[str | 
         return [relation for table in tables for relation in there.named(table)]
     except KeyError as problem:
         raise KeyError(
-            f"neither the segments nor publication {', '.join(publications)}: {problem.args[0]}"
+            "the segments do not have the table, and neither does publication "
+            f"{', '.join(publications)}: {problem.args[0]}"
         ) from None

@@ -174,6 +174,26 @@ _IDENTITIES = {"d": "the primary key", "n": "nothing", "f": "full", "i": "an ind
 
 
 def of_table(table: PublishedTable) -> Iterator[Finding]:
+    yield from _of_key(table)
+    yield from _of_columns(table)
+    if table.filtered:
+        yield Finding(
+            "note",
+            table.name,
+            "it has a row filter: a row that leaves the filter comes as a delete, a row that enters it as an insert",
+            "The server does not send the unchanged TOASTed values of this insert",
+        )
+    yield from _of_partitions(table)
+    if not table.may_read:
+        yield Finding(
+            "warning",
+            table.name,
+            "the user may not read it: the server sends changes, but an initial load fails",
+            f"Run GRANT SELECT ON {table.name} TO ... for the user of the capture",
+        )
+
+
+def _of_key(table: PublishedTable) -> Iterator[Finding]:
     lacks_key = table.identity in "din" and not table.key
     if lacks_key and table.changes:
         what = (
@@ -187,6 +207,9 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             f"{what}: the server refuses its updates and deletes while they are published",
             f"Give it a primary key, or run ALTER TABLE {table.name} REPLICA IDENTITY FULL",
         )
+
+
+def _of_columns(table: PublishedTable) -> Iterator[Finding]:
     if table.columns is not None:
         hidden = sorted(set(table.key) - set(table.columns))
         if hidden and table.changes:
@@ -211,13 +234,9 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             f"the server does not send generated columns: {', '.join(table.generated)}",
             "From PostgreSQL 18 on, a publication can have publish_generated_columns = stored",
         )
-    if table.filtered:
-        yield Finding(
-            "note",
-            table.name,
-            "it has a row filter: a row that leaves the filter comes as a delete, a row that enters it as an insert",
-            "The server does not send the unchanged TOASTed values of this insert",
-        )
+
+
+def _of_partitions(table: PublishedTable) -> Iterator[Finding]:
     differing = [name for name, identity in table.leaves if identity != table.identity]
     if differing:
         yield Finding(
@@ -226,11 +245,4 @@ def of_table(table: PublishedTable) -> Iterator[Finding]:
             f"its replica identity is {_IDENTITIES[table.identity]}, that of {', '.join(differing)} is different: "
             "old rows have the columns of the root's identity, but only the values of the partition's identity",
             "Give all partitions the same identity with ALTER TABLE ... REPLICA IDENTITY",
-        )
-    if not table.may_read:
-        yield Finding(
-            "warning",
-            table.name,
-            "the user may not read it: the server sends changes, but an initial load fails",
-            f"Run GRANT SELECT ON {table.name} TO ... for the user of the capture",
         )

@@ -111,7 +111,7 @@ class Walsender:
                 with contextlib.suppress(psycopg2.Error):
                     self._link.end(_END_SECONDS)
         finally:
-            # Also if `hear` raises an error for something that the server sends meanwhile.
+            # Also if `hear` raises an error for something that the server still sends.
             self._connection.close()
 
     @property

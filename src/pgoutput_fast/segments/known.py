@@ -220,7 +220,7 @@ class Footing:
         catalog, state: JSON texts for the footer.
         logged: ids of the relation versions that this adds to those of the log.
         dropped: ids of the relation versions that this removes from those of the log.
-        anew: whether the log starts again, without its earlier versions.
+        restarts: whether the log starts again, without its earlier versions.
         behind: the state behind the segment.
     """
 
@@ -230,7 +230,7 @@ class Footing:
     state: str
     logged: frozenset[int]
     dropped: frozenset[int]
-    anew: bool
+    restarts: bool
     behind: StreamState
 
 
@@ -310,7 +310,7 @@ class KnownLog:
     def took(self, footing: Footing) -> None:
         """Takes over a footing. Call it when the segment is durable."""
         self._parts, self._own, self._last = footing.parts, footing.own, footing
-        if footing.anew:
+        if footing.restarts:
             self._logged.clear()
         self._logged -= footing.dropped
         self._logged |= footing.logged
@@ -404,7 +404,7 @@ def _text(store: Store, part: Part) -> str:
         raise _gone(store, part) from None
     if hashlib.sha256(packed).hexdigest() != part.digest:
         raise ValueError(
-            f"{_place_of(store, part)} is damaged: its content does not have the SHA-256 in its name. Restore it"
+            f"{_place_of(store, part)} is damaged: its SHA-256 is not the one in its name. Restore it"
         )
     try:
         text: bytes = pa.decompress(packed, part.nbytes, codec="zstd", asbytes=True)
@@ -484,7 +484,7 @@ def _put(items: Items, kind: str, values: dict[str, Any]) -> None:
 
 
 def _overlay(items: Items, later: Items) -> None:
-    """Adds later items. An item that is said again moves to the end."""
+    """Adds later items. An item that comes again moves to the end."""
     for key, value in later.items():
         items.pop(key, None)
         items[key] = value

@@ -430,7 +430,7 @@ def _checked(tagged: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     if not tagged.num_rows:
         raise ValueError("a segment needs at least one row")
     if tagged.nbytes > MOST_BYTES:
-        raise ValueError("the rows have more than 2 GiB, and one segment cannot: write several segments")
+        raise ValueError("one segment can have 2 GiB of rows, and these are more: write several segments")
     if isinstance(tagged, pa.Table):
         (tagged,) = tagged.combine_chunks().to_batches()
     return tagged.cast(TAGGED_SCHEMA)

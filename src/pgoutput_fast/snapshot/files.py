@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from pgoutput_fast.snapshot.export import Export, SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import RangeRead
 from pgoutput_fast.storage.fsync import directory_mode, fsync
+from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["TableFiles", "TableLoaded", "loading"]
@@ -64,12 +64,10 @@ def loading(directory: Path) -> Iterator[None]:
     """
     # The file stays: a process that removed it could remove a file that another process has locked since.
     with open(directory / _LOCK, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file):
             raise SnapshotError(
                 f"another load writes into {directory}: wait until it has ended, or load into another directory"
-            ) from None
+            )
         yield
 
 
@@ -203,7 +201,7 @@ class RangeFile:
 
     def __init__(self, path: Path, schema: pa.Schema, file_mode: int | None) -> None:
         self._path = path
-        self._hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+        self._hidden = _hidden(path)
         self._schema = plain_schema(schema)
         _create(self._hidden, file_mode)
         self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
@@ -225,6 +223,11 @@ class RangeFile:
         self._hidden.unlink(missing_ok=True)
 
 
+def _hidden(path: Path) -> Path:
+    """The name of a file until it is finished."""
+    return path.with_name(f".{path.name}.{threading.get_ident()}")
+
+
 def _create(path: Path, file_mode: int | None) -> None:
     """Creates an empty file, for others to write into."""
     path.unlink(missing_ok=True)
@@ -233,7 +236,7 @@ def _create(path: Path, file_mode: int | None) -> None:
 
 
 def _durably(path: Path, write: Any, file_mode: int | None) -> None:
-    hidden = path.with_name(f".{path.name}.{threading.get_ident()}")
+    hidden = _hidden(path)
     _create(hidden, file_mode)
     write(hidden)
     fsync(hidden)

@@ -76,7 +76,7 @@ class Snapshot:
     Args:
         dsn: of the database, with a user who may create slots and read the tables.
         publications: names of the publications, without SQL quotes.
-        slot: name of the permanent slot to create. It stays when the snapshot is closed, and `Capture` goes on from it.
+        slot: name of the permanent slot to create. It stays when the snapshot is closed: `Capture` continues from it.
             None for a snapshot alone, for instance of tables that you added while another slot streams. That slot may
             also send changes that committed before `consistent_lsn`: the snapshot contains them, so leave them out.
         tables: only these tables, by qualified name; None for all.

@@ -1,0 +1,23 @@
+"""Locks between the processes of one machine."""
+
+from __future__ import annotations
+
+import fcntl
+from typing import IO, Any
+
+__all__ = ["try_lock"]
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Locks a file without a wait. Returns whether nobody else has the lock. The lock ends when the file is closed.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file, open(file.name) as other:
+    ...     try_lock(file), try_lock(other)
+    (True, False)
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
