@@ -90,7 +90,10 @@ class Decoder:
             return self._native.catalog
 
     def start_session(self) -> None:
-        """Notes that a new connection or peek begins: open streamed transactions are void, the server sends them again."""
+        """Notes that a new connection or peek begins.
+
+        Open streamed transactions are void: the server sends them again.
+        """
         with self._lock:
             self._expect_open()
             self._native.start_session()

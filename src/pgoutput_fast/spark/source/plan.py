@@ -247,7 +247,7 @@ class _Planner:
             # A pinned column that no version has becomes null.
             there = {column.name for each in self._versions[at] for column in each.columns}
             wanted = [name for name in image.names if name in there]
-        decoded = [decoded_schema(each, self._known, self.options) for each in self._versions[at]]
+        decoded = [decoded_schema(each, self.options, self._known.types) for each in self._versions[at]]
         fields = []
         for field in image:
             kind = _arrow_type(field)
