@@ -170,7 +170,7 @@ def _other_versions(
     if catalog is None:
         return []
     counts = Counter(len(each.columns) for each in catalog.relations if each.oid == relation.oid)
-    found = []
+    matching = []
     for each in catalog.relations:
         if (
             each.oid != relation.oid
@@ -181,8 +181,8 @@ def _other_versions(
         schema = decoded_schema(each, options, catalog.types)
         with suppress(ValueError):
             pin_schema([(each, schema)], own, metadata_fields(PREFIX), "drop")
-            found.append(each)
-    return found
+            matching.append(each)
+    return matching
 
 
 def _checked(malformed: str) -> str:
