@@ -235,7 +235,7 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
         _reader(directory).latestOffset({"seq": end + 1})
     reader = _reader(directory)
     reader._resolved.given["slot"] = "another"
-    with pytest.raises(ValueError, match="those of slot slot, not of another"):
+    with pytest.raises(ValueError, match="has segments of slot slot, not of slot another"):
         reader.partitions({"seq": 0}, {"seq": end})
     assert reader.partitions({"seq": end}, {"seq": end}) == []
 
