@@ -2,7 +2,7 @@
 
 `decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
 split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames.
-`pgoutput_fast.spark` is the face for PySpark, `pgoutput_fast.encode` the inverse. Importing this package imports
+`pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode` writes messages. The import of this package imports
 neither PySpark nor psycopg2.
 """
 

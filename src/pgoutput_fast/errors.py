@@ -61,7 +61,7 @@ class DecodeError(ValueError):
             place.append(f"column {column!r}")
         if byte_offset is not None:
             place.append(f"byte {byte_offset}")
-        what = f" ({_a(kind)} message)" if kind is not None else ""
+        what = f" ({_with_article(kind)} message)" if kind is not None else ""
         super().__init__(f"{', '.join(place)}: {reason}{what}" if place else f"{reason}{what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def _rebuild(reason: str, *place: Any) -> DecodeError:
     return DecodeError(reason, **dict(zip(names, place, strict=True)))
 
 
-def _a(kind: str) -> str:
+def _with_article(kind: str) -> str:
     if kind == "Message":
         return "a logical decoding"
     return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"

@@ -396,7 +396,7 @@ def test_a_spoilt_file_is_an_error_that_says_what_to_do(tmp_path: Path, how: str
         with pytest.raises(SpillError, match=r"is missing|is damaged|cannot be read") as caught:
             decoder.decode([*block(7, xid=20), *commit()])
         assert caught.value.path == str(path)
-        assert "state that was taken before message 0" in str(caught.value)
+        assert "state that was saved before message 0" in str(caught.value)
         assert decoder.state == before
     with pytest.raises(ValueError if how == "directory" else SpillError):
         Decoder(options(tmp_path), StreamState.from_json(text)).decode(commit())

@@ -181,7 +181,7 @@ TWO_CELLS = copied([(b"\0\0\0\1", b"x")])
         (copied([], flags=1 << 31), "unknown options", 0),
         (SIGNATURE + struct.pack(">Ii", 0, -1), "unknown options", 0),
         (SIGNATURE + struct.pack(">Ii", 0, 1 << 30), "unknown options", 0),
-        (TWO_CELLS, "the tuple has 2 cells, its Relation describes 3", 0),
+        (TWO_CELLS, "the tuple has 2 cells, but its Relation describes 3 columns", 0),
         (copied(simple_rows(2)) [:-2] + b"\0\4" + b"\xff" * 16, "the tuple has 4 cells", 2),
         (copied([], trailer=b"\x80\0"), "the tuple has 32768 cells", 0),
         (copied([], trailer=b"\0\3" + struct.pack(">i", -2) + b"\xff" * 8), "length is negative", 0),

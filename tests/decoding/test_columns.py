@@ -109,7 +109,7 @@ def test_wrong_choices() -> None:
         (["id"], TypeError, "must map tables"),
         ({"public.t": "id"}, TypeError, "list of names"),
         ({"public.t": [1]}, TypeError, "collections of names"),
-        ({"a.b.c": ["id"]}, ValueError, r"columns: 'a\.b\.c' is no qualified name"),
+        ({"a.b.c": ["id"]}, ValueError, r"columns: 'a\.b\.c' is not a qualified name"),
     ):
         with pytest.raises(error, match=message):
             pgo.Options(columns=columns)  # type: ignore[arg-type]

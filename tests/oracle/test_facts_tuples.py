@@ -142,7 +142,7 @@ def test_tuple_with_more_cells_than_described_is_an_error() -> None:
         encode.encode_relation(relation),
         encode.encode_insert(16384, ["1", "2"]),
     ]
-    with pytest.raises(pgo.DecodeError, match="2 cells, its Relation describes 1") as caught:
+    with pytest.raises(pgo.DecodeError, match="2 cells, but its Relation describes 1") as caught:
         pgo.decode(payloads)
     assert (caught.value.seq, caught.value.relation) == (2, "public.t")
 

@@ -18,7 +18,7 @@ from pgoutput_fast import Column, Options, encode
 from pgoutput_fast.catalog.builtin_types import BUILT_IN_TYPES, OID_OF_NAME
 from pgoutput_fast.protocol.kinds import (
     BOUNDARIES,
-    HELD_UNTIL_COMMIT,
+    KEPT_UNTIL_COMMIT,
     KIND_NAMES,
     MESSAGE_KINDS,
     MSG_STREAM_STOP,
@@ -188,7 +188,7 @@ def missing_steps_of_a_kind(kind: int) -> Iterator[str]:
             f"say what it does: name {constant} in src/pgoutput_fast/_core/tagging/tag.pyx, or, for a change, in "
             "src/pgoutput_fast/_core/rows/slice.pyx"
         )
-    if kind not in HELD_UNTIL_COMMIT and lacks(PACKAGE / "parallel_tag" / "summarizer.py"):
+    if kind not in KEPT_UNTIL_COMMIT and lacks(PACKAGE / "parallel_tag" / "summarizer.py"):
         yield f"say what it does to a part of a stream: name {constant} in src/pgoutput_fast/parallel_tag/summarizer.py"
     if f"encode_{name}" not in encode.__all__ or not hasattr(encode, f"encode_{name}"):
         yield (

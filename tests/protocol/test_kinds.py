@@ -49,7 +49,7 @@ def test_parts_of_a_message_have_tags_of_their_own(prefix: str) -> None:
 
 
 def test_each_kind_is_in_the_sets_that_it_belongs_to() -> None:
-    whole = [*kinds.BOUNDARIES, *kinds.DESCRIPTIONS, *kinds.HELD_UNTIL_COMMIT, kinds.MSG_ORIGIN]
+    whole = [*kinds.BOUNDARIES, *kinds.DESCRIPTIONS, *kinds.KEPT_UNTIL_COMMIT, kinds.MSG_ORIGIN]
     assert sorted(whole) == sorted(kinds.MESSAGE_KINDS)
     for name, kind in _constants("MSG_").items():
         said = kinds.KIND_NAMES[kind]

@@ -183,7 +183,7 @@ def test_pinned_relation_version_stands_for_its_columns() -> None:
         {"a": 2, "b": "y", "c": 5},
     ]
     assert out.table("public.t", schema=second).schema.metadata[b"pg.version"] == str(second.version).encode()
-    with pytest.raises(ValueError, match="int32, and some"):
+    with pytest.raises(ValueError, match="int32, and some of these values do not fit"):
         out.table("public.t", schema=first, extra_columns="drop")
 
 

@@ -86,7 +86,7 @@ def test_a_column_of_positions(spark: Any, kind: str, lsns: list[Any]) -> None:
 )
 def test_a_column_of_what_are_no_positions(spark: Any, kind: str, lsn: Any) -> None:
     frame = spark.createDataFrame([(0, _wal()[0], lsn)], f"place long, payload binary, at {kind}")
-    with pytest.raises(PySparkException, match="column at: no LSN"):
+    with pytest.raises(PySparkException, match="column at: an LSN is text such as"):
         pgspark.tag(frame, "place", lsn="at").collect()
 
 

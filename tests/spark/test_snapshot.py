@@ -138,7 +138,7 @@ def test_a_snapshot_that_somebody_holds(spark: Any, newest: pg.Database) -> None
                 )
             )
         )
-    with pytest.raises(Exception, match=r"is gone.*who gave it must hold it"):
+    with pytest.raises(Exception, match=r"is gone.*the process that exported it must keep it open"):
         frame.collect()
 
 

@@ -235,7 +235,7 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
         _reader(directory).latestOffset({"seq": end + 1})
     reader = _reader(directory)
     reader._resolved.given["slot"] = "another"
-    with pytest.raises(ValueError, match="those of slot slot, not of another"):
+    with pytest.raises(ValueError, match="has segments of slot slot, not of slot another"):
         reader.partitions({"seq": 0}, {"seq": end})
     assert reader.partitions({"seq": end}, {"seq": end}) == []
 
@@ -251,7 +251,7 @@ def test_segments_that_are_not_those(directory: Directory, tmp_path: Path) -> No
             {"dsn": "", "slot": "s", "publication": "p", "capture": '{"colour": 1}'},
             "option capture must be a JSON",
         ),
-        ({"starting": "1000"}, "starting at message 1000: there are messages 0 to"),
+        ({"starting": "1000"}, "option starting is 1000, but the segments have messages 0 to"),
     ],
 )
 def test_options_that_are_wrong(directory: Directory, options: dict[str, str], message: str) -> None:

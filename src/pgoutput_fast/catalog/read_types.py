@@ -1,4 +1,4 @@
-"""What the wire never says of types, read from a live server: enum labels, composite fields, domains, ranges."""
+"""Reads from a live server what the protocol does not send of types: enum labels, composite fields, domains, ranges."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ _KINDS: dict[str, Kind] = {
 def read_types(connection: Any) -> UserTypes:
     """The types of a live server's database that are not built in, as they are now.
 
-    They are those outside of the system's schemas (of tables' row types only the used ones), and whatever the columns
-    of tables refer to. Dropped attributes are left out, as they are on the wire.
+    These are the types outside of the system's schemas (of tables' row types only the used ones), and all types that
+    the columns of tables refer to. Dropped attributes are left out, as in the protocol.
 
     Args:
-        connection: a DB-API connection to the database that the stream comes from, such as psycopg2's. It gets one
-            SELECT, in whichever transaction it is in; nothing is committed or rolled back.
+        connection: a DB-API connection to the database that the stream comes from, such as psycopg2's. This runs one
+            SELECT in the connection's current transaction, and neither commits nor rolls back.
 
     Raises:
-        TypeError: if that is no connection.
-        Whatever the driver raises if the query fails.
+        TypeError: if `connection` is not a connection.
+        Exception: the error of the driver, if the query fails.
     """
     if not callable(getattr(connection, "cursor", None)):
         raise TypeError(f"connection must be a DB-API connection, not {type(connection).__name__}")
@@ -119,7 +119,7 @@ def _type_of(
 
 
 def _reached(oids: Iterable[int], known: dict[int, UserType]) -> list[UserType]:
-    """The types of those oids and all that they are made of, but for what is built in."""
+    """The types with these oids and all types that they are made of, without built-in types."""
     reached: dict[int, UserType] = {}
     pending = list(oids)
     while pending:

@@ -1,4 +1,4 @@
-"""Relation versions: what the Relation and Type messages of a stream said; and what a live server says of types."""
+"""Relation versions from the Relation and Type messages of a stream, and types from a live server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Column:
         type_oid: oid of its type.
         typmod: the type's modifier (atttypmod), -1 for none.
         key: whether it belongs to the replica identity.
-        type_namespace, type_name: what a Type message said of `type_oid`; None for built-in types.
+        type_namespace, type_name: the schema and name of its type, from a Type message; None for built-in types.
 
     >>> Column("mood", 16500, type_namespace="public", type_name="mood").key
     False
@@ -46,12 +46,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One version of a relation: as long as a Relation message is re-sent unchanged, the version stays.
+    """One version of a relation. A Relation message that is sent again unchanged describes the same version.
 
     Attributes:
         oid: the relation's oid on the server it came from.
         version: first 8 bytes, big-endian and signed, of the SHA-256 of the message's body without tag and xid.
-        namespace: its schema, `pg_catalog` where the wire leaves it empty.
+        namespace: its schema; `pg_catalog` if the message leaves it empty.
         name: its name.
         replica_identity: `d` (default), `n` (nothing), `f` (full) or `i` (an index).
         columns: its published columns in order.
@@ -169,8 +169,8 @@ class Catalog:
     """The relation versions of a stream. Small, picklable, and all that a decoder of tagged payloads needs.
 
     Args:
-        relations: relation versions; of those with the same id the last counts.
-        types: what a live server says of its types, as `enriched` reads it.
+        relations: relation versions. Of versions with the same id the last one counts.
+        types: types of a live server, as `enriched` reads them.
 
     >>> catalog = Catalog([Relation(16401, 7, "public", "orders", "d", (Column("id", 23),))])
     >>> Catalog.from_json(catalog.to_json()) == catalog
@@ -189,7 +189,7 @@ class Catalog:
 
     @classmethod
     def lazily(cls, load: Callable[[], dict[int, Relation]], types: UserTypes) -> Catalog:
-        """A catalog whose versions, by their ids, are made when somebody asks for one of them."""
+        """A catalog that calls `load` for its versions when somebody first reads one of them."""
         catalog = cls(types=types)
         catalog._load = load
         return catalog
@@ -211,7 +211,7 @@ class Catalog:
 
     @property
     def types(self) -> UserTypes:
-        """Types that are not built in, by oid; empty unless a live server was asked."""
+        """Types that are not built in, by oid; empty if they were not read from a live server."""
         return self._types
 
     def enriched(self, connection: Any) -> Catalog:
@@ -234,7 +234,7 @@ class Catalog:
         return f"Catalog({', '.join(dict.fromkeys(r.qualified_name for r in self.relations))})"
 
     def get(self, version: int) -> Relation | None:
-        """The relation version of that id, None if it is not here."""
+        """The relation version with this id, None if the catalog does not have it."""
         return self._by_version.get(version)
 
     def named(self, table: str | int) -> tuple[Relation, ...]:
@@ -317,7 +317,7 @@ class Catalog:
 
 
 def parsed_json(text: str, what: str) -> Any:
-    """What a JSON document says. ValueError if it is none, or one that lies deeper than any `what` does."""
+    """The values of a JSON document. Raises ValueError if it is not JSON, or nested deeper than any `what` is."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -325,6 +325,6 @@ def parsed_json(text: str, what: str) -> Any:
 
 
 def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
-    """What to say when a table is asked for that is not there."""
+    """The error text for a table that is not there."""
     names = sorted({relation.qualified_name for relation in relations})
     return f"no relation {table!r} here; there is {', '.join(names) if names else 'none'}"

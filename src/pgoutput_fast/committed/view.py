@@ -21,7 +21,7 @@ from pgoutput_fast.committed.reorder_buffer import Due, ReorderBuffer
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.errors import reason_text
-from pgoutput_fast.protocol.kinds import HELD_UNTIL_COMMIT, MSG_TRUNCATE
+from pgoutput_fast.protocol.kinds import KEPT_UNTIL_COMMIT, MSG_TRUNCATE
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.protocol.reasons import Reason
 from pgoutput_fast.schema.options import Options
@@ -38,7 +38,7 @@ __all__ = ["CommittedView"]
 
 # The kinds that wait in the reorder buffer: changes, truncates and transactional messages.
 _WAITS = np.zeros(256, np.bool_)
-_WAITS[list(HELD_UNTIL_COMMIT)] = True
+_WAITS[list(KEPT_UNTIL_COMMIT)] = True
 
 # How many messages are tagged at a time, and about how many rows of a large transaction are decoded at a time.
 _TAGGED_MESSAGES = 1 << 15

@@ -1,4 +1,4 @@
-"""The public way in: Decoder, decode(), tag() and decode_tagged()."""
+"""The public API: Decoder, decode(), tag() and decode_tagged()."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Decoder:
     """Decodes a stream of pgoutput messages, call by call.
 
     Args:
-        options: how to decode; `Options()` if not given.
-        state: where an earlier decoder stopped; the stream's beginning if not given.
-        catalog: relation versions to know beside those of the state.
+        options: how to decode. The default is `Options()`.
+        state: where an earlier decoder stopped. The default is the beginning of the stream.
+        catalog: relation versions to know in addition to those of the state.
 
     Raises:
-        ValueError: if the state holds changes back and the options are not those of the committed view, or if it is
-            not what a decoder gave.
+        ValueError: if the state has changes that wait for their commit and the options are not those of the committed
+            view, or if it is not the state of a decoder.
         SpillError: if a spill file that the state names is missing or damaged.
 
-    A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise they go when it
-    does. Threads may share a decoder: its calls come one after the other.
+    A decoder of the committed view may have files: `close` it, or use it in a `with` block. Otherwise the files are
+    removed when Python collects the decoder. Threads may share a decoder: it makes their calls one after the other.
 
     A payload is one message as the plugin wrote it: a row of `pg_logical_slot_peek_binary_changes`, or a CopyData
     frame of a walsender without the frame's header.
@@ -60,7 +60,7 @@ class Decoder:
         _expect("options", self.options, Options)
         _expect("state", state, StreamState)
         _expect("catalog", catalog, Catalog)
-        # The ground floor runs without the GIL, and a call moves the state: one at a time.
+        # The compiled core runs without the GIL, and a call changes the state. So the lock admits one call at a time.
         self._lock = threading.Lock()
         self._closed = False
         self._native = native_decoder(self.options, state, catalog)
@@ -77,7 +77,7 @@ class Decoder:
 
     @property
     def state(self) -> StreamState:
-        """A snapshot from which another decoder, in another process, can go on."""
+        """A snapshot of the state. Another decoder, also in another process, can continue from it."""
         with self._lock:
             self._expect_open()
             state = state_of(self._native)
@@ -85,12 +85,15 @@ class Decoder:
 
     @property
     def catalog(self) -> Catalog:
-        """The relation versions met so far."""
+        """The relation versions that the stream has described so far."""
         with self._lock:
             return self._native.catalog
 
     def start_session(self) -> None:
-        """A new connection or peek begins: open streamed transactions are void, the server sends them again."""
+        """Notes that a new connection or peek begins.
+
+        Open streamed transactions are void: the server sends them again.
+        """
         with self._lock:
             self._expect_open()
             self._native.start_session()
@@ -101,16 +104,19 @@ class Decoder:
         Args:
             payloads: a binary or large binary Arrow array, a chunked array of them, or an iterable of bytes, in the
                 order in which they came.
-            lsn: per payload the frame's start LSN, as `parse_lsn` takes it (int64, text or Decimals; a list or an Arrow
-                array); null or 0 where unknown.
-            seq: int64 per payload, the message's ordinal, strictly increasing; counted on from the state if not given.
+            lsn: the start LSN of each payload's frame, as `parse_lsn` takes it (int64, text or Decimals; a list or an
+                Arrow array); null or 0 if unknown.
+            seq: the ordinal of each message (int64, strictly increasing). By default the decoder counts on from its
+                state.
 
         Raises:
-            DecodeError: for a malformed message under `on_error="raise"`; the decoder is then as before the call. In
-                the committed view a change is looked into when it is given: what is rolled back may be anything.
-            SpillError, OSError: if changes that wait cannot be read back or put into files; as before the call, too.
-            MemoryError: if there is none left; as before the call, too.
+            DecodeError: for a malformed message under `on_error="raise"`. The committed view reads a change when it
+                gives the change, so it does not find errors in changes that are rolled back.
+            SpillError, OSError: if the decoder cannot read waiting changes from files or write them into files.
+            MemoryError: if there is not enough memory.
             TypeError, ValueError: for arguments of the wrong type or length, and for Arrow data that is damaged.
+
+        After an error, the decoder is as it was before the call.
         """
         arrays = as_binary_arrays(payloads)
         with self._lock:
@@ -123,19 +129,19 @@ class Decoder:
                 return Decoded([RelationBatch(*each) for each in changes], records, self.options)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Decoded]:
-        """Decodes batches as they come and yields a bounded piece for each; a transaction may span several.
+        """Decodes batches as they come. Yields the result for each; a transaction may span several batches.
 
-        In the committed view the end of a large transaction gives several pieces: the first has the batch's
-        `transactions` and `outcomes`. The state between two pieces is that after the first of them: a decoder that goes
-        on from it gives the others, and wants payloads from ordinal `state.next_seq` on.
+        In the committed view, the end of a large transaction gives several pieces of bounded size. The first has the
+        `transactions` and `outcomes` of the batch. Between two pieces, `state` is the state after the first of them: a
+        decoder that continues from it gives the others, and then needs the payloads from ordinal `state.next_seq` on.
 
         Args:
-            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and, if
-                they have them, `lsn` and `seq`.
+            batches: payloads as for `decode`; or record batches and tables with a column `payload` (or `data`) and
+                perhaps columns `lsn` and `seq`.
 
         Raises:
-            DecodeError: as `decode` does; the decoder is then as it was before the piece.
-            SpillError: if changes that wait cannot be read back.
+            DecodeError: as `decode`. The decoder is then as it was before the piece.
+            SpillError: if the decoder cannot read waiting changes from files.
         """
         expect_list("batches", batches, "payloads' batches")
         for batch in batches:
@@ -143,10 +149,10 @@ class Decoder:
                 yield self.decode(*_columns(batch))
             else:
                 yield from self._one_by_one(self._pieces(*_columns(batch)))
-            del batch  # or it would be kept while the next one is made
+            del batch  # otherwise it stays in memory while the next one is made
 
     def _one_by_one(self, pieces: Iterator[Decoded]) -> Iterator[Decoded]:
-        """Holds the lock while a piece is made, and not while somebody works on it."""
+        """Takes the lock for each piece, and releases it before it yields the piece."""
         while True:
             with self._lock:
                 piece = next(pieces, None)
@@ -161,12 +167,13 @@ class Decoder:
         yield from self._open_view().stream(self._native, arrays, lsns, seqs)
 
     def close(self, *, discard: bool = False) -> None:
-        """Ends it: changes that wait are let go of, and their spill files removed. Does nothing a second time.
+        """Closes the decoder: drops waiting changes and removes their spill files. A second call does nothing.
 
-        Files that the state saved last needs stay in `Options.spill_directory`, for a decoder that goes on from it.
+        The files that the last saved state names stay in `Options.spill_directory`: another decoder may continue from
+        that state.
 
         Args:
-            discard: remove those, too: nobody will go on.
+            discard: remove these files, too. Set it if nobody will continue from the state.
         """
         with self._lock:
             if self._view is not None and not self._closed:
@@ -210,21 +217,21 @@ def decode(payloads: Any, lsn: Any = None, seq: Any = None, *, options: Options 
 def tag(
     payloads: Any, state: StreamState | None = None, lsn: Any = None, seq: Any = None
 ) -> tuple[pa.RecordBatch, StreamState]:
-    """Tags payloads: what a decoder must know of each, without decoding any.
+    """Tags payloads: notes what a decoder must know of each payload, and decodes none.
 
     Args:
         payloads, lsn, seq: as for `Decoder.decode`.
         state: where the tagging before stopped.
 
     Returns:
-        A record batch with TAGGED_SCHEMA, a row per message, and the state to go on with, whose `catalog` describes the
-        relation versions. A Truncate has a row per relation: the first has the message as it came, each further one a
-        Truncate of its own relation alone.
+        A record batch with TAGGED_SCHEMA, a row per message, and the state to continue with. The state's `catalog`
+        describes the relation versions. A Truncate has a row per relation: the first row has the message as it came,
+        and each further row a Truncate of its own relation alone.
 
     Raises:
-        DecodeError: for a message that no state machine can take.
-        ValueError: for more than 2 GiB of payloads in one call, and for a state that holds changes back: only the
-            decoder of a committed view can go on with it.
+        DecodeError: for a message that cannot be tagged, because it is malformed or out of order.
+        ValueError: for more than 2 GiB of payloads in one call, and for a state with changes that wait for their
+            commit: only a decoder of the committed view can continue from it.
 
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> orders, writer = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)), Writer()
@@ -259,12 +266,12 @@ def decode_tagged(
     Args:
         batch: rows with TAGGED_SCHEMA.
         catalog: the relation versions that the rows refer to.
-        options: how to decode. With `transactions="committed"` only rows of transactions that `outcomes` says are
-            committed are decoded.
-        outcomes: the stream's `Decoded.outcomes`; needed in committed mode only.
+        options: how to decode. With `transactions="committed"` this decodes only rows of transactions that committed
+            according to `outcomes`.
+        outcomes: the stream's `Decoded.outcomes`. Only the committed mode needs them.
 
     Raises:
-        DecodeError: for a malformed payload, or one whose relation version the catalog lacks.
+        DecodeError: for a malformed payload, and for a relation version that the catalog lacks.
         TypeError: for tables with other columns.
         ValueError: in committed mode without outcomes, and for Arrow data that is damaged.
 

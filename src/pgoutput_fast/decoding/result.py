@@ -12,10 +12,9 @@ import pyarrow as pa
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.catalog.user_types import UserTypes
-from pgoutput_fast.schema.column_types import column_type_of
-from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, pin_schema, unify_schemas
+from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, check_nulls, pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields
-from pgoutput_fast.schema.tables import relation_schema
+from pgoutput_fast.schema.resolve import decoded_schema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,10 +162,10 @@ class Decoded:
                 still gives each version. Also if a column has the name of a metadata column, or if
                 `Options(columns=...)` names a column that no version has.
         """
-        found = [each for each in self._changes if _matches(each.relation, table)]
-        known: list[Relation] = [] if found else self._records.known
+        batches = [each for each in self._changes if _matches(each.relation, table)]
+        known: list[Relation] = [] if batches else self._records.known
         versions = [relation for relation in known if _matches(relation, table)]
-        if not found and not versions:
+        if not batches and not versions:
             raise KeyError(no_such_table(table, (*known, *(each.relation for each in self._changes))))
         extra_columns = self._options.extra_columns if extra_columns is None else extra_columns
         if extra_columns not in EXTRA_COLUMNS:
@@ -175,17 +174,10 @@ class Decoded:
         if schema is not None and not isinstance(schema, pa.Schema | Relation):
             raise TypeError(f"schema must be a pyarrow Schema or a Relation, not {type(schema).__name__}")
         if isinstance(schema, Relation):
-            schema = _schema_of(schema, self._options, self._records.types)
-        if not found:
+            schema = decoded_schema(schema, self._options, self._records.types)
+        if not batches:
             return _schema_without_rows(versions, self._options, schema, self._records.types).empty_table()
-        return concat_in_order(found, self._options, schema, extra_columns)
-
-
-def _schema_of(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
-    """The schema of the batches of a relation version."""
-    return relation_schema(
-        relation, [column_type_of(column, options, types) for column in relation.columns], options
-    )
+        return concat_in_order(batches, self._options, schema, extra_columns)
 
 
 def _schema_without_rows(
@@ -196,7 +188,7 @@ def _schema_without_rows(
     if pinned is not None:
         # Without rows, every version fits.
         return pin_schema([], pinned, metadata_fields(options.metadata_prefix))
-    schemas = [(relation, _schema_of(relation, options, types)) for relation in versions]
+    schemas = [(relation, decoded_schema(relation, options, types)) for relation in versions]
     try:
         return unify_schemas(schemas)
     except ValueError:
@@ -233,12 +225,7 @@ def concat_in_order(
     else:
         schema = pin_schema(versions, pinned, metadata_fields(prefix), extra_columns)
     whole = _concat([each.batch for each in batches], schema)
-    for field in schema:
-        if not field.nullable and whole.column(field.name).null_count:
-            name = versions[-1][0].qualified_name
-            raise ValueError(
-                f"{name}: column {field.name!r} has nulls, but the pinned schema says that it has none"
-            )
+    check_nulls(whole, schema, versions[-1][0].qualified_name)
     return _sorted(whole, keys)
 
 

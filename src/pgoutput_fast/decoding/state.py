@@ -1,4 +1,4 @@
-"""Where a stream stands: what a decoder must remember to go on in another process."""
+"""The state of a stream: what a decoder must know to continue, also in another process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class News:
-    """What Relation and Type messages said outside of streams, of some oids.
+    """The last Relation and Type messages outside of stream blocks, for some oids.
 
     Attributes:
-        relations: {oid: [version, seq]}, the version's id as a string, None if it could not be read.
+        relations: {oid: [version, seq]}: the version's id as a string, None if the message could not be read.
         types: {oid: [namespace, name, seq]}.
     """
 
@@ -37,8 +37,8 @@ class News:
 class StreamState:
     """An immutable snapshot of a stream's state, with the catalog that it refers to.
 
-    It holds the next ordinal, the transaction or stream block that is open, streamed and prepared transactions, what
-    was learnt inside of them, and which version each relation oid stands for. Pickles, and goes to JSON and back.
+    It has the next ordinal, the open transaction or stream block, the streamed and prepared transactions with the
+    relations that they describe, and the version of each relation oid. You can pickle it, or convert it to JSON.
 
     >>> StreamState.from_json(StreamState().to_json()).next_seq
     0
@@ -54,24 +54,24 @@ class StreamState:
         *,
         described: Described | None = None,
     ) -> None:
-        # What was said outside of streams may be large: it becomes values when it is asked for.
+        # The descriptions outside of stream blocks may be many. `values` makes JSON values of them when it is read.
         self._described = described
         self._values = values
         self._catalog = catalog if catalog is not None else Catalog()
         self._reorder_buffer = reorder_buffer
 
     def with_reorder_buffer(self, reorder_buffer: ReorderBuffer) -> StreamState:
-        """The same state, with what the committed view holds back."""
+        """The same state, with the waiting changes of the committed view."""
         return StreamState(self._values, self._catalog, reorder_buffer, described=self._described)
 
     @property
     def reorder_buffer(self) -> ReorderBuffer | None:
-        """What waits for its commit in the committed view; None if nothing does."""
+        """The changes that wait for their commit in the committed view; None if there are none."""
         return self._reorder_buffer or None
 
     @property
     def spill_files(self) -> list[str]:
-        """Names of the files, in the decoder's `Options.spill_directory`, that are needed to go on from this state."""
+        """Names of the files in `Options.spill_directory` that a decoder needs to continue from this state."""
         return [] if self._reorder_buffer is None else self._reorder_buffer.names()
 
     @property
@@ -86,23 +86,23 @@ class StreamState:
 
     @property
     def values(self) -> dict[str, Any] | None:
-        """The state as JSON values, None for that of a stream's beginning. Not to be changed."""
+        """The state as JSON values, None at the beginning of a stream. Do not change them."""
         if self._values is not None and self._described is not None and "relations" not in self._values:
-            said = {"relations": self._described.relations(), "types": self._described.types()}
-            self._values = {**self._values, **said}
+            described = {"relations": self._described.relations(), "types": self._described.types()}
+            self._values = {**self._values, **described}
         return self._values
 
     @property
     def position(self) -> dict[str, Any] | None:
-        """`values` without `relations` and `types`: what does not grow with the number of tables."""
+        """`values` without `relations` and `types`: the part that does not grow with the number of tables."""
         if self._values is None:
             return None
         return {name: value for name, value in self._values.items() if name not in ("relations", "types")}
 
     def news_since(self, before: StreamState) -> News | None:
-        """What was said outside of streams since `before`, at the cost of what is new.
+        """The descriptions outside of stream blocks that are new since `before`. The cost depends only on these.
 
-        None if they are not states of one decoder: then nothing but all of it tells.
+        None if the two are not states of one decoder: then compare the whole states.
         """
         if self._described is None or before._described is None:
             return None
@@ -110,7 +110,7 @@ class StreamState:
         return None if changed is None else News(*changed)
 
     def in_order(self, versions: Iterable[int]) -> list[Relation]:
-        """The relation versions of these ids, those that are known here, as they were described first."""
+        """The known relation versions among these ids, in the order in which the stream first described them."""
         if self._described is not None:
             return self._described.in_order(versions)
         wanted = set(versions)
@@ -118,19 +118,19 @@ class StreamState:
 
     @property
     def scoped_versions(self) -> set[int]:
-        """Ids of the relation versions that were described inside of transactions which are open or prepared."""
+        """Ids of the relation versions that open and prepared transactions describe."""
         values = self._values or {}
         scopes = [*values.get("streamed", ()), *values.get("prepared", ()), values.get("current") or {}]
-        said = [version for scope in scopes for _, _, version, _ in scope.get("relations", ())]
-        return {int(version) for version in said if version is not None}
+        versions = [version for scope in scopes for _, _, version, _ in scope.get("relations", ())]
+        return {int(version) for version in versions if version is not None}
 
     def forgetting(self, keep: Iterable[int] = ()) -> StreamState:
-        """The state without what was said outside of transactions that are open or prepared.
+        """The state without the descriptions that do not belong to an open or prepared transaction.
 
-        For a session's beginning: the server says it again before it sends a change.
+        Use it when a session begins: the server describes a relation again before it sends a change of it.
 
         Args:
-            keep: ids of relation versions that the catalog has all the same.
+            keep: ids of other relation versions that the catalog keeps.
         """
         if self._values is None:
             return self
@@ -140,12 +140,12 @@ class StreamState:
 
     @property
     def open_txns(self) -> list[int]:
-        """Keys of the transactions whose end has not come, streamed and prepared ones among them, in their order."""
+        """Keys of the transactions that have not ended, including streamed and prepared ones, in ascending order."""
         values = self._values or {}
-        found = [*values.get("streamed", ()), *values.get("prepared", ())]
+        transactions = [*values.get("streamed", ()), *values.get("prepared", ())]
         if values.get("current"):
-            found.append(values["current"])  # in a stream block it has no key of its own
-        return sorted(each["txn"] for each in found if each["txn"] is not None)
+            transactions.append(values["current"])  # in a stream block it has no key of its own
+        return sorted(each["txn"] for each in transactions if each["txn"] is not None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamState) and self._document(save=False) == other._document(save=False)
@@ -160,9 +160,9 @@ class StreamState:
         return (StreamState.from_json, (self.to_json(),))
 
     def to_json(self) -> str:
-        """As a JSON document; equal states give equal documents. Pickling does the same.
+        """The state as a JSON document. Equal states give equal documents. Pickling does the same.
 
-        Spill files that it names stay from now on, until a later state has been saved and the decoder has gone on.
+        The spill files that it names stay until you save a later state and the decoder makes another call.
         """
         return json.dumps(self._document(save=True), ensure_ascii=False)
 
@@ -181,7 +181,7 @@ class StreamState:
         """The inverse of `to_json`.
 
         Raises:
-            ValueError: if the text is not a state of a known format. What only a decoder can tell, `Decoder` does.
+            ValueError: if the text is not a state of a known format. `Decoder` checks the rest of the state.
         """
         document = parsed_json(text, "stream state")
         if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -209,13 +209,15 @@ class StreamState:
 def native_decoder(
     options: Options, state: StreamState | None = None, catalog: Catalog | None = None
 ) -> NativeDecoder:
-    """A native decoder that goes on from a state, the stream's beginning if there is none.
+    """A native decoder that continues from a state. Without a state it starts at the beginning of the stream.
 
     Args:
-        catalog: relation versions to know beside those of the state.
+        options: how to decode.
+        state: the state.
+        catalog: relation versions to know in addition to those of the state.
 
     Raises:
-        ValueError: if the state is not what a decoder gave.
+        ValueError: if the state is not the state of a decoder.
     """
     known = state.catalog if state is not None else Catalog()
     if catalog is not None:
@@ -224,6 +226,6 @@ def native_decoder(
 
 
 def state_of(native: NativeDecoder) -> StreamState:
-    """Where a native decoder stands."""
+    """The state of a native decoder."""
     values, described = native.state_values()
     return StreamState(values, native.catalog, described=described)

@@ -50,13 +50,13 @@ MESSAGE_KINDS = {
     MSG_TRUNCATE: "Truncate",
     MSG_MESSAGE: "Message",
 }
-"""What the protocol calls its messages, by their tag byte."""
+"""The names of messages in the protocol, by their tag byte."""
 
 KIND_NAMES = {kind: name.lower().replace(" ", "_") for kind, name in MESSAGE_KINDS.items()}
-"""What tables call them: the values of their `kind` columns."""
+"""Their names in tables: the values of the `kind` columns."""
 
 SESSION_MARK = 0
-"""The kind of a tagged row that is no message: a session starts."""
+"""The kind of a tagged row that is not a message: a session starts there."""
 
 # A tuple's first byte.
 TUPLE_NEW = ord("N")
@@ -73,14 +73,14 @@ COLUMN_BINARY = ord("b")
 
 ROW_CHANGES = (MSG_INSERT, MSG_UPDATE, MSG_DELETE)
 CHANGES = (*ROW_CHANGES, MSG_TRUNCATE)
-# What is given only once its transaction is committed. Not all: a logical message may be in no transaction.
-HELD_UNTIL_COMMIT = (*CHANGES, MSG_MESSAGE)
+# In the committed view these wait for the commit of their transaction. A logical message may have no transaction.
+KEPT_UNTIL_COMMIT = (*CHANGES, MSG_MESSAGE)
 
 DESCRIPTIONS = (MSG_RELATION, MSG_TYPE)
 
-# Behind these a transaction, or a block of one, is open.
+# After one of these, a transaction or a stream block is open.
 OPENINGS = (MSG_BEGIN, MSG_BEGIN_PREPARE, MSG_STREAM_START)
-# Behind these none is, or they are an error.
+# After one of these, none is open; otherwise the message is an error.
 CLOSINGS = (
     MSG_COMMIT,
     MSG_PREPARE,
@@ -94,9 +94,9 @@ CLOSINGS = (
 BOUNDARIES = (*OPENINGS, *CLOSINGS)
 
 COMMITS = (MSG_COMMIT, MSG_STREAM_COMMIT, MSG_COMMIT_PREPARED)
-# Of a transaction, or with Stream Abort of a part of one.
+# A Stream Abort may roll back only a subtransaction.
 ROLLBACKS = (MSG_STREAM_ABORT, MSG_ROLLBACK_PREPARED)
-# What tells what became of a transaction.
+# These say how a transaction ended.
 OUTCOMES = (*COMMITS, *ROLLBACKS)
-# Behind these the server need not send the transaction again: it is committed, rolled back or prepared.
+# After one of these, the server need not send the transaction again: it is committed, rolled back or prepared.
 SENT_IN_FULL = (*COMMITS, MSG_ROLLBACK_PREPARED, MSG_PREPARE, MSG_STREAM_PREPARE)

@@ -1,6 +1,6 @@
-"""What each PostgreSQL type becomes in Arrow; every face asks here.
+"""The Arrow type of each PostgreSQL type. All parts of the package take it from here.
 
-`catalog/builtin_types.py` has what the server says of its types (oids, arrays, delimiters). Here is what we decided.
+`catalog/builtin_types.py` has the server's facts about its types (oids, arrays, delimiters).
 A converter (`ColumnType.kernel`) is named in `_core/types/registry.hpp`, which has the code for text and for binary.
 """
 
@@ -42,7 +42,8 @@ class ColumnType:
         element_oid: of an array whose elements' type is known; 0 accepts any.
         child: the elements' type.
         fields: of a struct.
-        unknown: whether nobody explained the type: text as it came, binary as `\\x` and hex digits.
+        unknown: whether nothing is known of the type. Its text stays as it came; its binary values become `\\x` and hex
+            digits.
         delimiter: the character between the elements of an array of this type in text.
         binary_agrees_since: the first major version of a server whose binary values become the same as its text. It
             says nothing of the type's parts; `binary_agrees` looks at them, too.
@@ -174,14 +175,14 @@ _SCALARS = {OID_OF_NAME[name]: form for name, form in _FORMS.items()}
 # By the delimiter of the elements' type.
 _LIST_KERNELS = {",": "list", ";": "list_of_boxes"}
 
-# A type with more parts, or deeper ones, stays unknown: it takes no more than a column of strings then.
+# A type with more parts, or deeper ones, stays unknown. Then its column costs no more than a column of strings.
 MAX_DEPTH = 32
 MAX_PARTS = 4096
 
 # Extension types whose binary form is their text: known by their name alone.
 _TEXT_EXTENSIONS = frozenset({"citext"})
-# Others, known where a live server says whose they are: (extension, name) -> converter. ltree's put a version byte
-# before their text, as jsonb does.
+# Types of extensions that a live server explains: (extension, name) -> converter. The types of ltree have a version
+# byte before their text, as jsonb does.
 _OF_EXTENSIONS = {
     ("hstore", "hstore"): "hstore",
     ("ltree", "ltree"): "jsonb",
@@ -200,25 +201,25 @@ def numeric_modifier(typmod: int) -> tuple[int, int] | None:
 
 
 def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:
-    """The type of a relation's column: by its oid where that is built in or `types` knows it, else by its Type message.
+    """The type of a relation's column: by its oid if that is built in or `types` has it, else by its Type message.
 
-    Where the Type message gives another name than `types`, it is another type: what `types` says does not count.
+    If the Type message gives another name than `types`, the Type message counts.
     """
     try:
-        found = _Resolver(options, types).of_column(column)
+        column_type = _Resolver(options, types).of_column(column)
     except _TooLargeError:
-        found = _unknown(
+        column_type = _unknown(
             f"{column.type_namespace}.{column.type_name}" if column.type_name is not None else ""
         )
-    if options.strings == "string_view" and pa.types.is_string(found.arrow):
-        return replace(found, arrow=pa.string_view())
-    return found
+    if options.strings == "string_view" and pa.types.is_string(column_type.arrow):
+        return replace(column_type, arrow=pa.string_view())
+    return column_type
 
 
 def changed_type(known: Sequence[Column], described: Sequence[Column], options: Options) -> int | None:
-    """Which column of a version that is described again has, by its Type message, another type now; None if none has.
+    """The ordinal of the first column whose Type message gives it another type than before; None if there is none.
 
-    A new name of a type that only a live server can explain is no other type.
+    A new name of a type that only a live server can explain is not another type.
     """
     for k, (before, now) in enumerate(zip(known, described, strict=True)):
         if before != now and column_type_of(before, options) != column_type_of(now, options):
@@ -239,22 +240,22 @@ class _Resolver:
         self._parts = 0
 
     def of_column(self, column: Column) -> ColumnType:
-        oid, said = column.type_oid, (column.type_namespace, column.type_name)
+        oid, name = column.type_oid, (column.type_namespace, column.type_name)
         if is_built_in(oid):
             return self._of_oid(oid, column.typmod)
-        if oid in self._types and (column.type_name is None or self._agrees(oid, said)):
+        if oid in self._types and (column.type_name is None or self._agrees(oid, name)):
             return self._of_oid(oid, column.typmod)
         if column.type_namespace is None or column.type_name is None:
             return _unknown("")
         return self._of_name(column.type_namespace, column.type_name, column.typmod)
 
-    def _agrees(self, oid: int, said: tuple[str | None, str | None]) -> bool:
-        """Whether a Type message says of an oid what the catalog does: a domain bears its base type's name."""
+    def _agrees(self, oid: int, name: tuple[str | None, str | None]) -> bool:
+        """Whether a Type message gives an oid the name that the catalog expects: for a domain that of its base type."""
         base = self._types.base_of(oid)
         known = self._types.get(base)
         if known is not None:
-            return said == (known.namespace, known.name)
-        return said == ("pg_catalog", NAME_OF_OID.get(base, said[1]))
+            return name == (known.namespace, known.name)
+        return name == ("pg_catalog", NAME_OF_OID.get(base, name[1]))
 
     def _of_name(self, namespace: str, name: str, typmod: int) -> ColumnType:
         if namespace == "pg_catalog":
@@ -264,7 +265,7 @@ class _Resolver:
         if name.startswith("_") and len(name) > 1:
             element = name[1:]
             if element.startswith("_"):
-                # There are no arrays of arrays: its name begins with _, and what it is nobody said.
+                # There are no arrays of arrays: the name of the element type begins with _. No more is known of it.
                 return _list(_unknown(f"{namespace}.{element}"), 0)
             return _list(self._of_name(namespace, element, typmod), 0)
         return _base(namespace, name, "")
@@ -299,8 +300,8 @@ class _Resolver:
             return self._of_oid(known.of, known.typmod, depth)
         if known.kind == "array":
             element = self._of_oid(known.of, typmod, depth)
-            said = self._types.get(known.of)
-            if said is not None and said.delimiter != element.delimiter:
+            element_type = self._types.get(known.of)
+            if element_type is not None and element_type.delimiter != element.delimiter:
                 return _unknown(name)
             return _list(element, known.of)
         if known.kind == "range":
@@ -318,7 +319,7 @@ def _qualified(namespace: str, name: str) -> str:
 
 
 def _base(namespace: str, name: str, extension: str) -> ColumnType:
-    """A type with code of its own; `extension` is what it belongs to, empty if that is not known."""
+    """A type with its own input and output code; `extension` is empty if it is not known."""
     qualified = _qualified(namespace, name)
     kernel = "string" if name in _TEXT_EXTENSIONS else _OF_EXTENSIONS.get((extension, name))
     if kernel is not None:

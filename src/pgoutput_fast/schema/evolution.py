@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 
-__all__ = ["EXTRA_COLUMNS", "fits", "pin_schema", "unify_schemas", "widen"]
+__all__ = ["EXTRA_COLUMNS", "check_nulls", "fits", "pin_schema", "unify_schemas", "widen"]
 
 EXTRA_COLUMNS = ("error", "drop")
 
@@ -116,13 +116,13 @@ def pin_schema(
     if len(set(pinned.names)) < len(pinned.names):
         raise ValueError("the pinned schema names a column twice")
     names = {field.name for field in metadata}
-    said = {field.name: field for field in pinned if field.name in names}
+    pinned_metadata = {field.name: field for field in pinned if field.name in names}
     for field in metadata:
-        if field.name in said and not said[field.name].type.equals(field.type):
+        if field.name in pinned_metadata and not pinned_metadata[field.name].type.equals(field.type):
             where = f"{versions[-1][0].qualified_name}: " if versions else ""
             raise ValueError(
                 f"{where}metadata column {field.name!r} is {field.type}, but the pinned schema "
-                f"says {said[field.name].type}"
+                f"says {pinned_metadata[field.name].type}"
             )
     own = {field.name: field for field in pinned if field.name not in names}
     for relation, schema in versions:
@@ -155,4 +155,22 @@ def _check_version(
             raise ValueError(
                 f"{where} has column {name!r} as {there[name].type}, and some of these values do not fit the pinned "
                 f"schema's {field.type}"
+            )
+
+
+def check_nulls(rows: pa.Table | pa.RecordBatch, schema: pa.Schema, table: str) -> None:
+    """Checks that columns which a pinned schema declares as not nullable have no nulls.
+
+    Args:
+        rows: rows of a table, with the columns of the schema.
+        schema: the schema.
+        table: name of the table, for errors.
+
+    Raises:
+        ValueError: if such a column has nulls.
+    """
+    for field in schema:
+        if not field.nullable and rows.column(field.name).null_count:
+            raise ValueError(
+                f"{table}: column {field.name!r} has nulls, but the pinned schema says that it has none"
             )

@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.evolution import pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields
@@ -64,10 +65,10 @@ def resolves_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
     return catalog is not None and len(catalog) > 0 and schema_mode == "latest"
 
 
-def decoded_schema(relation: Relation, catalog: Catalog, options: Options) -> pa.Schema:
+def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
     """Returns the schema that a relation version is decoded into, with metadata columns."""
-    types = [column_type_of(column, options, catalog.types) for column in relation.columns]
-    return relation_schema(relation, types, options)
+    column_types = [column_type_of(column, options, types) for column in relation.columns]
+    return relation_schema(relation, column_types, options)
 
 
 def resolve(
@@ -81,12 +82,12 @@ def resolve(
     """
     versions = known.named(table)
     options.check_columns(versions[-1], versions, set())
-    decoded = [(relation, decoded_schema(relation, known, options)) for relation in versions]
+    decoded = [(relation, decoded_schema(relation, options, known.types)) for relation in versions]
     if schema is None:
         whole = unify_schemas(decoded)
     else:
         metadata = metadata_fields(options.metadata_prefix)
-        pinned = decoded_schema(schema, known, options) if isinstance(schema, Relation) else schema
+        pinned = decoded_schema(schema, options, known.types) if isinstance(schema, Relation) else schema
         whole = pin_schema(decoded, pinned, metadata, options.extra_columns)
     oids = tuple(sorted({relation.oid for relation in versions}))
     chosen = {relation.version for relation in versions}

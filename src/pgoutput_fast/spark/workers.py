@@ -14,7 +14,7 @@ __all__ = ["check_workers", "register"]
 _log = logging.getLogger(__name__)
 
 
-def _place(executable: str) -> tuple[str, str]:
+def _environment_and_binary(executable: str) -> tuple[str, str]:
     # python, python3 and python3.11 of one environment are the same Python. A link to the same binary in another
     # environment is not.
     return os.path.dirname(os.path.abspath(executable)), os.path.realpath(executable)
@@ -54,7 +54,7 @@ def _use_this_python(spark: SparkSession) -> None:
     if not (context.master or "").startswith("local"):
         return
     chosen = shutil.which(context.pythonExec)
-    if chosen is not None and _place(chosen) == _place(sys.executable):
+    if chosen is not None and _environment_and_binary(chosen) == _environment_and_binary(sys.executable):
         return
     if "PYSPARK_PYTHON" in os.environ or context.getConf().get("spark.pyspark.python"):
         raise RuntimeError(

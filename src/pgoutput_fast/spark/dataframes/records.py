@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.protocol.kinds import DESCRIPTIONS, HELD_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
+from pgoutput_fast.protocol.kinds import DESCRIPTIONS, KEPT_UNTIL_COMMIT, MSG_MESSAGE, SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import MESSAGES_SCHEMA, REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
@@ -92,8 +92,8 @@ def rejects(
         chosen, known = rows_of(resolved), resolved.catalog
     rows = wal.where(chosen).select(*TAGGED_SCHEMA.names)
     if which == "committed":
-        held = F.col("kind").isin(*HELD_UNTIL_COMMIT)
-        rows = released(rows.where(held), wal, outcomes, decoding).unionByName(rows.where(~held))
+        kept = F.col("kind").isin(*KEPT_UNTIL_COMMIT)
+        rows = released(rows.where(kept), wal, outcomes, decoding).unionByName(rows.where(~kept))
     return rows.mapInArrow(
         DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json()),
         spark_schema(REJECTS_SCHEMA),

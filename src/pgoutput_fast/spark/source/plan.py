@@ -118,7 +118,7 @@ def plan_source(
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
     if known is None:
-        known = _catalog(_catalog_of_segments(given, paths, names), given.get("catalog"), mode)
+        known = _merge_given_catalog(_catalog_of_segments(given, paths, names), given.get("catalog"), mode)
     planner = _Planner(
         known,
         Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding),
@@ -147,22 +147,23 @@ def _catalog_of_segments(given: Mapping[str, str], paths: Sequence[str], names: 
         return segment_catalog(paths)
     from pgoutput_fast.spark.source.stream_capture import known_with_server
 
-    return known_with_server(given, _asked(names))
+    return known_with_server(given, _names_or_oids(names))
 
 
-def _asked(names: Sequence[str]) -> list[str | int]:
+def _names_or_oids(names: Sequence[str]) -> list[str | int]:
     """Converts digits to oids; other texts are names."""
     return [int(name) if name.isdecimal() else name for name in names]
 
 
-def _catalog(found: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
+def _merge_given_catalog(stored: Catalog, text: str | None, mode: SchemaMode) -> Catalog:
+    """Returns the catalog of the option, with the one of the segments if the query needs both."""
     if text is None:
-        return found
+        return stored
     try:
         catalog = Catalog.from_json(text)
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"option catalog must be what Catalog.to_json() gives: {problem}") from None
-    return catalog if resolves_alone(catalog, mode) else catalog.merged(found)
+    return catalog if resolves_alone(catalog, mode) else catalog.merged(stored)
 
 
 class _Planner:
@@ -172,8 +173,8 @@ class _Planner:
         self._known = known
         self._time = time
         self.options = options
-        self._asked = _asked(names)
-        self._versions = [known.named(table) for table in self._asked]
+        self._tables = _names_or_oids(names)
+        self._versions = [known.named(table) for table in self._tables]
         self._names = [versions[-1].qualified_name for versions in self._versions]
         if len(set(self._names)) < len(names):
             raise ValueError("option table names a table twice")
@@ -208,7 +209,7 @@ class _Planner:
         if missing:
             more = [self._relation] if self.several else []
             known = [*self._metadata, *more, *sorted(there)]
-            raise KeyError(f"no column {', '.join(map(repr, missing))} here; there is {', '.join(known)}")
+            raise KeyError(f"there is no column {', '.join(map(repr, missing))}; there is {', '.join(known)}")
 
     def pinned(self, schema: StructType) -> tuple[TablePlan, ...]:
         """Plans all tables, each with the columns that the schema has for it.
@@ -247,7 +248,7 @@ class _Planner:
             # A pinned column that no version has becomes null.
             there = {column.name for each in self._versions[at] for column in each.columns}
             wanted = [name for name in image.names if name in there]
-        decoded = [decoded_schema(each, self._known, self.options) for each in self._versions[at]]
+        decoded = [decoded_schema(each, self.options, self._known.types) for each in self._versions[at]]
         fields = []
         for field in image:
             kind = _arrow_type(field)
@@ -266,7 +267,7 @@ class _Planner:
             chosen = dict(self.options.columns or {})
             chosen.update((each.qualified_name, columns) for each in self._versions[at])
             self.options = replace(self.options, columns=chosen)
-        return resolve(self._known, self._asked[at], self.options, schema)
+        return resolve(self._known, self._tables[at], self.options, schema)
 
     def _together(self, resolved: Sequence[Resolved]) -> pa.Schema:
         """Returns the schema of several tables: metadata, the relation's name, and a struct per table."""
@@ -314,14 +315,14 @@ def _size(text: str) -> int:
 
 def listed(option: str, text: str) -> list[str]:
     """Splits a text at commas outside double quotes. `option` names the option in errors."""
-    found, at = [], 0
+    names, at = [], 0
     while at < len(text.rstrip()):
         match = _LISTED.match(text, at)
         if match is None:
             raise ValueError(f"option {option}: separate the names with commas, not {text!r}")
-        found.append(match[1])
+        names.append(match[1])
         at = match.end()
-    return found
+    return names
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

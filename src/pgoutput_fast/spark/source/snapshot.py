@@ -5,7 +5,7 @@ Options:
 - `dsn`, `table`.
 - `publication`: names separated by commas; the read has the columns and rows that they publish.
 - `slot`: created if it does not exist. The slot then sends the changes after the snapshot.
-- `snapshot_seconds`: how long the snapshot is held; default 3600.
+- `snapshot_seconds`: how long the snapshot stays open; default 3600.
 - `snapshot` and `consistent_lsn` instead of these two: a snapshot that another session holds (see
   `Snapshot.spark_options()`).
 - `columns`, `time`, `partition_bytes`.
@@ -88,30 +88,30 @@ def plan_snapshot(options: Mapping[str, str]) -> SnapshotPlan:
     """
     given = {key.lower(): value for key, value in options.items()}
     _check(given)
-    asked = _asked(given)
-    held: OpenSnapshot | None = None
+    request = _parse_options(given)
+    opened: OpenSnapshot | None = None
     if "snapshot" in given:
         name, lsn = given["snapshot"], _lsn(given["consistent_lsn"])
-        hint = "who gave it must hold it (capture.Snapshot) until the query has ended"
+        hint = "the process that exported it must keep it open (capture.Snapshot) until the query has ended"
     else:
-        held = hold_snapshot(asked.dsn, given.get("slot"), asked.seconds, java_above())
-        name, lsn = held.name, held.consistent_lsn
+        opened = hold_snapshot(request.dsn, given.get("slot"), request.seconds, java_above())
+        name, lsn = opened.name, opened.consistent_lsn
         hint = (
-            f"it was held for {asked.seconds} seconds from when the DataFrame was loaded, or until the application "
-            "ended: load it again, with a larger snapshot_seconds if that was not enough"
+            f"it stays open for {request.seconds} seconds after the DataFrame is loaded, or until the application "
+            "ends: load it again, with a larger snapshot_seconds if that was not enough"
         )
         if "slot" in given:
-            hint += f", and after dropping slot {held.slot}"
+            hint += f", and after dropping slot {opened.slot}"
     try:
-        return _planned(asked, name, lsn, hint)
+        return _planned(request, name, lsn, hint)
     except BaseException:
-        if held is not None and "slot" not in given:
-            held.release()
+        if opened is not None and "slot" not in given:
+            opened.release()
         raise
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """The parsed options."""
 
     dsn: str = field(repr=False)  # may contain a password
@@ -125,7 +125,7 @@ class _Asked:
     nbytes: int
 
 
-def _asked(given: Mapping[str, str]) -> _Asked:
+def _parse_options(given: Mapping[str, str]) -> _Request:
     (table,) = listed("table", given["table"])
     named = parse_qualified_name(table)
     if named is None:
@@ -136,7 +136,7 @@ def _asked(given: Mapping[str, str]) -> _Asked:
     if columns is not None:
         metadata = {field.name for field in metadata_fields(options.metadata_prefix)}
         options = replace(options, columns={table: [name for name in columns if name not in metadata]})
-    return _Asked(
+    return _Request(
         given["dsn"],
         table,
         named,
@@ -149,41 +149,41 @@ def _asked(given: Mapping[str, str]) -> _Asked:
     )
 
 
-def _planned(asked: _Asked, snapshot: str, consistent_lsn: int, hint: str) -> SnapshotPlan:
-    with session(asked.dsn) as cursor, in_snapshot(cursor, snapshot):
+def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -> SnapshotPlan:
+    with session(request.dsn) as cursor, in_snapshot(cursor, snapshot):
         major = read_server(cursor).major
         found, catalog = describe_tables(
             cursor,
-            asked.publications,
+            request.publications,
             major,
             consistent_lsn,
             user_types=True,
-            named=() if asked.publications else [asked.named],
+            named=() if request.publications else [request.named],
         )
         cursor.execute("SHOW block_size")
         block_size = int(cursor.fetchone()[0])
-    table = next((t for t in found if (t.relation.namespace, t.relation.name) == asked.named), None)
+    table = next((t for t in found if (t.relation.namespace, t.relation.name) == request.named), None)
     if table is None:
-        where = f"published by {', '.join(asked.publications)}" if asked.publications else "here"
-        raise KeyError(f"there is no table {asked.table} {where}")
-    schema = CopyRows(table.relation, asked.options, catalog.types, 0).schema
-    columns = asked.columns if asked.columns is not None else tuple(schema.names)
+        where = f"published by {', '.join(request.publications)}" if request.publications else "here"
+        raise KeyError(f"there is no table {request.table} {where}")
+    schema = CopyRows(table.relation, request.options, catalog.types, 0).schema
+    columns = request.columns if request.columns is not None else tuple(schema.names)
     if not columns or not set(columns) <= set(schema.names) or len(set(columns)) < len(columns):
-        metadata = [field.name for field in metadata_fields(asked.options.metadata_prefix)]
+        metadata = [field.name for field in metadata_fields(request.options.metadata_prefix)]
         there = [*metadata, *(column.name for column in table.relation.columns)]
         raise KeyError(f"option columns must name each column once; there is {', '.join(there)}")
     # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
-    fields = spark_schema(bare, asked.time)
+    fields = spark_schema(bare, request.time)
     return SnapshotPlan(
-        asked.dsn,
+        request.dsn,
         snapshot,
         table,
         Catalog([table.relation], catalog.types),
-        asked.options,
-        tuple(ranges_of(table, major, block_size, asked.nbytes)),
+        request.options,
+        tuple(ranges_of(table, major, block_size, request.nbytes)),
         columns,
-        spark_arrow_schema(bare, asked.time),
+        spark_arrow_schema(bare, request.time),
         StructType([StructField(field.name, field.dataType) for field in fields]),
         hint,
     )

@@ -76,7 +76,9 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         elif begin <= int(starting) <= end:
             self._at = {"seq": int(starting)}
         else:
-            raise ValueError(f"starting at message {starting}: there are messages {begin} to {end - 1}")
+            raise ValueError(
+                f"option starting is {starting}, but the segments have messages {begin} to {end - 1}"
+            )
         # From here on, retention must remove nothing.
         self.commit(self._at)
         return self._at

@@ -35,6 +35,7 @@ def lsn_column(column: Column, name: str, kind: DataType) -> Column:
 
 def _checked(column: Column, name: str, good: Column, number: Column) -> Column:
     error = F.concat(
-        F.lit(f"column {name}: no LSN, which is like 16/B374D848 or a whole number: "), column.cast("string")
+        F.lit(f"column {name}: an LSN is text such as 16/B374D848 or a whole number, not "),
+        column.cast("string"),
     )
     return F.when(good, number).when(column.isNotNull(), F.raise_error(error).cast("long"))

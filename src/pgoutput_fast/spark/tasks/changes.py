@@ -15,6 +15,7 @@ from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.reasons import Reason
+from pgoutput_fast.schema.evolution import check_nulls
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -61,7 +62,6 @@ class DecodeChanges:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog)
-        required = [field.name for field in self.schema if not field.nullable]
         as_decoded = [(field.name, field.type) for field in self.target]
         for batch in batches:
             for each in self._decoded(batch, catalog).changes:
@@ -69,11 +69,7 @@ class DecodeChanges:
                 fits = [(field.name, field.type) for field in rows.schema] == as_decoded
                 if not fits:
                     rows = fit(rows, self.schema)
-                for name in required:
-                    if rows.column(name).null_count:
-                        raise ValueError(
-                            f"{self.table}: column {name!r} has nulls, but the pinned schema says that it has none"
-                        )
+                check_nulls(rows, self.schema, self.table)
                 if fits:
                     yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
                 else:

@@ -147,11 +147,11 @@ class DecodeRow:
         children = {"change_type": change, "before": whole.take(before), "after": whole.take(after)}
         if self.details:
             key = PREFIX + "key_only"
-            children["key_only"] = _taken(decoded.column(key), before)
+            children["key_only"] = _take_whole(decoded.column(key), before)
             # Both images can have values without an Arrow form; only the new image has unchanged TOASTed values (`u`).
-            children["unchanged"] = _taken(decoded.column(PREFIX + "unchanged"), after)
+            children["unchanged"] = _take_whole(decoded.column(PREFIX + "unchanged"), after)
             named = decoded.column(PREFIX + "unrepresentable")
-            children["unrepresentable"] = pc.coalesce(_taken(named, after), _taken(named, before))
+            children["unrepresentable"] = pc.coalesce(_take_whole(named, after), _take_whole(named, before))
         return pa.StructArray.from_arrays(
             list(children.values()), names=list(children), mask=pa.array(~there)
         )
@@ -228,6 +228,6 @@ def _places(seqs: np.ndarray, chosen: np.ndarray, count: int) -> pa.Array:
     return pa.array(places, mask=places < 0)
 
 
-def _taken(column: pa.ChunkedArray, places: pa.Array) -> pa.Array:
+def _take_whole(column: pa.ChunkedArray, places: pa.Array) -> pa.Array:
     taken = column.take(places)
     return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken

@@ -142,7 +142,7 @@ def decode_row(
         transactions="as_sent",
         on_error="raise" if malformed == "raise" else "quarantine",
     )
-    schema = decoded_schema(relation, Catalog((), types), chosen)
+    schema = decoded_schema(relation, chosen, types)
     own = pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
     # Without field metadata: Spark expects exactly the declared types.
     images = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(own, time)])
@@ -170,7 +170,7 @@ def _other_versions(
     if catalog is None:
         return []
     counts = Counter(len(each.columns) for each in catalog.relations if each.oid == relation.oid)
-    found = []
+    matching = []
     for each in catalog.relations:
         if (
             each.oid != relation.oid
@@ -178,11 +178,11 @@ def _other_versions(
             or counts[len(each.columns)] > 1
         ):
             continue
-        schema = decoded_schema(each, catalog, options)
+        schema = decoded_schema(each, options, catalog.types)
         with suppress(ValueError):
             pin_schema([(each, schema)], own, metadata_fields(PREFIX), "drop")
-            found.append(each)
-    return found
+            matching.append(each)
+    return matching
 
 
 def _checked(malformed: str) -> str:
