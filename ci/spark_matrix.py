@@ -71,7 +71,8 @@ def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]
         environment["PYTHONPATH"] = str(ROOT / "src")
     else:
         install_wheel(python, wheel)
-    tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "spark").glob("test_*.py"))
+    found = [*(ROOT / "tests" / "spark").glob("test_*.py"), ROOT / "tests" / "schema" / "test_plain.py"]
+    tests = sorted(str(path.relative_to(ROOT)) for path in found)
     ignored = [argument for each in IGNORED for argument in ("-W", each)]
     print(f"Spark {version} ...", flush=True)
     return run_tests(python, [*ignored, *(given or tests)], environment)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from pgoutput_fast.mirror.parquet.progress import read_progress, typed_files
 from pgoutput_fast.segments.known import sweep_unused
-from pgoutput_fast.segments.names import Named, named_segments
+from pgoutput_fast.segments.names import Named, dated_segments
 from pgoutput_fast.segments.segment import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -149,14 +149,12 @@ def retain(
     store = open_store(directory)
     # Read the positions before the segments: segments that appear in the meantime are newer than every position.
     positions = Consumers(directory).positions()
-    times = {entry.name: entry.modified for entry in store.entries()} if older_than is not None else {}
-    segments = named_segments(store)
+    dated = dated_segments(store)
+    segments, times = list(dated), list(dated.values())
     most = len(segments) - 1
     if older_than is not None:
-        # A segment without a time appeared after the times were read.
-        modified = [times.get(each.name, time.time()) for each in segments]
-        before = _before(older_than, modified)
-        most = min(most, next((k for k, at in enumerate(modified) if at >= before), most))
+        before = _before(older_than, times)
+        most = min(most, next((k for k, at in enumerate(times) if at >= before), most))
     if consumed and positions:
         most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:

@@ -19,4 +19,7 @@ class SilentError(psycopg2.OperationalError):  # type: ignore[misc]
     """
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the server has answered nothing for {seconds:.0f} s")
+        super().__init__(seconds)
+
+    def __str__(self) -> str:
+        return f"the server has answered nothing for {self.args[0]:.0f} s"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgoutput_fast.storage.paths import is_hidden
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Named", "name_of", "named_segments", "newest_named", "ordinals_of", "overlap_error"]
+__all__ = [
+    "Named",
+    "dated_segments",
+    "name_of",
+    "named_segments",
+    "newest_named",
+    "ordinals_of",
+    "overlap_error",
+]
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
@@ -69,7 +77,17 @@ def named_segments(store: Store) -> list[Named]:
     Raises:
         ValueError: for a Parquet file whose name is not that of a segment.
     """
-    return sorted(_named(store, name) for name in _names(store))
+    return sorted(_named(store, name) for name in _names(store.names()))
+
+
+def dated_segments(store: Store) -> dict[Named, float]:
+    """The segments of `named_segments` with the time of the last write, in seconds since 1970. Looks at each file.
+
+    Raises:
+        ValueError: as `named_segments`.
+    """
+    times = {entry.name: entry.modified for entry in store.entries()}
+    return {each: times[each.name] for each in sorted(_named(store, name) for name in _names(times))}
 
 
 def newest_named(store: Store) -> Named | None:
@@ -79,15 +97,15 @@ def newest_named(store: Store) -> Named | None:
         ValueError: as `named_segments`.
     """
     newest = ""
-    for name in _names(store):
+    for name in _names(store.names()):
         if _NAME.fullmatch(name) is None:
             _named(store, name)
         newest = max(newest, name)
     return _named(store, newest) if newest else None
 
 
-def _names(store: Store) -> Iterator[str]:
-    return (name for name in store.names() if name.endswith(".parquet") and not is_hidden(name))
+def _names(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if name.endswith(".parquet") and not is_hidden(name))
 
 
 def _named(store: Store, name: str) -> Named:

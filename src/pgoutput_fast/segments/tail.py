@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from itertools import pairwise
 
-from pgoutput_fast.segments.names import Named, named_segments, overlap_error
+from pgoutput_fast.segments.names import Named, dated_segments, overlap_error
 from pgoutput_fast.segments.segment import Segment, open_segment
 from pgoutput_fast.storage.stores import open_store
 
@@ -39,6 +39,7 @@ class SegmentStream:
     def __init__(self, directory: str) -> None:
         self._store = open_store(directory)
         self._listed: list[Named] = []
+        self._dated: dict[Named, float] = {}
         self._next_listing = 0.0
         self._open: OrderedDict[Named, Segment] = OrderedDict()
 
@@ -57,10 +58,15 @@ class SegmentStream:
         return self._listed
 
     def _look(self) -> list[Named]:
-        found = named_segments(self._store)
+        dated = dated_segments(self._store)
+        found = list(dated)
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
+        # Somebody may have removed the directory and captured again: then a file has the name of an older one.
+        for named in [each for each in self._open if dated.get(each) != self._dated.get(each)]:
+            del self._open[named]
+        self._dated = dated
         return found
 
     def begin(self) -> int:
@@ -99,7 +105,7 @@ class SegmentStream:
         return found[first : bisect_left(found, end, key=lambda each: each.first_seq)] if start < end else []
 
     def footer(self, named: Named) -> Segment:
-        """The footer of a segment. It is cached, because a segment never changes.
+        """The footer of a segment. It is cached until the file is written again.
 
         Raises:
             SegmentsGoneError: if the segment was removed since the listing.
