@@ -1,4 +1,4 @@
-"""Runs the stages of decoding: payloads -> windows -> scan -> tag -> tasks. A task slices, converts and assembles.
+"""Runs the stages: payloads -> windows -> scan -> tag -> tasks. A task slices, converts and assembles.
 
 With several threads, one thread at a time scans and tags the next window. Then the same thread does the window's tasks,
 because it has the window in its cache. A thread that finds no more windows helps with tasks that nobody has begun. The
