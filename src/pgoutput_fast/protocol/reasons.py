@@ -146,7 +146,7 @@ class Reason(IntEnum):
         53,
         "the open transaction's Prepare was expected; this one has another xid or gid than its Begin Prepare gave",
     )
-    FATE_UNKNOWN = (
+    OUTCOME_UNKNOWN = (
         54,
         "what became of its transaction is not known: a message that may have ended it, or rolled back a part of it, "
         "was malformed or is missing",
