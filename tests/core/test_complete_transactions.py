@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import encode
-from pgoutput_fast._core.tagging.complete_transactions import plain_stretches
+from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
 
 BEGIN, COMMIT = encode.encode_begin(100, 0, 7), encode.encode_commit(100, 108, 0)
 Y2000 = 946_684_800_000_000  # time 0 on the wire, in microseconds since 1970
@@ -20,7 +20,7 @@ PLAIN = [BEGIN, INSERT, COMMIT]
 def stretches(
     *payloads: bytes, between: bool = True, least: int = 1, kind: pa.DataType = None
 ) -> list[tuple[int, int]]:
-    return plain_stretches(pa.array(payloads, kind or pa.binary()), between, least)
+    return complete_ranges(pa.array(payloads, kind or pa.binary()), between, least)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
@@ -29,7 +29,7 @@ def test_whole_plain_transactions(kind: pa.DataType) -> None:
     assert stretches(*PLAIN, kind=kind) == [(0, 3)]
     assert stretches(*PLAIN, ALONE, *PLAIN, kind=kind) == [(0, 7)]
     padded = pa.array([b"x", *PLAIN, b"x"], kind)
-    assert plain_stretches(padded.slice(1, 3), True, 1) == [(0, 3)], "an array's offset counts"
+    assert complete_ranges(padded.slice(1, 3), True, 1) == [(0, 3)], "an array's offset counts"
 
 
 def test_what_has_not_ended_is_left_out() -> None:
@@ -41,13 +41,13 @@ def test_what_has_not_ended_is_left_out() -> None:
 
 def test_a_stretch_may_begin_with_the_rest_of_the_open_transaction() -> None:
     rest = pa.array([INSERT, COMMIT, *PLAIN, BEGIN])
-    assert plain_stretches(rest, False, 1, (100, Y2000)) == [(0, 5)]
+    assert complete_ranges(rest, False, 1, (100, Y2000)) == [(0, 5)]
     for other in ((101, Y2000), (100, Y2000 + 1)):
-        assert plain_stretches(rest, False, 1, other) == [(2, 5)], (
+        assert complete_ranges(rest, False, 1, other) == [(2, 5)], (
             "its Commit is not the one that was announced"
         )
-    assert plain_stretches(pa.array([INSERT]), False, 1, (100, Y2000)) == []
-    assert plain_stretches(pa.array([START, *PLAIN]), False, 1, (100, Y2000)) == []
+    assert complete_ranges(pa.array([INSERT]), False, 1, (100, Y2000)) == []
+    assert complete_ranges(pa.array([START, *PLAIN]), False, 1, (100, Y2000)) == []
 
 
 def test_anything_else_ends_a_stretch() -> None:
@@ -83,4 +83,4 @@ def test_damaged_offsets() -> None:
     offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 5, 2)))
     array = pa.BinaryArray.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"xxxxx")])
     with pytest.raises(ValueError, match="offsets"):
-        plain_stretches(array, True, 1)
+        complete_ranges(array, True, 1)

@@ -234,7 +234,7 @@ def test_compiled_code_names_its_codes() -> None:
         "problem.reason == 30",
         "found['reason'].to_numpy() != 0",
         "COPY_TRUNCATED, COPY_TRAILING_BYTES = 60, 61",
-        "FATE_UNKNOWN = 54",
+        "OUTCOME_UNKNOWN = 54",
         "Trouble(reason=3)",
     ],
 )

@@ -71,10 +71,12 @@ class Outcomes:
     @classmethod
     def of_records(cls, records: Any) -> Outcomes:
         """The outcomes of the transactions of one call. Transactions whose end is not known are included, as lost."""
-        columns, rolled_back = records.fates()
-        if not columns[0] and not records.forgotten:
+        columns, rolled_back = records.outcome_columns()
+        if not columns[0] and not records.unknown_outcomes:
             return NO_OUTCOMES if not rolled_back else replace(NO_OUTCOMES, aborts=_group_by_txn(rolled_back))
-        return cls._from([np.frombuffer(each, np.int64) for each in columns], records.forgotten, rolled_back)
+        return cls._from(
+            [np.frombuffer(each, np.int64) for each in columns], records.unknown_outcomes, rolled_back
+        )
 
     @classmethod
     def of_outcomes(cls, outcomes: pa.RecordBatch) -> Outcomes:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast._core.rows.decode import NativeDecoder
-from pgoutput_fast._core.tagging.complete_transactions import plain_stretches
+from pgoutput_fast._core.tagging.complete_transactions import complete_ranges
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
 from pgoutput_fast.committed.outcomes import NO_OUTCOMES, Outcomes, values_of
@@ -175,7 +175,7 @@ def _segments(
             txn, *announced = native.open_plain
             if not fits(txn):
                 announced = None
-        ends = plain_stretches(array, native.between_transactions, _LEAST_COMPLETE, announced)
+        ends = complete_ranges(array, native.between_transactions, _LEAST_COMPLETE, announced)
         for first, last in [*ends, (len(array), len(array))]:
             while at < first:
                 count = min(first - at, _TAGGED_MESSAGES)
@@ -239,7 +239,7 @@ class _Call:
             # Their xids began again, or a session began.
             for txn in records.voided:
                 self.reorder_buffer.drop(txn)
-            forgotten = [txn for txn in records.forgotten if txn in self.reorder_buffer.waiting]
+            forgotten = [txn for txn in records.unknown_outcomes if txn in self.reorder_buffer.waiting]
             self.reorder_buffer.due += tuple(Due(txn, 0, 0, 0, lost=True) for txn in forgotten)
         else:
             tagged, records = self._native.tag(*arguments, changes_only=True)
@@ -359,7 +359,7 @@ def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
     changed = zip(values_of(rows, "kind").tolist(), rows.column("version").to_pylist(), strict=True)
     relations = [names.get(version) if kind != MSG_TRUNCATE else None for kind, version in changed]
     columns["relation"] = pa.array(relations, pa.string())
-    columns["reason"] = pa.array([reason_text(Reason.FATE_UNKNOWN)] * rows.num_rows, pa.string())
+    columns["reason"] = pa.array([reason_text(Reason.OUTCOME_UNKNOWN)] * rows.num_rows, pa.string())
     return pa.Table.from_arrays(
         [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in REJECTS_SCHEMA],
         schema=REJECTS_SCHEMA,

@@ -146,7 +146,7 @@ class Reason(IntEnum):
         53,
         "the open transaction's Prepare was expected; this Prepare has another xid or gid than the open Begin Prepare",
     )
-    FATE_UNKNOWN = (
+    OUTCOME_UNKNOWN = (
         54,
         "nobody knows whether its transaction committed: a message that may have ended the transaction, or rolled back "
         "a part of it, is malformed or missing",

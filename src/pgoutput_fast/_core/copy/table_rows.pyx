@@ -23,7 +23,7 @@ from pgoutput_fast._core.tagging.records cimport take_records
 from pgoutput_fast._core.rows.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, INSERT, TEXT_CELLS, Block
-from pgoutput_fast._core.tagging.stream_state cimport NONE64, Run
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
 from pgoutput_fast._core.tagging.tag cimport Tagger
 from pgoutput_fast._core.protocol.wire cimport Cell
 
@@ -108,7 +108,7 @@ cdef class CopyRows:
 
     def __init__(self, relation, options, types, int64_t commit_lsn, text_columns=(), *, on_batch=None,
                  int64_t window_bytes=0):
-        cdef Run run
+        cdef MessageScope run
         text = frozenset(text_columns)
         self.options = options
         self.types = types
@@ -123,15 +123,15 @@ cdef class CopyRows:
         self.window_bytes = self.least_window = window_bytes if window_bytes > 0 else WINDOW_BYTES
         for column in relation.columns:
             self.cell_formats.push_back(TEXT_CELLS if column.name in text else BINARY_CELLS)
-        # A row takes the place of a message. All rows have the same run, and `seq` -1: they come before every change.
+        # A row takes the place of a message. All rows have the same scope, and `seq` -1: they come before every change.
         self.no_seqs.resize(BLOCK_ROWS, -1)
         self.tagger.seqs = self.no_seqs.data()
         self.tagger.lsns = NULL
         run.txn = run.xid = run.subxid = run.commit_timestamp = NONE64
         run.commit_lsn = commit_lsn
         run.in_stream = False
-        self.tagger.runs.push_back(run)
-        self.tagger.run_of.resize(BLOCK_ROWS, 0)
+        self.tagger.scopes.push_back(run)
+        self.tagger.scope_of.resize(BLOCK_ROWS, 0)
         self.tagger.taken.resize(BLOCK_ROWS, 1)
         self.scratch.row_message.resize(BLOCK_ROWS)
         self.scratch.row_change.resize(BLOCK_ROWS, INSERT)

@@ -110,14 +110,14 @@ cdef int count_frames(Payloads frames, int64_t before, _Counts counts) except -1
     return 0
 
 
-cdef int64_t* _int64_room(list buffers, int64_t count) except? NULL:
+cdef int64_t* _int64_buffer(list buffers, int64_t count) except? NULL:
     buffer = pa.allocate_buffer(8 * count)
     buffers.append(buffer)
     cdef uintptr_t address = buffer.address
     return <int64_t*> address
 
 
-cdef uint8_t* _bytes_room(list buffers, int64_t count) except? NULL:
+cdef uint8_t* _bytes_buffer(list buffers, int64_t count) except? NULL:
     buffer = pa.allocate_buffer(count)
     buffers.append(buffer)
     cdef uintptr_t address = buffer.address
@@ -143,15 +143,15 @@ def unframe_arrays(arrays):
         before += frames.count
     cdef bint wide = counts.payload_bytes > MAX_OFFSET
     cdef list buffers = []
-    cdef int64_t* lsn = _int64_room(buffers, counts.data)
-    cdef int64_t* wal_end = _int64_room(buffers, counts.data)
-    cdef int64_t* sent_at = _int64_room(buffers, counts.data)
-    cdef int64_t* after = _int64_room(buffers, counts.keepalives)
-    cdef int64_t* kept_end = _int64_room(buffers, counts.keepalives)
-    cdef int64_t* kept_at = _int64_room(buffers, counts.keepalives)
-    cdef uint8_t* reply = _bytes_room(buffers, counts.keepalives)
-    cdef uint8_t* data = _bytes_room(buffers, counts.payload_bytes)
-    cdef uint8_t* offsets = _bytes_room(buffers, (counts.data + 1) * (8 if wide else 4))
+    cdef int64_t* lsn = _int64_buffer(buffers, counts.data)
+    cdef int64_t* wal_end = _int64_buffer(buffers, counts.data)
+    cdef int64_t* sent_at = _int64_buffer(buffers, counts.data)
+    cdef int64_t* after = _int64_buffer(buffers, counts.keepalives)
+    cdef int64_t* kept_end = _int64_buffer(buffers, counts.keepalives)
+    cdef int64_t* kept_at = _int64_buffer(buffers, counts.keepalives)
+    cdef uint8_t* reply = _bytes_buffer(buffers, counts.keepalives)
+    cdef uint8_t* data = _bytes_buffer(buffers, counts.payload_bytes)
+    cdef uint8_t* offsets = _bytes_buffer(buffers, (counts.data + 1) * (8 if wide else 4))
     cdef int64_t* offsets64 = <int64_t*> offsets
     cdef int32_t* offsets32 = <int32_t*> offsets
     cdef int64_t i, begin, end, at = 0, n = 0, k = 0, written = 0

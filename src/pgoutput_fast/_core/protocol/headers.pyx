@@ -225,11 +225,11 @@ def headers(array, in_stream=None):
     """
     cdef Payloads payloads = Payloads(array)
     cdef int64_t n = len(array)
-    cdef list rooms = [pa.allocate_buffer(n * width) for width in (1, 1, 8, 8, 1, 8)]
+    cdef list buffers = [pa.allocate_buffer(n * width) for width in (1, 1, 8, 8, 1, 8)]
     cdef uintptr_t address[6]
     cdef int k
     for k in range(6):
-        address[k] = rooms[k].address
+        address[k] = buffers[k].address
     cdef uint8_t* kind = <uint8_t*> address[0]
     cdef uint8_t* stream = <uint8_t*> address[1]
     cdef int64_t* relation = <int64_t*> address[2]
@@ -266,5 +266,5 @@ def headers(array, in_stream=None):
         raise damaged_offsets(-1)
     types = (pa.uint8(), pa.int8(), pa.int64(), pa.int64(), pa.uint8(), pa.int64())
     names = ("kind", "in_stream", "relation", "xid", "reason", "byte_offset")
-    columns = zip(names, types, rooms, strict=True)
-    return {name: pa.Array.from_buffers(kind_, n, [None, room]) for name, kind_, room in columns}
+    columns = zip(names, types, buffers, strict=True)
+    return {name: pa.Array.from_buffers(kind_, n, [None, buffer]) for name, kind_, buffer in columns}

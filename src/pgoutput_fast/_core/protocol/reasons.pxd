@@ -44,7 +44,7 @@ cdef extern from "protocol/reasons.hpp" namespace "pgo" nogil:
         EXPECTED_STREAM_START "pgo::EXPECTED_STREAM_START"
         EXPECTED_STREAM_STOP "pgo::EXPECTED_STREAM_STOP"
         OTHER_PREPARE "pgo::OTHER_PREPARE"
-        FATE_UNKNOWN "pgo::FATE_UNKNOWN"
+        OUTCOME_UNKNOWN "pgo::OUTCOME_UNKNOWN"
         TYPE_CHANGED "pgo::TYPE_CHANGED"
         LAYOUT_UNKNOWN "pgo::LAYOUT_UNKNOWN"
         LAYOUT_AMBIGUOUS "pgo::LAYOUT_AMBIGUOUS"

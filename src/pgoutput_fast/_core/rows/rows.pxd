@@ -4,7 +4,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.columns.native cimport ArrowArray, Buffer, Column, Issues, Mark, Source
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.rows.slice cimport Block
-from pgoutput_fast._core.tagging.stream_state cimport Records, Run
+from pgoutput_fast._core.tagging.stream_state cimport Records, MessageScope
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 from pgoutput_fast._core.protocol.wire cimport Cell
 
@@ -53,7 +53,7 @@ cdef class Scratch:
     cdef vector[int32_t] refused         # per row: the issue for which it is refused, or -1
     cdef vector[int32_t] refused_column  # per row: that issue's column
     cdef vector[int64_t] stretch_end     # consecutive rows with the same run: where they end
-    cdef vector[const Run*] stretch_run  # and their run
+    cdef vector[const MessageScope*] stretch_run  # and their run
     cdef Trouble trouble
     cdef Records records                 # only rejects
 

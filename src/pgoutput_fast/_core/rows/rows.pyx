@@ -37,7 +37,7 @@ from pgoutput_fast._core.protocol.limits cimport (
 from pgoutput_fast._core.protocol.reasons cimport OK
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, KEY_ONLY, TEXT_CELLS, Block, slice_block
-from pgoutput_fast._core.tagging.stream_state cimport NONE64, RejectRecord, Run
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, RejectRecord, MessageScope
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 from pgoutput_fast._core.protocol.wire cimport CELL_UNCHANGED, Cell
 
@@ -76,7 +76,7 @@ cdef inline int64_t _place(Window w, uint32_t message, const Block* block, const
     return block.origin + cell.offset if block.cell_formats != NULL else cell.offset - <int64_t> w.start[message]
 
 
-cdef inline int64_t _of_run(const Run* run, int64_t k) noexcept nogil:
+cdef inline int64_t _of_run(const MessageScope* run, int64_t k) noexcept nogil:
     """Returns the value of metadata column k in all rows of a run; NONE64 for null."""
     if k == TXN:
         return run.txn
@@ -462,15 +462,15 @@ cdef class RelationRows:
             scratch.stretch_run.resize(<size_t> n)
         end = 0
         while end < n:
-            run_number = tags.run_of[messages[end]]
+            run_number = tags.scope_of[messages[end]]
             end += 1
-            while end < n and tags.run_of[messages[end]] == run_number:
+            while end < n and tags.scope_of[messages[end]] == run_number:
                 end += 1
             scratch.stretch_end[stretches] = end
-            scratch.stretch_run[stretches] = &tags.runs[run_number]
+            scratch.stretch_run[stretches] = &tags.scopes[run_number]
             stretches += 1
             for k in range(TXN, 7):
-                if _of_run(&tags.runs[run_number], k) == NONE64:
+                if _of_run(&tags.scopes[run_number], k) == NONE64:
                     nulls |= 1 << k
                 else:
                     values |= 1 << k

@@ -1,5 +1,5 @@
 import pyarrow as pa
 
-def plain_stretches(
+def complete_ranges(
     array: pa.Array, between: bool, least: int, announced: tuple[int, int] | None = None
 ) -> list[tuple[int, int]]: ...

@@ -13,9 +13,9 @@ from pgoutput_fast._core.protocol.wire cimport load64, prefetch
 cdef int64_t AHEAD = 64
 
 # By kind: whether it is a boundary message or unknown. A table, because a call for each message would be slow.
-cdef uint8_t[256] TURNS
+cdef uint8_t[256] BOUNDARY_OR_UNKNOWN
 for _kind in range(256):
-    TURNS[_kind] = message_class(_kind) & BOUNDARY or message_class(_kind) == 0
+    BOUNDARY_OR_UNKNOWN[_kind] = message_class(_kind) & BOUNDARY or message_class(_kind) == 0
 
 # Where the search is: inside something that is not a plain transaction, between transactions, inside a plain
 # transaction.
@@ -68,7 +68,7 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
             prefetch(payloads.data + _offset(payloads, i + AHEAD))
         p = payloads.data + at
         kind = p[0] if at < end <= at + MAX_PAYLOAD else 0
-        if TURNS[kind]:
+        if BOUNDARY_OR_UNKNOWN[kind]:
             if place == BETWEEN and kind == MSG_BEGIN:
                 place = INSIDE if _begins(p, end - at, &lsn, &timestamp) else ELSEWHERE
             elif place == INSIDE and kind == MSG_COMMIT:
@@ -93,7 +93,7 @@ cdef int64_t _search(Payloads payloads, Place place, int64_t lsn, int64_t timest
     return 0
 
 
-def plain_stretches(array, bint between, int64_t least, announced=None):
+def complete_ranges(array, bint between, int64_t least, announced=None):
     """Finds ranges of messages with complete plain transactions: [(begin, end)].
 
     Each transaction has a Begin and the Commit that the Begin announced. A range from 0 on may begin with the rest of

@@ -83,7 +83,7 @@ cdef class _Selection:
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
 
-    cdef int64_t select(self, Payloads payloads, int context, bint settled) except -2 nogil:
+    cdef int64_t select(self, Payloads payloads, int context, bint seen_end) except -2 nogil:
         """Returns how many messages were read, or -1 if offsets are damaged."""
         cdef int64_t count = payloads.count
         cdef int64_t i, end, begin = 0, lsn = 0
@@ -96,7 +96,7 @@ cdef class _Selection:
         cdef const uint8_t* gid = NULL
         cdef int64_t gid_length = 0
         cdef const uint8_t* p
-        cdef Place place = BETWEEN if settled and context == OUTSIDE else ELSEWHERE
+        cdef Place place = BETWEEN if seen_end and context == OUTSIDE else ELSEWHERE
         for i in range(count):
             end = _offset(payloads, i + 1)
             if end < at or at < 0 or end > payloads.data_size:
@@ -156,14 +156,14 @@ cdef class _Selection:
         return count
 
 
-def control_messages(array, int context, bint settled):
+def control_messages(array, int context, bint seen_end):
     """Selects the messages of a batch of payloads that change the state.
 
     Args:
         array: payloads, a binary or large binary Arrow array.
         context: what is open before the first message: 0 nothing, 1 a plain transaction, 2 a transaction that is being
             prepared, 3 a stream block, -1 if this is not known.
-        settled: whether an earlier message ended a transaction. If not, nothing is left out until the batch ends one.
+        seen_end: whether an earlier message ended a transaction. If not, nothing is left out until the batch ends one.
 
     Returns:
         A dict with these keys:
@@ -183,7 +183,7 @@ def control_messages(array, int context, bint settled):
     cdef size_t k
     if payloads.count:
         with nogil:
-            looked_at = found.select(payloads, context, settled)
+            looked_at = found.select(payloads, context, seen_end)
     if looked_at < 0:
         raise damaged_offsets(-1)
     return {

@@ -59,21 +59,21 @@ public:
     size_t size() const noexcept { return size_; }
     void push_back(const R& record) {
         using Form = RecordForm<R>;
-        if (room_ < Form::MOST) add_chunk();
+        if (space_ < Form::MOST) add_chunk();
         uint8_t* at = chunks_.back().data() + chunks_.back().size();
         const size_t taken = static_cast<size_t>(Form::write(at, record) - at);
         chunks_.back().set_size(chunks_.back().size() + taken);
-        room_ -= taken;
+        space_ -= taken;
         ++size_;
     }
     void clear() noexcept {
         chunks_.clear();
-        size_ = room_ = 0;
+        size_ = space_ = 0;
     }
     void swap(RecordLog& other) noexcept {
         chunks_.swap(other.chunks_);
         std::swap(size_, other.size_);
-        std::swap(room_, other.room_);
+        std::swap(space_, other.space_);
     }
 
 private:
@@ -86,12 +86,12 @@ private:
         Buffer chunk;
         chunk.reserve(n);
         chunks_.push_back(std::move(chunk));
-        room_ = chunks_.back().capacity();
+        space_ = chunks_.back().capacity();
     }
 
     std::vector<Buffer> chunks_;
     size_t size_ = 0;
-    size_t room_ = 0;  // in the last chunk
+    size_t space_ = 0;  // in the last chunk
 };
 
 // Reads a log from its beginning. The log must not change meanwhile.

@@ -20,7 +20,7 @@ cdef class TableBuilder:
 cdef class RecordTables:
     cdef Records records
     cdef list versions
-    cdef Py_ssize_t met                  # how many versions there were after the call
+    cdef Py_ssize_t version_count        # how many versions there were after the call
     cdef object options
     cdef readonly object types           # what a live server said of its types
     cdef dict made

@@ -173,12 +173,12 @@ cdef class RecordTables:
     @property
     def known(self):
         """The relation versions that the decoder knew after the call, in the order in which they were described."""
-        return self.versions[:self.met]
+        return self.versions[:self.version_count]
 
     @property
-    def forgotten(self):
+    def unknown_outcomes(self):
         """Keys of transactions whose outcome is not known."""
-        return [self.records.forgotten[i] for i in range(<int> self.records.forgotten.size())]
+        return [self.records.unknown_outcomes[i] for i in range(<int> self.records.unknown_outcomes.size())]
 
     @property
     def voided(self):
@@ -192,7 +192,7 @@ cdef class RecordTables:
                 found.append(o.txn)
         return found
 
-    def fates(self):
+    def outcome_columns(self):
         """Returns the outcomes of whole transactions, and those of subtransactions.
 
         Whole transactions: [txn, at_seq, commit_lsn, commit_timestamp, committed], each as the bytes of an int64 array.
@@ -365,7 +365,7 @@ cdef RecordTables take_records(Records& records, list versions, object options, 
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
     tables.records.swap(records)
     tables.versions = list(versions) if tables.records.rejects.size() else versions
-    tables.met = len(versions)
+    tables.version_count = len(versions)
     tables.options = options
     tables.types = types
     return tables

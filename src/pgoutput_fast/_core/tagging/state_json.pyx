@@ -16,7 +16,7 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     PREPARING,
     SLOT_LOST,
     STREAMING,
-    Known,
+    RelationDescription,
     ScopedRelation,
     ScopedType,
     SharedMap,
@@ -69,14 +69,14 @@ cdef class Described:
     `relations` returns {oid: [version, seq]} and `types` returns {oid: [namespace, name, seq]}. `changed_since` returns
     only what is new since an earlier moment.
     """
-    cdef SharedMap[Known] known
+    cdef SharedMap[RelationDescription] known
     cdef SharedMap[TypeName] named
     cdef list versions                   # of the stream; grows
     cdef dict slots                      # version id -> slot, its place in `versions`
     cdef int64_t lost_at                 # what was described before this message is not known any more
 
     cdef object _relations(self, vector[uint32_t] oids):
-        cdef const Known* known
+        cdef const RelationDescription* known
         found = {}
         for oid in oids:
             known = self.known.find(oid)
@@ -153,7 +153,7 @@ cdef dict _export_stream(Tagger tagger, uint32_t xid):
     cdef const Transaction* t = tagger.state.streamed.find(xid)
     values = _export_transaction(tagger.state, t[0], tagger.versions)
     values["doubtful"] = bool(tagger.state.is_doubtful(t[0]))
-    if tagger.state.missed_stretch(t[0]):
+    if tagger.state.missed_messages(t[0]):
         values["relations_missed"] = sorted({_WHOLE, *values.get("relations_missed", ())})
     return values
 
@@ -276,7 +276,7 @@ def import_state(Tagger tagger, dict values):
         KeyError, TypeError, AttributeError, OverflowError, ValueError: if the dict is not a state.
     """
     cdef StreamState s
-    cdef Known known
+    cdef RelationDescription known
     cdef TypeName named
     cdef Transaction t
     s.next_seq = _ordinal(values["next_seq"])
@@ -316,8 +316,8 @@ def import_state(Tagger tagger, dict values):
     tagger.forget_lookups()
     cdef const Transaction* open_one = &tagger.state.current
     if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
-        tagger.set_run(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
+        tagger.set_scope(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
     elif tagger.state.context == STREAMING:
-        tagger.set_run(tagger.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
+        tagger.set_scope(tagger.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
     else:
-        tagger.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
+        tagger.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, False)

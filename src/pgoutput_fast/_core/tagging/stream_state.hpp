@@ -27,10 +27,10 @@ constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
 
 // The slot of the version that a relation oid stands for, and the ordinal of the message that said so. Negative slots
 // are explained below.
-struct Known {
+struct RelationDescription {
     int32_t slot = 0;
     int64_t seq = 0;
-    bool operator==(const Known& other) const { return slot == other.slot && seq == other.seq; }
+    bool operator==(const RelationDescription& other) const { return slot == other.slot && seq == other.seq; }
 };
 constexpr int32_t SLOT_UNKNOWN = -1;  // no Relation message described it
 constexpr int32_t SLOT_LOST = -2;     // a Relation message that described it, or may have, could not be read
@@ -38,7 +38,7 @@ constexpr int32_t SLOT_LOST = -2;     // a Relation message that described it, o
 struct ScopedRelation {
     uint32_t oid = 0;
     uint32_t subxid = 0;
-    Known known;
+    RelationDescription known;
 };
 
 struct TypeName {
@@ -61,7 +61,7 @@ struct ScopedType {
 // What Relation or Type messages said inside a streamed transaction. For each oid: what each subtransaction said last,
 // in the order of the messages. For each subtransaction: the oids that it named, because it may be rolled back.
 template <class S>
-struct Said {
+struct ScopedDescriptions {
     struct OfOid {
         std::map<int64_t, S> in_order;
         std::unordered_map<uint32_t, int64_t> place_of;  // by subtransaction: its key in `in_order`
@@ -113,9 +113,9 @@ private:
     }
 };
 
-struct Scope {
-    Said<ScopedRelation> relations;
-    Said<ScopedType> types;
+struct StreamDescriptions {
+    ScopedDescriptions<ScopedRelation> relations;
+    ScopedDescriptions<ScopedType> types;
     std::set<uint32_t> unread;  // subtransactions with a Relation message of which not even the oid could be read
 };
 
@@ -144,50 +144,50 @@ struct Transaction {
         prepared = 0;
         gid.clear();
         origin.clear();
-        scope_.reset();
+        said_.reset();
     }
-    const Known* relation(uint32_t oid) const {
-        const ScopedRelation* said = scope_ ? scope_->relations.last(oid) : nullptr;
+    const RelationDescription* relation(uint32_t oid) const {
+        const ScopedRelation* said = said_ ? said_->relations.last(oid) : nullptr;
         return said ? &said->known : nullptr;
     }
     const TypeName* type(uint32_t oid) const {
-        const ScopedType* said = scope_ ? scope_->types.last(oid) : nullptr;
+        const ScopedType* said = said_ ? said_->types.last(oid) : nullptr;
         return said ? &said->type : nullptr;
     }
-    void learn(const ScopedRelation& said) { own(scope_).relations.file(said); }
-    void learn(const ScopedType& said) { own(scope_).types.file(said); }
+    void learn(const ScopedRelation& said) { own(said_).relations.file(said); }
+    void learn(const ScopedType& said) { own(said_).types.file(said); }
     // Removes what a subtransaction said that was rolled back: its DDL does not count.
     void forget(uint32_t subxid) {
-        if (!scope_ || !(scope_->relations.oids_of.count(subxid) || scope_->types.oids_of.count(subxid) ||
-                         scope_->unread.count(subxid))) return;
-        own(scope_).relations.forget(subxid);
-        own(scope_).types.forget(subxid);
-        own(scope_).unread.erase(subxid);
+        if (!said_ || !(said_->relations.oids_of.count(subxid) || said_->types.oids_of.count(subxid) ||
+                         said_->unread.count(subxid))) return;
+        own(said_).relations.forget(subxid);
+        own(said_).types.forget(subxid);
+        own(said_).unread.erase(subxid);
     }
     // Notes a Relation message that may have been about any relation. After it, the transaction knows only the
     // relations that it describes again.
-    void miss_relation(uint32_t subxid) { own(scope_).unread.insert(subxid); }
-    bool misses_relations() const { return scope_ && !scope_->unread.empty(); }
+    void miss_relation(uint32_t subxid) { own(said_).unread.insert(subxid); }
+    bool misses_relations() const { return said_ && !said_->unread.empty(); }
     std::vector<uint32_t> unread() const {
-        return scope_ ? std::vector<uint32_t>(scope_->unread.begin(), scope_->unread.end()) : std::vector<uint32_t>();
+        return said_ ? std::vector<uint32_t>(said_->unread.begin(), said_->unread.end()) : std::vector<uint32_t>();
     }
     // last_*: what is valid at the transaction's end, one value per oid. all_*: everything, in the order of the
     // messages.
-    std::vector<ScopedRelation> last_relations() const { return scope_ ? scope_->relations.lasts() : std::vector<ScopedRelation>(); }
-    std::vector<ScopedType> last_types() const { return scope_ ? scope_->types.lasts() : std::vector<ScopedType>(); }
+    std::vector<ScopedRelation> last_relations() const { return said_ ? said_->relations.lasts() : std::vector<ScopedRelation>(); }
+    std::vector<ScopedType> last_types() const { return said_ ? said_->types.lasts() : std::vector<ScopedType>(); }
     std::vector<ScopedRelation> all_relations() const {
-        std::vector<ScopedRelation> all = scope_ ? scope_->relations.all() : std::vector<ScopedRelation>();
+        std::vector<ScopedRelation> all = said_ ? said_->relations.all() : std::vector<ScopedRelation>();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.known.seq < b.known.seq; });
         return all;
     }
     std::vector<ScopedType> all_types() const {
-        std::vector<ScopedType> all = scope_ ? scope_->types.all() : std::vector<ScopedType>();
+        std::vector<ScopedType> all = said_ ? said_->types.all() : std::vector<ScopedType>();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type.seq < b.type.seq; });
         return all;
     }
 
 private:
-    std::shared_ptr<Scope> scope_;
+    std::shared_ptr<StreamDescriptions> said_;
 };
 
 enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
@@ -230,7 +230,7 @@ struct StreamState {
     bool is_doubtful(const Transaction& stream) const { return stream.doubtful || stream.txn < streams_doubted_at_; }
     bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
     // The xids of prepared transactions with this gid that may have ended.
-    std::vector<uint32_t> doubted_namesakes(const std::string& gid) const {
+    std::vector<uint32_t> doubted_with_gid(const std::string& gid) const {
         std::vector<uint32_t> found;
         if (const Numbered* numbered = named_.find(hash_of(gid)))
             for (auto each = numbered->begin(); each != numbered->end() && each->first <= doubted_; ++each)
@@ -238,21 +238,21 @@ struct StreamState {
         return found;
     }
 
-    const SharedMap<Known>& relations() const { return relations_; }
+    const SharedMap<RelationDescription>& relations() const { return relations_; }
     const SharedMap<TypeName>& types() const { return types_; }
-    void describe(uint32_t oid, Known known) { relations_[oid] = known; }
+    void describe(uint32_t oid, RelationDescription known) { relations_[oid] = known; }
     void name_type(uint32_t oid, const TypeName& type) { types_[oid] = type; }
     // No Relation message before message `seq` is trusted any more. A relation is lost until it is described again.
     void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
     int64_t relations_lost_at() const { return relations_lost_at_; }
-    int32_t slot_of(const Known& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
+    int32_t slot_of(const RelationDescription& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
     // The same where messages are lost. They may have been Relation messages of any open stream, so an open stream
     // knows only the relations that it describes again.
-    void lose_stretch(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
-    bool missed_stretch(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
-    bool misses_relations(const Transaction& stream) const { return missed_stretch(stream) || stream.misses_relations(); }
+    void lose_messages(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
+    bool missed_messages(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
+    bool misses_relations(const Transaction& stream) const { return missed_messages(stream) || stream.misses_relations(); }
 
-    const Known* relation(uint32_t oid) const { return relations_.find(oid); }
+    const RelationDescription* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
     // The open streams and the open plain transaction, in the order in which they began.
     std::vector<Transaction> unfinished() const {
@@ -273,7 +273,7 @@ struct StreamState {
     // known.
     void promote(const Transaction& transaction) {
         for (const ScopedRelation& said : transaction.last_relations()) {
-            const Known* plain = relation(said.oid);
+            const RelationDescription* plain = relation(said.oid);
             if (!plain || plain->seq < said.known.seq) describe(said.oid, said.known);
         }
         for (const ScopedType& said : transaction.last_types()) {
@@ -293,12 +293,12 @@ private:
     // What was known or open before these messages is not trusted any more. With ordinals of messages, a bad message
     // costs the same, however much was known or open.
     int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
-    SharedMap<Known> relations_;
+    SharedMap<RelationDescription> relations_;
     SharedMap<TypeName> types_;
 };
 
-// Values that are the same for several consecutive messages.
-struct Run {
+// The transaction that a message belongs to. It is the same for several consecutive messages.
+struct MessageScope {
     int64_t txn = NONE64;
     int64_t xid = NONE64;
     int64_t subxid = NONE64;
@@ -411,7 +411,7 @@ struct Records {
     RecordLog<MessageRecord> messages;
     std::vector<RejectRecord, Kept<RejectRecord>> rejects;
     std::vector<int64_t, Kept<int64_t>> oids;
-    std::vector<int64_t> forgotten;  // txn of transactions whose outcome is not known
+    std::vector<int64_t> unknown_outcomes;  // txn of transactions whose outcome is not known
     Buffer text;
 
     void swap(Records& other) noexcept { std::swap(*this, other); }

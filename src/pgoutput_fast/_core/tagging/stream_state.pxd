@@ -11,14 +11,14 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
     const int32_t SLOT_UNKNOWN
     const int32_t SLOT_LOST
 
-    cdef cppclass Known:
+    cdef cppclass RelationDescription:
         int32_t slot
         int64_t seq
 
     cdef cppclass ScopedRelation:
         uint32_t oid
         uint32_t subxid
-        Known known
+        RelationDescription known
 
     cdef cppclass TypeName:
         string name_space
@@ -46,7 +46,7 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         int64_t origin_lsn
         void begin(int64_t key, uint32_t its_xid)
         void swap(Transaction& other)
-        const Known* relation(uint32_t oid)
+        const RelationDescription* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
         void learn(const ScopedRelation& said) except +
         void learn(const ScopedType& said) except +
@@ -90,24 +90,24 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         void doubt(int64_t seq)
         cbool is_doubtful(const Transaction& stream)
         cbool perhaps_ended(const Transaction& transaction)
-        vector[uint32_t] doubted_namesakes(const string& gid) except +
+        vector[uint32_t] doubted_with_gid(const string& gid) except +
         vector[Transaction] unfinished() except +
         void swap(StreamState& other)
-        const SharedMap[Known]& relations()
+        const SharedMap[RelationDescription]& relations()
         const SharedMap[TypeName]& types()
-        void describe(uint32_t oid, Known known) except +
+        void describe(uint32_t oid, RelationDescription known) except +
         void name_type(uint32_t oid, const TypeName& type) except +
         void lose_relations(int64_t seq)
         int64_t relations_lost_at()
-        int32_t slot_of(const Known& known)
-        void lose_stretch(int64_t seq)
-        cbool missed_stretch(const Transaction& stream)
+        int32_t slot_of(const RelationDescription& known)
+        void lose_messages(int64_t seq)
+        cbool missed_messages(const Transaction& stream)
         cbool misses_relations(const Transaction& stream)
-        const Known* relation(uint32_t oid)
+        const RelationDescription* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
         void promote(const Transaction& transaction) except +
 
-    cdef cppclass Run:
+    cdef cppclass MessageScope:
         int64_t txn
         int64_t xid
         int64_t subxid
@@ -170,7 +170,7 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         RecordLog[MessageRecord] messages
         vector[RejectRecord, Kept[RejectRecord]] rejects
         vector[int64_t, Kept[int64_t]] oids
-        vector[int64_t] forgotten
+        vector[int64_t] unknown_outcomes
         void swap(Records& other)
         const uint8_t* kept(const Slice& slice)
         Slice keep(const uint8_t* p, size_t n) except +

@@ -42,10 +42,10 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     OUTSIDE,
     SLOT_UNKNOWN,
     STREAMING,
-    Known,
     MessageRecord,
+    MessageScope,
     Records,
-    Run,
+    RelationDescription,
     ScopedType,
     StreamState,
     Transaction,
@@ -100,7 +100,7 @@ cdef class Tagger(Transactions):
         del self.saved
         self.saved = NULL
         self.saved = new StreamState(self.state)
-        self.saved_run = self.run
+        self.saved_scope = self.scope
         self.saved_versions = len(self.versions)
         self.records = Records()
 
@@ -115,7 +115,7 @@ cdef class Tagger(Transactions):
         # Memory may have run out, so only the last two lines allocate. They can fail without harm: nothing refers to
         # a version that is left over, and the next call begins with new records.
         self.state.swap(dereference(self.saved))
-        self.run = self.saved_run
+        self.scope = self.saved_scope
         self.forget_lookups()
         self.end_call()
         cdef Py_ssize_t slot
@@ -144,9 +144,9 @@ cdef class Tagger(Transactions):
         slot = len(self.versions)
         # If a later step fails, every slot still has all of these.
         self.bodies.resize(<size_t> slot + 1)
-        self.explained.resize(<size_t> slot + 1)
+        self.has_user_types.resize(<size_t> slot + 1)
         set_text(self.bodies[slot], relation.wire_body() if body is None else body)
-        self.explained[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)
+        self.has_user_types[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)
         self.versions.append(relation)
         self._name(relation, slot)
         self.slots[relation.version] = slot
@@ -194,10 +194,10 @@ cdef class Tagger(Transactions):
 
     # ---- the other messages ------------------------------------------------------------------------------------
 
-    cdef void _run_of_subtransaction(self, Window w, int64_t i) noexcept nogil:
-        """Inside a stream block: begins a new run if this message is of another (sub)transaction."""
-        if self.run.subxid != <int64_t> w.subxid[i]:
-            self.set_run(self.run.txn, self.run.xid, w.subxid[i], NONE64, NONE64, True)
+    cdef void _set_scope_of_subtransaction(self, Window w, int64_t i) noexcept nogil:
+        """Inside a stream block: begins a new scope if this message is of another (sub)transaction."""
+        if self.scope.subxid != <int64_t> w.subxid[i]:
+            self.set_scope(self.scope.txn, self.scope.xid, w.subxid[i], NONE64, NONE64, True)
 
     cdef int truncate(self, Window w, int64_t i) except -1 nogil:
         cdef const uint8_t* p = w.base + w.start[i]
@@ -230,7 +230,7 @@ cdef class Tagger(Transactions):
         # The record names all relations: the server also truncates those that failed here.
         self.taken[i] = 1
         t.seq = self.seq_of(i)
-        t.txn = self.run.txn
+        t.txn = self.scope.txn
         t.first = <int64_t> self.records.oids.size()
         t.count = count
         if <int64_t> self.item_slot.size() < self.items + count + w.count:
@@ -252,8 +252,8 @@ cdef class Tagger(Transactions):
         cdef const uint8_t* prefix = NULL
         cdef const uint8_t* content = NULL
         cdef int64_t prefix_length = 0, content_length = 0
-        cdef Run around = self.run
-        self.run_of[i] = <uint32_t> self.runs.size() - 1
+        cdef MessageScope around = self.scope
+        self.scope_of[i] = <uint32_t> self.scopes.size() - 1
         start_fields(&f, w.base + w.start[i], w.length[i], 5 if w.flags[i] & IN_STREAM else 1)
         parse_message(&f, &m, &prefix, &prefix_length, &content, &content_length)
         if f.reason != OK:
@@ -261,15 +261,15 @@ cdef class Tagger(Transactions):
         if m.transactional:
             if self.state.context == OUTSIDE:
                 return self.fail(w, i, OUTSIDE_TRANSACTION, 0)
-            m.txn = self.run.txn
-            m.xid = self.run.xid
+            m.txn = self.scope.txn
+            m.xid = self.scope.xid
         elif around.txn != NONE64:
             # It belongs to no transaction, even if it comes inside one.
-            self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, around.in_stream)
-            self.open_run()
-            self.run_of[i] = <uint32_t> self.runs.size() - 1
-            self.run = around
-            self.run_is_new = True
+            self.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, around.in_stream)
+            self.open_scope()
+            self.scope_of[i] = <uint32_t> self.scopes.size() - 1
+            self.scope = around
+            self.scope_is_new = True
         if not m.transactional and m.lsn > 0:
             # An LSN identifies a message. So a message that comes again is found even if nobody said that a session
             # began.
@@ -305,7 +305,7 @@ cdef class Tagger(Transactions):
         return OK
 
     cdef int relation(self, Window w, int64_t i) except -1 nogil:
-        """Tags a Relation message. Returns MEET_RELATION if it must be parsed.
+        """Tags a Relation message. Returns NEW_RELATION if it must be parsed.
 
         It need not be parsed if it repeats byte for byte what is known, and no Type message can change its meaning.
         """
@@ -313,12 +313,12 @@ cdef class Tagger(Transactions):
         cdef int64_t size = <int64_t> w.length[i] - header
         cdef const uint8_t* p = w.base + w.start[i] + header
         cdef int32_t slot
-        cdef Known known
+        cdef RelationDescription known
         if size < 4:
             return <int> FAILED if self.fail(w, i, TRUNCATED, w.length[i]) else <int> FINISHED
         slot = self.lookup(load32(p))
-        if slot < 0 or self.state.bad_type or self.explained[slot] or not same_bytes(self.bodies[slot], p, size):
-            return MEET_RELATION
+        if slot < 0 or self.state.bad_type or self.has_user_types[slot] or not same_bytes(self.bodies[slot], p, size):
+            return NEW_RELATION
         known.slot = slot
         known.seq = self.seq_of(i)
         self.learn(load32(p), w.subxid[i], known)
@@ -354,14 +354,14 @@ cdef class Tagger(Transactions):
                     return FAILED
             elif cls & CHANGE:
                 if self.state.context == STREAMING:
-                    self._run_of_subtransaction(w, i)
+                    self._set_scope_of_subtransaction(w, i)
                 elif self.state.context == OUTSIDE:
                     if self.fail(w, i, OUTSIDE_TRANSACTION, 0):
                         return FAILED
                     i += 1
                     continue
-                if self.run_is_new:
-                    self.open_run()
+                if self.scope_is_new:
+                    self.open_scope()
                 slot = self.lookup(w.relation[i])
                 if slot >= 0:
                     self.item_message[self.items] = <uint32_t> i
@@ -372,24 +372,24 @@ cdef class Tagger(Transactions):
             elif cls & BOUNDARY:
                 if self.boundary(w, i):
                     return FAILED
-                self.run_of[i] = <uint32_t> self.runs.size() - 1
+                self.scope_of[i] = <uint32_t> self.scopes.size() - 1
                 i += 1
                 continue
             else:
                 if self.state.context == STREAMING and kind != MSG_ORIGIN:
-                    self._run_of_subtransaction(w, i)
-                self.open_run()
+                    self._set_scope_of_subtransaction(w, i)
+                self.open_scope()
                 result = OK
                 if kind == MSG_RELATION:
                     result = self.relation(w, i)
-                    if result == MEET_RELATION or result == FAILED:
+                    if result == NEW_RELATION or result == FAILED:
                         self.at = i
-                        self.run_of[i] = <uint32_t> self.runs.size() - 1
+                        self.scope_of[i] = <uint32_t> self.scopes.size() - 1
                         return result
                 elif kind == MSG_TYPE:
                     self.at = i
-                    self.run_of[i] = <uint32_t> self.runs.size() - 1
-                    return MEET_TYPE
+                    self.scope_of[i] = <uint32_t> self.scopes.size() - 1
+                    return NEW_TYPE
                 elif kind == MSG_MESSAGE:
                     if self.message(w, i):
                         return FAILED
@@ -403,8 +403,8 @@ cdef class Tagger(Transactions):
                     result = self.truncate(w, i)
                 if result:
                     return FAILED
-            self.open_run()
-            self.run_of[i] = <uint32_t> self.runs.size() - 1
+            self.open_scope()
+            self.scope_of[i] = <uint32_t> self.scopes.size() - 1
             i += 1
         return FINISHED
 
@@ -414,7 +414,7 @@ cdef class Tagger(Transactions):
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
         cdef const uint8_t* p = w.base + w.start[i] + header
         cdef bytes body = (<const char*> p)[:w.length[i] - header]
-        cdef Known known
+        cdef RelationDescription known
         cdef bint distrusted = self.state.bad_type
         try:
             fields = fields_of(body)
@@ -486,8 +486,8 @@ cdef class Tagger(Transactions):
     cdef int64_t tag_window(self, Window w, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1:
         """Tags every message of the window.
 
-        Afterwards `item_message` and `item_slot` say what must be decoded. `run_of` and `runs` say which transaction
-        each message belongs to.
+        Afterwards `item_message` and `item_slot` say what must be decoded. `scope_of` and `scopes` say which
+        transaction each message belongs to.
 
         Raises:
             Malformed: if a message is invalid, unless it is rejected. `at`, `reason` and `reason_offset` are set then.
@@ -501,14 +501,14 @@ cdef class Tagger(Transactions):
         if <int64_t> self.item_slot.size() < w.count:
             self.item_message.resize(w.count)
             self.item_slot.resize(w.count)  # last: if memory runs out, the next call resizes both again
-        self.run_of.resize(w.count)
+        self.scope_of.resize(w.count)
         self.described.clear()
         self.described.resize(w.count, SLOT_UNKNOWN)
         self.taken.clear()
         self.taken.resize(w.count, 1)
-        self.runs.clear()
+        self.scopes.clear()
         self.marks.clear()
-        self.run_is_new = True
+        self.scope_is_new = True
         while True:
             with nogil:
                 stop = self.step(w, i)
@@ -516,7 +516,7 @@ cdef class Tagger(Transactions):
                 break
             if stop == FAILED:
                 raise Malformed(self.reason, self.reason_offset)
-            if stop == MEET_RELATION:
+            if stop == NEW_RELATION:
                 self.register_relation(w, self.at)
             else:
                 self.register_type(w, self.at)

@@ -35,10 +35,10 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     SLOT_UNKNOWN,
     BoundaryRecord,
     MessageRecord,
+    MessageScope,
     OutcomeRecord,
     RecordLog,
     RecordReader,
-    Run,
     TruncateRecord,
 )
 from pgoutput_fast._core.tagging.tag cimport Tagger
@@ -101,7 +101,7 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     cdef int64_t* out[PAYLOAD]
     cdef vector[uint8_t] bits
     cdef uint8_t* kind
-    cdef const Run* run
+    cdef const MessageScope* scope
     cdef vector[int64_t] further             # rows of a Truncate after its first row
     cdef vector[uint8_t] alone               # their payloads
     cdef vector[int64_t] ends
@@ -144,17 +144,17 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
                 out[LSN][k] = out[RELATION][k] = out[VERSION][k] = NONE64
                 out[TXN][k] = out[XID][k] = out[SUBXID][k] = out[COMMIT_LSN][k] = out[COMMIT_TIMESTAMP][k] = NONE64
                 continue
-            run = &tagger.runs[tagger.run_of[i]]
+            scope = &tagger.scopes[tagger.scope_of[i]]
             kind[k] = w.kind[i]
-            bits[k] = run.in_stream
+            bits[k] = scope.in_stream
             out[LSN][k] = tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64
             out[RELATION][k] = oids[slot[k]] if slot[k] >= 0 else NONE64
             out[VERSION][k] = versions[slot[k]] if slot[k] >= 0 else NONE64
-            out[TXN][k] = run.txn
-            out[XID][k] = run.xid
-            out[SUBXID][k] = run.subxid
-            out[COMMIT_LSN][k] = run.commit_lsn
-            out[COMMIT_TIMESTAMP][k] = run.commit_timestamp
+            out[TXN][k] = scope.txn
+            out[XID][k] = scope.xid
+            out[SUBXID][k] = scope.subxid
+            out[COMMIT_LSN][k] = scope.commit_lsn
+            out[COMMIT_TIMESTAMP][k] = scope.commit_timestamp
         for k in range(<size_t> PAYLOAD):
             if k == <size_t> KIND:
                 t.columns[k].append_validity(NULL, n)
@@ -201,8 +201,8 @@ cdef inline bint _bit(const uint8_t* bits, int64_t k) noexcept nogil:
     return bits[k >> 3] >> (k & 7) & 1
 
 
-cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& room) except NULL:
-    """Returns the column's values. If any is null, the values are copied into `room`, with `null` in place of nulls."""
+cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer) except NULL:
+    """Returns the column's values. If any is null, they are copied into `buffer`, with `null` in place of nulls."""
     cdef const int64_t* values = _values(column)
     if column.null_count == 0:
         return values
@@ -210,14 +210,14 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& room) 
     cdef const uint8_t* valid = <const uint8_t*> address
     cdef int64_t offset = column.offset
     cdef int64_t k, count = len(column)
-    room.resize(<size_t> count)
+    buffer.resize(<size_t> count)
     for k in range(count):
-        room[k] = values[k] if _bit(valid, offset + k) else null
-    return room.data()
+        buffer[k] = values[k] if _bit(valid, offset + k) else null
+    return buffer.data()
 
 
 cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
-    """Makes a window with items, runs and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
+    """Makes a window with items, scopes and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
 
     The rows may come in any order, and rows may be missing.
     """
@@ -256,43 +256,43 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     address = streams.buffers()[1].address
     cdef const uint8_t* stream_bits = <const uint8_t*> address
     cdef int64_t stream_offset = streams.offset
-    cdef vector[int64_t] rooms[6]
-    cdef const int64_t* version = _filled(columns["version"], NONE64, rooms[0])
-    cdef const int64_t* txn = _filled(columns["txn"], NONE64, rooms[1])
-    cdef const int64_t* xid = _filled(columns["xid"], NONE64, rooms[2])
-    cdef const int64_t* subxid = _filled(columns["subxid"], NONE64, rooms[3])
-    cdef const int64_t* commit_lsn = _filled(columns["commit_lsn"], NONE64, rooms[4])
-    cdef const int64_t* commit_timestamp = _filled(columns["commit_timestamp"], NONE64, rooms[5])
+    cdef vector[int64_t] buffers[6]
+    cdef const int64_t* version = _filled(columns["version"], NONE64, buffers[0])
+    cdef const int64_t* txn = _filled(columns["txn"], NONE64, buffers[1])
+    cdef const int64_t* xid = _filled(columns["xid"], NONE64, buffers[2])
+    cdef const int64_t* subxid = _filled(columns["subxid"], NONE64, buffers[3])
+    cdef const int64_t* commit_lsn = _filled(columns["commit_lsn"], NONE64, buffers[4])
+    cdef const int64_t* commit_timestamp = _filled(columns["commit_timestamp"], NONE64, buffers[5])
     cdef bint stream
     cdef int header
     cdef vector[uint32_t] oids
     cdef dict truncates = {}
     cdef dict origins = {}
-    cdef Run run
+    cdef MessageScope scope
     cdef int32_t slot = -1
     cdef int64_t last_version = NONE64
     tagger.item_message.resize(<size_t> count)
     tagger.item_slot.resize(<size_t> count)
-    tagger.run_of.resize(<size_t> count)
+    tagger.scope_of.resize(<size_t> count)
     tagger.taken.clear()
     tagger.taken.resize(<size_t> count, 1)
-    tagger.runs.clear()
+    tagger.scopes.clear()
     for relation in tagger.versions:
         oids.push_back(<uint32_t> relation.oid)
     tagger._loaded = (columns, payloads)
     for i in range(count):
         stream = _bit(stream_bits, stream_offset + i)
-        if (i == 0 or txn[i] != run.txn or xid[i] != run.xid or subxid[i] != run.subxid
-                or commit_lsn[i] != run.commit_lsn or commit_timestamp[i] != run.commit_timestamp
-                or stream != run.in_stream):
-            run.txn = txn[i]
-            run.xid = xid[i]
-            run.subxid = subxid[i]
-            run.commit_lsn = commit_lsn[i]
-            run.commit_timestamp = commit_timestamp[i]
-            run.in_stream = stream
-            tagger.runs.push_back(run)
-        tagger.run_of[i] = <uint32_t> tagger.runs.size() - 1
+        if (i == 0 or txn[i] != scope.txn or xid[i] != scope.xid or subxid[i] != scope.subxid
+                or commit_lsn[i] != scope.commit_lsn or commit_timestamp[i] != scope.commit_timestamp
+                or stream != scope.in_stream):
+            scope.txn = txn[i]
+            scope.xid = xid[i]
+            scope.subxid = subxid[i]
+            scope.commit_lsn = commit_lsn[i]
+            scope.commit_timestamp = commit_timestamp[i]
+            scope.in_stream = stream
+            tagger.scopes.push_back(scope)
+        tagger.scope_of[i] = <uint32_t> tagger.scopes.size() - 1
         if <uint8_t> kind[i] != w.kind[i] and kind[i] != 0:
             if tagger.fail(w, i, TAGS_DISAGREE, 0):
                 raise Malformed(TAGS_DISAGREE, 0)
@@ -325,11 +325,11 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             tagger.item_slot[tagger.items] = slot
             tagger.items += 1
         elif cls & BOUNDARY:
-            _load_boundary(tagger, w, i, &run)
+            _load_boundary(tagger, w, i, &scope)
         elif w.kind[i] == MSG_MESSAGE:
-            _load_message(tagger, w, i, &run)
+            _load_message(tagger, w, i, &scope)
         elif w.kind[i] == MSG_ORIGIN:
-            _load_origin(tagger, w, i, run.txn, origins)
+            _load_origin(tagger, w, i, scope.txn, origins)
     _record_truncates(tagger, w, truncates)
     return _complete_boundaries(tagger, origins)
 
@@ -374,7 +374,7 @@ cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
     for i, others in truncates.values():
         p = _body(w, i)
         t.seq = tagger.seq_of(i)
-        t.txn = tagger.runs[tagger.run_of[i]].txn
+        t.txn = tagger.scopes[tagger.scope_of[i]].txn
         t.first = <int64_t> tagger.records.oids.size()
         t.count = <int32_t> load32(p)
         t.cascade = (p[4] & 1) != 0
@@ -390,7 +390,7 @@ cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
     return 0
 
 
-cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
+cdef int _load_boundary(Tagger tagger, Window w, int64_t i, MessageScope* scope) except -1:
     """Adds the record of a boundary message, and the record of the outcome that it decides."""
     cdef Fields f
     cdef BoundaryRecord b
@@ -405,15 +405,15 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, Run* run) except -1:
             raise Malformed(f.reason, f.reason_offset)
         return 0
     b.seq = tagger.seq_of(i)
-    b.txn = run.txn
-    b.xid = run.xid
+    b.txn = scope.txn
+    b.xid = scope.xid
     if gid != NULL:
         b.gid = tagger.records.keep(gid, <size_t> gid_length)
     tagger.records.boundaries.push_back(b)
-    if run.txn == NONE64 or not (kind == MSG_COMMIT or kind == MSG_STREAM_COMMIT or kind == MSG_COMMIT_PREPARED
-                                 or kind == MSG_STREAM_ABORT or kind == MSG_ROLLBACK_PREPARED):
+    if scope.txn == NONE64 or not (kind == MSG_COMMIT or kind == MSG_STREAM_COMMIT or kind == MSG_COMMIT_PREPARED
+                                   or kind == MSG_STREAM_ABORT or kind == MSG_ROLLBACK_PREPARED):
         return 0
-    o.txn = run.txn
+    o.txn = scope.txn
     o.at_seq = b.seq
     o.committed = kind != MSG_STREAM_ABORT and kind != MSG_ROLLBACK_PREPARED
     if o.committed:
@@ -472,7 +472,7 @@ cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
     return 0
 
 
-cdef int _load_message(Tagger tagger, Window w, int64_t i, Run* run) except -1:
+cdef int _load_message(Tagger tagger, Window w, int64_t i, MessageScope* scope) except -1:
     cdef Fields f
     cdef MessageRecord m
     cdef const uint8_t* prefix = NULL
@@ -486,8 +486,8 @@ cdef int _load_message(Tagger tagger, Window w, int64_t i, Run* run) except -1:
         return 0
     m.seq = tagger.seq_of(i)
     if m.transactional:
-        m.txn = run.txn
-        m.xid = run.xid
+        m.txn = scope.txn
+        m.xid = scope.xid
     m.prefix = tagger.records.keep(prefix, <size_t> prefix_length)
     m.content = tagger.records.keep(content, <size_t> content_length)
     tagger.records.messages.push_back(m)

@@ -53,8 +53,8 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     SLOT_UNKNOWN,
     STREAMING,
     BoundaryRecord,
-    Known,
     OutcomeRecord,
+    RelationDescription,
     ScopedRelation,
     Transaction,
 )
@@ -64,7 +64,7 @@ from pgoutput_fast._core.protocol.wire cimport load32
 cdef class Transactions:
     def __cinit__(self, bint quarantine=False):
         self.quarantine = quarantine
-        self.run_is_new = True
+        self.scope_is_new = True
         self.forget_lookups()
 
     # ---- look-ups --------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ cdef class Transactions:
 
     cdef int32_t look_up_anew(self, uint32_t oid) noexcept nogil:
         cdef int k = oid & 63
-        cdef const Known* known = NULL
+        cdef const RelationDescription* known = NULL
         cdef const Transaction* stream = NULL
         cdef int32_t slot = SLOT_UNKNOWN
         if self.state.context == STREAMING:
@@ -95,7 +95,7 @@ cdef class Transactions:
         self.cached_slot[k] = slot
         return slot
 
-    cdef int learn(self, uint32_t oid, uint32_t subxid, Known known) except -1 nogil:
+    cdef int learn(self, uint32_t oid, uint32_t subxid, RelationDescription known) except -1 nogil:
         """Stores what a Relation message said: for the open stream block's transaction only, or for everything."""
         cdef ScopedRelation scoped
         if self.state.context == STREAMING:
@@ -114,7 +114,7 @@ cdef class Transactions:
         self.reject_into(self.records, w, i, reason, offset, slot, column, described, sent)
 
     cdef int lose_relation(self, uint32_t oid, uint32_t subxid, int64_t seq) except -1 nogil:
-        cdef Known known
+        cdef RelationDescription known
         known.slot = SLOT_LOST
         known.seq = seq
         self.learn(oid, subxid, known)
@@ -161,10 +161,10 @@ cdef class Transactions:
             # Up to the next boundary message, nobody knows the transaction of a message, and Relation messages are
             # missed.
             if self.state.context == PLAIN or self.state.context == PREPARING:
-                self.records.forgotten.push_back(self.state.current.txn)
+                self.records.unknown_outcomes.push_back(self.state.current.txn)
             self.state.lost = True
-            self._leave()
-            self.state.lose_stretch(self.seq_of(i))
+            self._close()
+            self.state.lose_messages(self.seq_of(i))
             self.forget_lookups()
         elif kind == MSG_RELATION:
             if w.length[i] >= <uint32_t> (header + 4) and w.length[i] <= <uint32_t> MAX_PAYLOAD:
@@ -206,7 +206,7 @@ cdef class Transactions:
         xid = load32(w.base + w.start[i] + at)
         t = self.state.prepared().find(xid)
         if t != NULL:
-            self.records.forgotten.push_back(t.txn)
+            self.records.unknown_outcomes.push_back(t.txn)
             self.state.end_prepared(xid)
 
     # ---- sessions --------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ cdef class Transactions:
         if t.txn == NONE64:
             return 0
         if doubtful:
-            self.records.forgotten.push_back(t.txn)
+            self.records.unknown_outcomes.push_back(t.txn)
             return 0
         o.txn = t.txn
         o.at_seq = at_seq
@@ -237,7 +237,7 @@ cdef class Transactions:
         self.state.lost = False
         self.state.bad_type = False
         self.state.session_starts = False
-        self._leave()
+        self._close()
         self.forget_lookups()
 
     cdef int _void_stream(self, uint32_t xid, int64_t seq) except -1 nogil:
@@ -253,20 +253,20 @@ cdef class Transactions:
         if t == NULL:
             return 0
         if self.state.perhaps_ended(t[0]):
-            self.records.forgotten.push_back(t.txn)
+            self.records.unknown_outcomes.push_back(t.txn)
         else:
             self._void_transaction(t[0], seq, t.doubtful)
         self.state.end_prepared(xid)
 
-    cdef int _void_namesake(self, const string& gid) except -1 nogil:
+    cdef int _void_same_gid(self, const string& gid) except -1 nogil:
         """Ends older prepared transactions with this gid that may have ended.
 
         Two transactions cannot be prepared under one gid, so they have ended. Their outcomes are not known.
         """
-        cdef vector[uint32_t] namesakes = self.state.doubted_namesakes(gid)
+        cdef vector[uint32_t] namesakes = self.state.doubted_with_gid(gid)
         cdef size_t k
         for k in range(namesakes.size()):
-            self.records.forgotten.push_back(self.state.prepared().find(namesakes[k]).txn)
+            self.records.unknown_outcomes.push_back(self.state.prepared().find(namesakes[k]).txn)
             self.state.end_prepared(namesakes[k])
 
     # ---- boundaries ------------------------------------------------------------------------------------------------
@@ -342,12 +342,12 @@ cdef class Transactions:
                 self.state.context = PLAIN
             else:
                 t.gid.assign(<const char*> gid, <size_t> gid_length)
-                self._void_namesake(t.gid)
+                self._void_same_gid(t.gid)
                 t.prepare_end_lsn = b.end_lsn
                 t.prepare_timestamp = b.timestamp
                 self.state.context = PREPARING
-            self.set_run(b.txn, b.xid, NONE64, t.commit_lsn, t.commit_timestamp, False)
-            self.open_run()
+            self.set_scope(b.txn, b.xid, NONE64, t.commit_lsn, t.commit_timestamp, False)
+            self.open_scope()
         elif kind == MSG_STREAM_START:
             if b.first_segment == 1:
                 # What is prepared under the xid stays. If its Prepare was confirmed, a new session may stream the
@@ -358,16 +358,16 @@ cdef class Transactions:
             self.state.context = STREAMING
             self.state.current.xid = <uint32_t> b.xid
             self.forget_lookups()
-            self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
-            self.open_run()
+            self.set_scope(b.txn, b.xid, NONE64, NONE64, NONE64, True)
+            self.open_scope()
         elif kind == MSG_STREAM_STOP:
             if self.state.context == STREAMING:
                 b.xid = self.state.current.xid
                 b.txn = self.state.streamed.find(self.state.current.xid).txn
-                if self.run.subxid != NONE64:
-                    self.set_run(b.txn, b.xid, NONE64, NONE64, NONE64, True)
-            self.open_run()
-            self._leave()
+                if self.scope.subxid != NONE64:
+                    self.set_scope(b.txn, b.xid, NONE64, NONE64, NONE64, True)
+            self.open_scope()
+            self._close()
         elif kind == MSG_COMMIT or kind == MSG_PREPARE:
             t = &self.state.current
             if self.state.context != OUTSIDE:
@@ -385,16 +385,16 @@ cdef class Transactions:
                     o.commit_lsn = b.lsn
                     o.commit_timestamp = b.timestamp
                     self.records.outcomes.push_back(o)
-            self.open_run()
-            self._leave()
+            self.open_scope()
+            self._close()
         else:
-            self._stand_alone(&b, gid, gid_length)
+            self._between_transactions(&b, gid, gid_length)
         if gid != NULL:
             b.gid = self.records.keep(gid, <size_t> gid_length)
         self.records.boundaries.push_back(b)
         return OK
 
-    cdef int _stand_alone(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) except -1 nogil:
+    cdef int _between_transactions(self, BoundaryRecord* b, const uint8_t* gid, int64_t gid_length) except -1 nogil:
         """Handles a message between transactions: it ends a stream, a part of a stream, or a prepared transaction."""
         cdef OutcomeRecord o
         cdef Transaction* t = NULL
@@ -418,20 +418,20 @@ cdef class Transactions:
                 b.prepare_timestamp = t.prepare_timestamp
             elif b.kind != MSG_ROLLBACK_PREPARED and (b.kind != MSG_STREAM_ABORT or b.subxid == b.xid):
                 self._end_origin(b, t[0])
-        self.set_run(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
+        self.set_scope(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
         o.at_seq = b.seq
         if t == NULL:
             pass  # the transaction was never seen; its Stream Commit or Stream Prepare would have failed before
         elif b.kind == MSG_STREAM_PREPARE:
             self._void_prepared(xid, b.seq)
             t.gid.assign(<const char*> gid, <size_t> gid_length)
-            self._void_namesake(t.gid)
+            self._void_same_gid(t.gid)
             t.prepare_end_lsn = b.end_lsn
             t.prepare_timestamp = b.timestamp
             self.state.prepare(t[0])
         elif b.kind == MSG_STREAM_ABORT and b.subxid != b.xid:
             o.subxid = b.subxid
-            self.run.subxid = b.subxid
+            self.scope.subxid = b.subxid
             t.forget(<uint32_t> b.subxid)
             self.records.outcomes.push_back(o)
         elif not commits:
@@ -441,7 +441,7 @@ cdef class Transactions:
             if b.kind == MSG_STREAM_COMMIT:
                 self._void_prepared(xid, b.seq)
             if t.doubtful:
-                self.records.forgotten.push_back(t.txn)
+                self.records.unknown_outcomes.push_back(t.txn)
             else:
                 o.committed = True
                 o.commit_lsn = b.lsn
@@ -456,16 +456,16 @@ cdef class Transactions:
             self._void_stream(xid, b.seq)
         elif t != NULL and (b.kind != MSG_STREAM_ABORT or b.subxid == b.xid):
             self.state.streamed.erase(xid)
-        self.open_run()
-        self._leave()
+        self.open_scope()
+        self._close()
 
-    cdef void _leave(self) noexcept nogil:
+    cdef void _close(self) noexcept nogil:
         """Closes the open transaction or stream block."""
         if self.state.context != PLAIN and self.state.context != PREPARING:
             self.forget_lookups()  # a stream's Relation messages do not count any more, or now count everywhere
         self.state.context = OUTSIDE
         self.state.current.begin(NONE64, 0)
-        self.set_run(NONE64, NONE64, NONE64, NONE64, NONE64, False)
+        self.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, False)
 
     cdef int _end_origin(self, BoundaryRecord* b, Transaction& t) except -1 nogil:
         if t.has_origin:

@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.tagging.scan cimport Window
-from pgoutput_fast._core.tagging.stream_state cimport NONE64, Records, Run
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope, Records
 
 
 cdef class Tags:
@@ -11,8 +11,8 @@ cdef class Tags:
     cdef const int64_t* lsns             # per message, or NULL
     cdef int64_t base_seq
     cdef vector[uint8_t] taken           # per message: 0 if it was rejected or has come before
-    cdef vector[Run] runs                # values of several consecutive messages
-    cdef vector[uint32_t] run_of         # per message: its run
+    cdef vector[MessageScope] scopes     # scopes of several consecutive messages each
+    cdef vector[uint32_t] scope_of        # per message: its scope
     # The items: messages that have rows, and their relation versions.
     cdef vector[uint32_t] item_message
     cdef vector[int32_t] item_slot
