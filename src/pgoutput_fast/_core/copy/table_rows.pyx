@@ -20,7 +20,7 @@ from pgoutput_fast._core.copy.binary_format cimport (
 from pgoutput_fast._core.protocol.limits cimport BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
 from pgoutput_fast._core.protocol.reasons cimport BAD_COPY_HEADER, COPY_TRAILING_BYTES, COPY_TRUNCATED, OK, Reason
 from pgoutput_fast._core.tagging.records cimport take_records
-from pgoutput_fast._core.rows.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, Scratch
+from pgoutput_fast._core.rows.rows cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL, RelationRows, RowError, Scratch
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, INSERT, TEXT_CELLS, Block
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, Run
@@ -33,8 +33,8 @@ from pgoutput_fast.schema.column_types import column_type_of
 
 
 cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
-    const int64_t NOT_STEADY
-    int64_t steady_length(const Column& column) noexcept
+    const int64_t VARYING
+    int64_t fixed_length_of(const Column& column) noexcept
 
     ctypedef enum CopyStop "pgo::CopyStop":
         COPY_FULL "pgo::COPY_FULL"
@@ -60,7 +60,7 @@ cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
         int64_t bytes
 
     CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
-                          int64_t most_bytes, const uint8_t* taken, const int64_t* steady, CopyCells* out,
+                          int64_t most_bytes, const uint8_t* taken, const int64_t* fixed_length, CopyCells* out,
                           CopyPlace* place) noexcept
 
 
@@ -68,7 +68,7 @@ cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
 cdef int64_t WINDOW_BYTES = 1 << 18
 cdef int64_t LONGEST_WINDOW = 1 << 28
 # How many bytes before a value may be read.
-cdef int64_t ROOM = 64
+cdef int64_t READ_BEFORE = 64
 
 cdef int64_t LONGEST_EXTENSION = 1 << 20
 
@@ -94,8 +94,8 @@ cdef class CopyRows:
     cdef Scratch scratch
     cdef object options
     cdef object types
-    cdef Buffer kept                    # what was written and is not decoded yet, behind ROOM zero bytes
-    cdef vector[int64_t] steady         # per column: the length that all its cells had in the block before
+    cdef Buffer undecoded               # what was written and is not decoded yet, behind READ_BEFORE zero bytes
+    cdef vector[int64_t] fixed_length         # per column: the length that all its cells had in the block before
     cdef vector[int64_t] no_seqs
     cdef CopyHeader header
     cdef vector[uint8_t] cell_formats   # per column
@@ -103,7 +103,7 @@ cdef class CopyRows:
     cdef readonly int64_t decoded_bytes  # how many bytes of the stream are decoded
     cdef readonly int64_t row_count     # how many rows are decoded, rejected ones included
     cdef object on_batch
-    cdef object told                    # RecordTables that makes the rejects; kept if that fails
+    cdef object pending_rejects                   # RecordTables that makes the rejects; kept if that fails
     cdef bint failed
 
     def __init__(self, relation, options, types, int64_t commit_lsn, text_columns=(), *, on_batch=None,
@@ -135,8 +135,8 @@ cdef class CopyRows:
         self.tagger.taken.resize(BLOCK_ROWS, 1)
         self.scratch.row_message.resize(BLOCK_ROWS)
         self.scratch.row_change.resize(BLOCK_ROWS, INSERT)
-        self.steady.resize(self.rows.count + 1, NOT_STEADY)
-        self._make_room()
+        self.fixed_length.resize(self.rows.count + 1, VARYING)
+        self._start_undecoded()
         self.decoded_bytes = self.row_count = 0
         self.failed = False
 
@@ -149,8 +149,8 @@ cdef class CopyRows:
         """The schema of the batches: it is the schema of the relation's changes."""
         return self.rows.schema
 
-    cdef int _make_room(self) except -1:
-        memset(self.kept.append_uninitialized(ROOM), 0, ROOM)
+    cdef int _start_undecoded(self) except -1:
+        memset(self.undecoded.append_uninitialized(READ_BEFORE), 0, READ_BEFORE)
         return 0
 
     def write(self, piece):
@@ -170,12 +170,12 @@ cdef class CopyRows:
             p = <const uint8_t*> view.buf
             if self.failed:
                 raise ValueError("the COPY could not be decoded: nothing more of it is taken")
-            if <int64_t> self.kept.size() == ROOM and size >= self.window_bytes:
+            if <int64_t> self.undecoded.size() == READ_BEFORE and size >= self.window_bytes:
                 # Decodes the piece without a copy of it. Keeps only an incomplete row.
                 self._take(p, size)
             else:
-                self.kept.append(p, <size_t> size)
-                if <int64_t> self.kept.size() - ROOM >= self.window_bytes:
+                self.undecoded.append(p, <size_t> size)
+                if <int64_t> self.undecoded.size() - READ_BEFORE >= self.window_bytes:
                     self._take_kept()
         finally:
             PyBuffer_Release(&view)
@@ -187,11 +187,13 @@ cdef class CopyRows:
         Raises:
             DecodeError: if the stream ended before its trailer, or as in `write`.
         """
+        cdef int64_t size
         if self.failed:
             raise ValueError("the COPY could not be decoded: nothing more of it is taken")
         self._take_kept()
         if self.header.stage != BEHIND_TRAILER:
-            self._raise(COPY_TRUNCATED, self.decoded_bytes + <int64_t> self.kept.size() - ROOM, -1, -1, self.row_count)
+            size = <int64_t> self.undecoded.size() - READ_BEFORE
+            self._raise(COPY_TRUNCATED, self.decoded_bytes + size, -1, -1, self.row_count)
 
     def take_batches(self):
         """Closes the open record batch and returns all finished batches. It does not keep them."""
@@ -202,20 +204,20 @@ cdef class CopyRows:
 
         `seq` is -1. `byte_offset` counts from the beginning of the stream.
         """
-        if self.told is None:
-            self.told = take_records(self.scratch.records, self.tagger.versions, self.options, self.types)
-        rejects = self.told.rejects
-        self.told = None  # only here, because an error in the line before must not lose them
+        if self.pending_rejects is None:
+            self.pending_rejects = take_records(self.scratch.records, self.tagger.versions, self.options, self.types)
+        rejects = self.pending_rejects.rejects
+        self.pending_rejects = None  # only here, because an error in the line before must not lose them
         return rejects
 
     # ---- stages ------------------------------------------------------------------------------------------------------
 
     cdef int _take_kept(self) except -1:
         """Decodes what is kept, and moves what is left to the front."""
-        cdef int64_t size = <int64_t> self.kept.size() - ROOM
-        cdef int64_t used = self._decode(self.kept.data() + ROOM, size, self.kept.data())
-        memmove(self.kept.data() + ROOM, self.kept.data() + ROOM + used, <size_t> (size - used))
-        self.kept.set_size(<size_t> (ROOM + size - used))
+        cdef int64_t size = <int64_t> self.undecoded.size() - READ_BEFORE
+        cdef int64_t used = self._decode(self.undecoded.data() + READ_BEFORE, size, self.undecoded.data())
+        memmove(self.undecoded.data() + READ_BEFORE, self.undecoded.data() + READ_BEFORE + used, <size_t> (size - used))
+        self.undecoded.set_size(<size_t> (READ_BEFORE + size - used))
         # What is left is the beginning of a row. If it is long, more bytes are gathered, so that the row is not read
         # again for every piece of it.
         self.window_bytes = max(self.least_window, min(2 * (size - used), LONGEST_WINDOW))
@@ -224,7 +226,7 @@ cdef class CopyRows:
     cdef int _take(self, const uint8_t* p, int64_t size) except -1:
         cdef int64_t used = self._decode(p, size, p)
         self.failed = True
-        self.kept.append(p + used, <size_t> (size - used))
+        self.undecoded.append(p + used, <size_t> (size - used))
         self.failed = False
         return 0
 
@@ -251,7 +253,7 @@ cdef class CopyRows:
             if progress == ROWS_DONE:
                 break
             if progress == ROWS_FAILED:
-                self._raise_trouble()
+                self._raise_row_error()
             self.rows.finish_batch()
             if self.on_batch is not None:
                 self.on_batch(self.rows.batches.pop())
@@ -270,20 +272,20 @@ cdef class CopyRows:
         cdef CopyPlace place
         cdef CopyStop stop
         cdef const uint8_t* at
-        cdef int64_t room, stride, worst, k
+        cdef int64_t rows_left, stride, worst, k
         cdef int32_t c
         cdef int progress
         cdef int32_t columns = self.rows.count
         while True:
-            room = self.rows.batch_rows - self.rows.rows
-            if room < 1 or (self.rows.rows and self.rows.bytes() >= self.rows.batch_bytes):
+            rows_left = self.rows.batch_rows - self.rows.rows
+            if rows_left < 1 or (self.rows.rows and self.rows.bytes() >= self.rows.batch_bytes):
                 return ROWS_FULL
-            stride = min(BLOCK_ROWS, room, 2 + BLOCK_CELLS // (self.rows.leaves + 1))
+            stride = min(BLOCK_ROWS, rows_left, 2 + BLOCK_CELLS // (self.rows.leaves + 1))
             if <int64_t> self.scratch.cells.size() < stride * columns + 1:
                 self.scratch.cells.resize(stride * columns + 1)
             at = p + used[0]
             # Offsets of cells have 32 bits. That is enough: a block ends with the row that reaches `block_bytes`.
-            self.window.base = at - min(ROOM, at - least)
+            self.window.base = at - min(READ_BEFORE, at - least)
             self.window.end = p + size
             block.origin = self.decoded_bytes - (at - self.window.base)
             cells.cells = self.scratch.cells.data()
@@ -295,13 +297,13 @@ cdef class CopyRows:
                 self.tagger.taken[k] = 1
             while True:
                 stop = slice_copied(at, self.window.end, self.window.base, columns, stride, self.rows.block_bytes,
-                                    self.tagger.taken.data(), self.steady.data(), &cells, &place)
+                                    self.tagger.taken.data(), self.fixed_length.data(), &cells, &place)
                 if stop == COPY_BAD:
-                    self.scratch.trouble.message = <uint32_t> place.row
-                    self.scratch.trouble.reason = place.reason
-                    self.scratch.trouble.column = place.column
-                    self.scratch.trouble.sent = place.sent
-                    self.scratch.trouble.byte_offset = block.origin + (place.at - self.window.base)
+                    self.scratch.row_error.message = <uint32_t> place.row
+                    self.scratch.row_error.reason = place.reason
+                    self.scratch.row_error.column = place.column
+                    self.scratch.row_error.sent = place.sent
+                    self.scratch.row_error.byte_offset = block.origin + (place.at - self.window.base)
                     return ROWS_FAILED
                 worst = max(GROWTH * (cells.bytes + cells.rows), cells.rows * LONGEST_NUMERIC)
                 if self.rows.rows and self.rows._largest() + worst > MAX_OFFSET:
@@ -325,7 +327,7 @@ cdef class CopyRows:
                     return ROWS_FAILED
                 # Malformed rows of the block are rejected now. The block is done again without them.
             for c in range(columns):
-                self.steady[c] = steady_length(self.rows.columns[c][0]) if self.rows.wanted[c] else NOT_STEADY
+                self.fixed_length[c] = fixed_length_of(self.rows.columns[c][0]) if self.rows.wanted[c] else VARYING
             if self.rows.rows == cells.rows and self.rows.batch_rows - self.rows.rows > BLOCK_ROWS and cells.rows:
                 # The first block of a batch shows how long the values are.
                 self.rows.expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))
@@ -342,9 +344,9 @@ cdef class CopyRows:
 
     # ---- errors ------------------------------------------------------------------------------------------------------
 
-    cdef int _raise_trouble(self) except -1:
-        return self._raise(self.scratch.trouble.reason, self.scratch.trouble.byte_offset, self.scratch.trouble.column,
-                           self.scratch.trouble.sent, self.row_count + self.scratch.trouble.message)
+    cdef int _raise_row_error(self) except -1:
+        cdef RowError* e = &self.scratch.row_error
+        return self._raise(e.reason, e.byte_offset, e.column, e.sent, self.row_count + e.message)
 
     cdef int _raise(self, int reason, int64_t byte_offset, int32_t column, int32_t sent, int64_t row) except -1:
         relation = self.rows.relation

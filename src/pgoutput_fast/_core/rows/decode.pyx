@@ -390,10 +390,10 @@ cdef class NativeDecoder:
 
 @cython.final
 @cython.no_gc
-cdef class _Holder:
+cdef class HeldLock:
     """Holds a lock until nobody refers to the object. So the lock is released even if a thread cannot begin."""
     cdef readonly object lock
-    cdef bint has_let_go
+    cdef bint released
 
     def __cinit__(self):
         lock = new_lock()
@@ -401,13 +401,13 @@ cdef class _Holder:
         self.lock = lock
 
     def __dealloc__(self):
-        if self.lock is not None and not self.has_let_go:
+        if self.lock is not None and not self.released:
             self.lock.release()
 
-    cdef int let_go(self) except -1:
+    cdef int release(self) except -1:
         """Releases the lock now, because a trace or a debugger may keep the object."""
         self.lock.release()
-        self.has_let_go = True
+        self.released = True
         return 0
 
 
@@ -473,14 +473,14 @@ cdef class _Call:
         cdef bint whole = len(self.arrays) == 1
         while self._tag_next(frame):
             head, messages, more = tagged_columns(self.decoder.tagger, frame.window, changes_only)
-            stretch = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
+            part = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
             whole = whole and messages is None
             if messages is not None:
                 if more is not None:
-                    stretch = pa.concat_arrays([stretch.cast(pa.large_binary()), more])
-                stretch = stretch.take(messages)
-                stretch = stretch.fill_null(b"") if messages.null_count else stretch
-            tagged.append((head, stretch))
+                    part = pa.concat_arrays([part.cast(pa.large_binary()), more])
+                part = part.take(messages)
+                part = part.fill_null(b"") if messages.null_count else part
+            tagged.append((head, part))
         self.decoder.idle.append(frame)
         return _one_tagged_batch(tagged, self.arrays[0] if whole else None)
 
@@ -568,7 +568,7 @@ cdef class _Call:
         threading.Thread is not used: an interruption inside of it would leave an incomplete thread object.
         """
         for _ in range(self._more_threads()):
-            holder = _Holder()
+            holder = HeldLock()
             at_work.append(holder.lock)
             try:
                 start_new_thread(self._work_beside, (holder,))
@@ -578,13 +578,13 @@ cdef class _Call:
                 break
         return 0
 
-    def _work_beside(self, _Holder holder):
+    def _work_beside(self, HeldLock holder):
         try:
             self._work()
         except BaseException:
             pass  # the call knows that this thread failed
         finally:
-            holder.let_go()
+            holder.release()
 
     cdef int _join(self, list at_work) except -1:
         """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""

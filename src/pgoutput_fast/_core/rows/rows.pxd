@@ -29,11 +29,11 @@ cdef enum:
 cdef enum Progress:
     ROWS_DONE = 0
     ROWS_FULL = 1     # the batch has reached its largest size
-    ROWS_FAILED = 2   # see Trouble
+    ROWS_FAILED = 2   # see RowError
     ROWS_AGAIN = 3    # messages were rejected: the block must be done again without them
 
 
-cdef struct Trouble:
+cdef struct RowError:
     uint32_t message
     uint8_t reason
     int64_t byte_offset
@@ -44,7 +44,7 @@ cdef struct Trouble:
 cdef class Scratch:
     """A thread's memory for one block of cells, of any relation; and the rejects that it found."""
     cdef vector[Cell] cells
-    cdef vector[uint64_t] alike
+    cdef vector[uint64_t] shared_header
     cdef vector[uint32_t] row_message
     cdef vector[uint8_t] row_change
     cdef vector[Mark] marks
@@ -52,9 +52,9 @@ cdef class Scratch:
     cdef vector[uint32_t] issue_ends     # per column: where its issues end
     cdef vector[int32_t] refused         # per row: the issue for which it is refused, or -1
     cdef vector[int32_t] refused_column  # per row: that issue's column
-    cdef vector[int64_t] stretch_end     # consecutive rows with the same run: where they end
-    cdef vector[const Run*] stretch_run  # and their run
-    cdef Trouble trouble
+    cdef vector[int64_t] run_ends     # consecutive rows with the same run: where they end
+    cdef vector[const Run*] runs  # and their run
+    cdef RowError row_error
     cdef Records records                 # only rejects
 
 
@@ -80,7 +80,7 @@ cdef class RelationRows:
     cdef vector[int64_t] name_bytes      # per column: the bytes of its name in `_unchanged` or `_unrepresentable`
     cdef int64_t named_bytes             # the bytes of all names in these two
     cdef int64_t rows
-    cdef bint torn                       # memory ran out during a change: the columns may differ in length
+    cdef bint inconsistent                       # memory ran out during a change: the columns may differ in length
     cdef list batches
     cdef int64_t batch_rows
     cdef int64_t batch_bytes
@@ -100,7 +100,7 @@ cdef class RelationRows:
                             Scratch scratch) except -1 nogil
     cdef int _note_issues(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _note_unchanged(self, Block* block) except -1 nogil
-    cdef void rest(self) noexcept nogil
+    cdef void free_scratch(self) noexcept nogil
     cdef void _rewind(self, Scratch scratch) noexcept nogil
     cdef int finish_batch(self) except -1
     cdef int _give(self, ArrowArray* array) except -1

@@ -22,7 +22,7 @@ from pgoutput_fast._core.columns.native cimport (
     has_only_nulls,
     is_malformed,
     is_unrepresentable,
-    settle_known,
+    set_known_validity,
     start_array,
 )
 from pgoutput_fast._core.protocol.kinds cimport COLUMN_BINARY, COLUMN_TEXT
@@ -212,12 +212,12 @@ cdef class RelationRows:
                 scratch.row_change.resize(BLOCK_ROWS)
             if <int64_t> scratch.cells.size() < block.stride * columns + 1:
                 scratch.cells.resize(block.stride * columns + 1)
-            if <int64_t> scratch.alike.size() < columns + 1:
-                scratch.alike.resize(columns + 1)
+            if <int64_t> scratch.shared_header.size() < columns + 1:
+                scratch.shared_header.resize(columns + 1)
             block.cells = scratch.cells.data()
             block.row_message = scratch.row_message.data()
             block.row_change = scratch.row_change.data()
-            block.alike = scratch.alike.data()
+            block.shared_header = scratch.shared_header.data()
             first = at[0]
             while True:
                 block.rows = 0
@@ -229,11 +229,11 @@ cdef class RelationRows:
                     k = slice_block(w, messages, count, k, columns, tags.taken.data(), self.block_bytes, &block)
                     if block.reason == OK:
                         break
-                    scratch.trouble.message = block.message
-                    scratch.trouble.reason = block.reason
-                    scratch.trouble.byte_offset = block.byte_offset
-                    scratch.trouble.column = block.column
-                    scratch.trouble.sent = block.sent
+                    scratch.row_error.message = block.message
+                    scratch.row_error.reason = block.reason
+                    scratch.row_error.byte_offset = block.byte_offset
+                    scratch.row_error.column = block.column
+                    scratch.row_error.sent = block.sent
                     if not self.quarantine:
                         return ROWS_FAILED
                     self._reject_message(tags, w, scratch)
@@ -270,7 +270,7 @@ cdef class RelationRows:
         return 0
 
     cdef int _reject_message(self, Tags tags, Window w, Scratch scratch) except -1 nogil:
-        cdef Trouble* t = &scratch.trouble
+        cdef RowError* t = &scratch.row_error
         tags.taken[t.message] = 0
         tags.reject_into(scratch.records, w, t.message, t.reason, t.byte_offset, self.slot, t.column, self.count,
                          t.sent)
@@ -286,7 +286,7 @@ cdef class RelationRows:
         cdef Source source
         cdef uint8_t formats
         cdef size_t n = <size_t> block.rows
-        self.torn = True
+        self.inconsistent = True
         source.base = w.base
         source.end = w.end
         scratch.issues.clear()
@@ -318,7 +318,7 @@ cdef class RelationRows:
             self._note_unchanged(block)
         self.append_meta(tags, block, scratch)
         self.rows += block.rows
-        self.torn = False
+        self.inconsistent = False
         return ROWS_DONE
 
     cdef void _rewind(self, Scratch scratch) noexcept nogil:
@@ -326,13 +326,13 @@ cdef class RelationRows:
         cdef int32_t c
         for c in range(self.count):
             self.columns[c].rewind(scratch.marks[c])
-        self.torn = False
+        self.inconsistent = False
 
     cdef bint _refuse(self, Tags tags, Window w, Block* block, Scratch scratch, bint malformed) except -1 nogil:
         """Returns whether the block has refused values: malformed ones, or without `malformed` any with an issue.
 
-        The first one in the stream becomes the scratch's trouble. But under quarantine, every message with a malformed
-        value is rejected, with its first malformed value as the reason.
+        The first one in the stream becomes the scratch's row_error. But under quarantine, every message with a
+        malformed value is rejected, with its first malformed value as the reason.
         """
         cdef int32_t c
         cdef int64_t row
@@ -346,7 +346,9 @@ cdef class RelationRows:
         for c in range(self.count):
             for k in range(first, scratch.issue_ends[c]):
                 issue = &scratch.issues[k]
-                if scratch.refused[issue.row] < 0 and (not malformed or is_malformed(issue.reason)):
+                if scratch.refused[issue.row] >= 0:
+                    continue
+                if not malformed or is_malformed(issue.reason):
                     scratch.refused[issue.row] = <int32_t> k
                     scratch.refused_column[issue.row] = c
                     found = True
@@ -358,11 +360,11 @@ cdef class RelationRows:
             if scratch.refused[row] < 0 or not tags.taken[message]:
                 continue
             c = scratch.refused_column[row]
-            scratch.trouble.message = message
-            scratch.trouble.reason = scratch.issues[scratch.refused[row]].reason
-            scratch.trouble.column = c
-            scratch.trouble.sent = -1
-            scratch.trouble.byte_offset = _place(w, message, block, block.cells + c * block.stride + row)
+            scratch.row_error.message = message
+            scratch.row_error.reason = scratch.issues[scratch.refused[row]].reason
+            scratch.row_error.column = c
+            scratch.row_error.sent = -1
+            scratch.row_error.byte_offset = _place(w, message, block, block.cells + c * block.stride + row)
             if not (self.quarantine and malformed):
                 return True
             self._reject_message(tags, w, scratch)
@@ -451,24 +453,24 @@ cdef class RelationRows:
         cdef int64_t n = block.rows
         cdef int64_t* out
         cdef int64_t i, k, s, end
-        cdef int64_t stretches = 0
+        cdef int64_t run_count = 0
         cdef int64_t value
         cdef uint32_t message, run_number
         cdef uint32_t nulls = 0, values = 1 << SEQ  # one bit per column that has nulls, or values
         cdef const uint32_t* messages = block.row_message
         # Consecutive rows of one transaction (or of one stream block) have the same values.
-        if <int64_t> scratch.stretch_run.size() < n:
-            scratch.stretch_end.resize(<size_t> n)
-            scratch.stretch_run.resize(<size_t> n)
+        if <int64_t> scratch.runs.size() < n:
+            scratch.run_ends.resize(<size_t> n)
+            scratch.runs.resize(<size_t> n)
         end = 0
         while end < n:
             run_number = tags.run_of[messages[end]]
             end += 1
             while end < n and tags.run_of[messages[end]] == run_number:
                 end += 1
-            scratch.stretch_end[stretches] = end
-            scratch.stretch_run[stretches] = &tags.runs[run_number]
-            stretches += 1
+            scratch.run_ends[run_count] = end
+            scratch.runs[run_count] = &tags.runs[run_number]
+            run_count += 1
             for k in range(TXN, 7):
                 if _of_run(&tags.runs[run_number], k) == NONE64:
                     nulls |= 1 << k
@@ -498,33 +500,33 @@ cdef class RelationRows:
                     fill_n(out, n, NONE64)
             else:
                 i = 0
-                for s in range(stretches):
-                    value = _of_run(scratch.stretch_run[s], k)
-                    while i < scratch.stretch_end[s]:
+                for s in range(run_count):
+                    value = _of_run(scratch.runs[s], k)
+                    while i < scratch.run_ends[s]:
                         out[i] = value
                         i += 1
-            settle_known(self.meta[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
+            set_known_validity(self.meta[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
         self.changes.append(block.row_change, <size_t> n)
         return 0
 
-    cdef void rest(self) noexcept nogil:
+    cdef void free_scratch(self) noexcept nogil:
         """Frees large working memory, because nobody fills it for a while. It keeps its buffers."""
         cdef size_t c
         if not self.nested:
             return
         for c in range(self.columns.size()):
-            self.columns[c].give_back_room()
+            self.columns[c].free_scratch()
 
     # ---- batches -------------------------------------------------------------------------------------------------
 
     cdef int finish_batch(self) except -1:
         """Closes the open batch and appends it to `batches`, unless it has no rows."""
         cdef ArrowArray* array
-        if self.torn:
+        if self.inconsistent:
             raise MemoryError("memory ran out while these rows were made: they are lost")
         if self.rows == 0:
             return 0
-        self.torn = True
+        self.inconsistent = True
         array = new_array()
         try:
             self._give(array)
@@ -538,7 +540,7 @@ cdef class RelationRows:
         self.unrepresentable.clear()
         self.named_bytes = 0
         self.rows = 0
-        self.torn = False
+        self.inconsistent = False
         return 0
 
     cdef int _give(self, ArrowArray* array) except -1:

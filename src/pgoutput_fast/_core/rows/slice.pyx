@@ -112,13 +112,13 @@ cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns
         end[k] = at[k] + w.length[message]
         bytes += w.length[message]
         at[k] += 9 if w.flags[message] & IN_STREAM else 5
-        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_ROOM or load16(at[k] + 1) != columns:
+        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_READ_BEHIND or load16(at[k] + 1) != columns:
             return False
         change[k] = _only_tuple(w.kind[message], at[k][0])
         if change[k] == SEVERAL:
             return False
         at[k] += 3
-    if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.alike,
+    if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.shared_header,
                              row == 0):
         return False
     for k in range(4):
