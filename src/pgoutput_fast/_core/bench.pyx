@@ -9,7 +9,8 @@ from pgoutput_fast._core.columns.column cimport convert_column, make_column
 from pgoutput_fast._core.columns.native cimport Column, Convert, Issues, Mark, Source
 from pgoutput_fast._core.protocol.limits cimport BLOCK_BYTES, BLOCK_ROWS, MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.protocol.reasons cimport OK
-from pgoutput_fast._core.rows.rows cimport ROWS_DONE, RelationRows, Scratch
+from pgoutput_fast._core.rows.rows cimport RelationRows
+from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, Scratch
 from pgoutput_fast._core.tagging.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.rows.slice cimport Block, slice_block
 from pgoutput_fast._core.tagging.tag cimport Tagger
@@ -88,7 +89,7 @@ def time_stages(array, options):
         for slot in range(<int32_t> messages.size()):
             if slot == len(all_rows):
                 rows = make_rows(tagger.versions[slot], options, NO_TYPES)
-                rows.slot = slot
+                rows.rejects.slot = slot
                 all_rows.append(rows)
             rows = all_rows[slot]
             done = 0

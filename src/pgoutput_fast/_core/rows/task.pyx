@@ -5,7 +5,8 @@ thread decodes it, or when.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from pgoutput_fast._core.rows.rows cimport META_COLUMNS, ROWS_DONE, ROWS_FAILED, Scratch
+from pgoutput_fast._core.rows.rows cimport META_COLUMNS
+from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.tagging.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.tagging.stream_state cimport NONE64
 
