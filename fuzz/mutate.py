@@ -25,7 +25,7 @@ from cases import Case, captured, make_case, read_fixture  # noqa: E402
 from copies import copies_failure  # noqa: E402
 from frames import frames_failure  # noqa: E402
 
-from pgoutput_fast._core.rows.decode import use_windows  # noqa: E402
+from pgoutput_fast._core.rows.planning import use_windows  # noqa: E402
 from support.streams import RandomChoices, Stream, check, check_tagged  # noqa: E402
 
 SMALLER_SECONDS = 60

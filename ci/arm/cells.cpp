@@ -38,14 +38,14 @@ std::unique_ptr<pgo::Column> take_column() {
     const pgo::Kernel* kernel = pgo::find_kernel(take_bytes().c_str());
     if (!kernel) std::exit(2);
     auto column = std::make_unique<pgo::Column>();
-    column->layout = kernel->layout;
-    column->width = kernel->width;
-    column->text = kernel->text;
-    column->binary = kernel->binary;
-    column->precision = take<int32_t>();
-    column->scale = take<int32_t>();
-    column->element_oid = take<uint32_t>();
-    column->leaves = take<uint32_t>();
+    column->plan.layout = kernel->layout;
+    column->plan.width = kernel->width;
+    column->plan.text = kernel->text;
+    column->plan.binary = kernel->binary;
+    column->plan.precision = take<int32_t>();
+    column->plan.scale = take<int32_t>();
+    column->plan.element_oid = take<uint32_t>();
+    column->plan.leaves = take<uint32_t>();
     if (take<uint8_t>()) column->child = take_column();
     for (auto fields = take<uint32_t>(); fields; --fields) {
         const auto oid = take<uint32_t>();
@@ -55,11 +55,11 @@ std::unique_ptr<pgo::Column> take_column() {
 }
 
 void put(pgo::Column& column) {
-    put(static_cast<uint64_t>(column.rows));
-    put(static_cast<uint64_t>(column.nulls));
-    put(column.validity);
-    put(column.offsets);
-    put(column.data);
+    put(static_cast<uint64_t>(column.buffers.rows));
+    put(static_cast<uint64_t>(column.buffers.nulls));
+    put(column.buffers.validity);
+    put(column.buffers.offsets);
+    put(column.buffers.data);
     if (column.child) put(*column.child);
     for (auto& field : column.fields) put(*field);
 }
@@ -77,20 +77,20 @@ int main() {
         auto column = take_column();
         const bool binary = take<uint8_t>();
         std::vector<pgo::Cell> cells(take<uint32_t>());
-        uint32_t end = pgo::ROOM_BEHIND;
+        uint32_t end = pgo::READ_BEHIND;
         for (pgo::Cell& cell : cells) {
             cell.offset = end;
             cell.length = take<int32_t>();
             if (cell.length > 0) end += static_cast<uint32_t>(cell.length);
         }
         const std::string values = take_bytes();
-        const std::string source = std::string(pgo::ROOM_BEHIND, '\0') + values + std::string(pgo::ROOM_BEHIND, '\0');
+        const std::string source = std::string(pgo::READ_BEHIND, '\0') + values + std::string(pgo::READ_BEHIND, '\0');
         const auto* base = reinterpret_cast<const uint8_t*>(source.data());
         pgo::Issues issues;
         for (; times; --times) {
             column->rewind(pgo::Mark());
             issues.clear();
-            pgo::convert_cells(*column, binary ? column->binary : column->text, {base, base + source.size()},
+            pgo::convert_cells(*column, binary ? column->plan.binary : column->plan.text, {base, base + source.size()},
                                cells.data(), cells.size(), issues);
         }
         put(static_cast<uint8_t>(std::strcmp(level.c_str(), pgo::VECTOR_LEVELS[pgo::vector_level]) == 0));

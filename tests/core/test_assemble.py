@@ -16,7 +16,7 @@ import pgoutput_fast as pgo
 from cells.every_type import ALL
 from pgoutput_fast import Column, Options, encode
 from pgoutput_fast._core.columns.column import convert
-from pgoutput_fast._core.rows.decode import use_windows
+from pgoutput_fast._core.rows.planning import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from pgoutput_fast.schema.column_types import column_type_of
 

@@ -50,8 +50,8 @@ def every_way(kind: ColumnType, cells: list[bytes | None], binary: bool) -> None
     portable, issues = convert(kind, cells, binary)
     for level in LEVELS:
         use_vectors(level)
-        for room in (64, 255, 256):
-            quick, quick_issues = convert(kind, cells, binary, room=room)
+        for behind in (64, 255, 256):
+            quick, quick_issues = convert(kind, cells, binary, behind=behind)
             assert quick_issues == issues, level
             assert exact(quick) == exact(portable), level
 

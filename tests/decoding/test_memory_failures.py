@@ -92,7 +92,7 @@ def test_no_function_that_cannot_raise_takes_memory() -> None:
     # Of a capsule, and of a lock, which are not what they say: nobody can be told.
     assert found <= {
         "pgoutput_fast._core.columns.assemble._release_capsule",
-        "pgoutput_fast._core.rows.decode._Holder.__dealloc__",
+        "pgoutput_fast._core.rows.threads.HeldLock.__dealloc__",
     }
 
 

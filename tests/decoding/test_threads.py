@@ -16,8 +16,8 @@ from benchmarks.corpora import corpus, shapes
 
 import pgoutput_fast as pgo
 from pgoutput_fast import Decoded, DecodeError, Decoder, Options, encode
-from pgoutput_fast._core.rows import decode as native
-from pgoutput_fast._core.rows.decode import use_windows
+from pgoutput_fast._core.rows import threads as native
+from pgoutput_fast._core.rows.planning import use_windows
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from support.raw_messages import INT4, begin, commit
 from support.streams import RandomChoices, Stream, damage, make_stream

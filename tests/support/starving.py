@@ -34,7 +34,7 @@ from cells.nested import EVERY, TYPES
 from pgoutput_fast import Decoded, Decoder, Options, StreamState, encode
 from pgoutput_fast._core.copy.slot_rows import CopiedRows
 from pgoutput_fast._core.copy.table_rows import CopyRows
-from pgoutput_fast._core.rows.decode import use_windows
+from pgoutput_fast._core.rows.planning import use_windows
 from pgoutput_fast._core.tagging.control_messages import control_messages
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
 from support.copying import COMMIT_LSN, copied, inserted, relation_of

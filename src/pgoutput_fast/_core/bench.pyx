@@ -9,7 +9,8 @@ from pgoutput_fast._core.columns.column cimport convert_column, make_column
 from pgoutput_fast._core.columns.native cimport Column, Convert, Issues, Mark, Source
 from pgoutput_fast._core.protocol.limits cimport BLOCK_BYTES, BLOCK_ROWS, MESSAGE_WINDOW_BYTES, USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.protocol.reasons cimport OK
-from pgoutput_fast._core.rows.rows cimport ROWS_DONE, RelationRows, Scratch
+from pgoutput_fast._core.rows.rows cimport RelationRows
+from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, Scratch
 from pgoutput_fast._core.tagging.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.rows.slice cimport Block, slice_block
 from pgoutput_fast._core.tagging.tag cimport Tagger
@@ -88,7 +89,7 @@ def time_stages(array, options):
         for slot in range(<int32_t> messages.size()):
             if slot == len(all_rows):
                 rows = make_rows(tagger.versions[slot], options, NO_TYPES)
-                rows.slot = slot
+                rows.rejects.slot = slot
                 all_rows.append(rows)
             rows = all_rows[slot]
             done = 0
@@ -115,7 +116,7 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
     """Does what RelationRows.fill does, with a clock. It raises ValueError for everything that is malformed."""
     cdef Block block
     cdef double t0, t1
-    cdef int64_t room
+    cdef int64_t rows_left
     cdef int64_t count = <int64_t> messages.size()
     t0 = _now()
     rows.expect(count - done[0])
@@ -123,19 +124,19 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
     scratch.row_message.resize(BLOCK_ROWS)
     scratch.row_change.resize(BLOCK_ROWS)
     while done[0] < count:
-        room = rows.batch_rows - rows.rows
-        if room < 2 or rows.bytes() >= rows.batch_bytes:
+        rows_left = rows.batch_rows - rows.rows
+        if rows_left < 2 or rows.bytes() >= rows.batch_bytes:
             return 0
         t0 = _now()
-        block.stride = min(BLOCK_ROWS, room, 2 * (count - done[0]))
+        block.stride = min(BLOCK_ROWS, rows_left, 2 * (count - done[0]))
         if <int64_t> scratch.cells.size() < block.stride * rows.count + 1:
             scratch.cells.resize(block.stride * rows.count + 1)
-        if <int64_t> scratch.alike.size() < rows.count + 1:
-            scratch.alike.resize(rows.count + 1)
+        if <int64_t> scratch.shared_header.size() < rows.count + 1:
+            scratch.shared_header.resize(rows.count + 1)
         block.cells = scratch.cells.data()
         block.row_message = scratch.row_message.data()
         block.row_change = scratch.row_change.data()
-        block.alike = scratch.alike.data()
+        block.shared_header = scratch.shared_header.data()
         block.rows = 0
         block.bytes = 0
         block.formats = 0
@@ -149,7 +150,7 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         spent[0] += t1 - t0
         if rows.convert_block(tagger, w, &block, scratch) != ROWS_DONE:
             with gil:
-                raise ValueError(f"message {scratch.trouble.message} of a window holds a malformed value")
+                raise ValueError(f"message {scratch.row_error.message} of a window holds a malformed value")
         if rows.rows == block.rows:
             rows.expect(count - done[0])
         spent[1] += _now() - t1

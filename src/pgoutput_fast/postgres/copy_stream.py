@@ -57,7 +57,7 @@ class CopyLink:
         self._state = OPEN
         self._failure = ""
         if hear is not None:
-            self._native.attend(self._address())
+            self._native.collect_notices(self._address())
 
     @property
     def arrivals(self) -> int:

@@ -61,37 +61,38 @@ inline void give_buffer(ArrayOwner* owner, int at, Buffer& buffer) {
 
 // Moves the column's buffers into `out`. The column is empty afterwards and can be filled again.
 inline void give_column(Column& column, ArrowArray* out) {
-    const bool variable = column.layout == Layout::BYTES;
-    const bool list = column.layout == Layout::LIST;
-    const bool structure = column.layout == Layout::STRUCT;
+    const bool variable = column.plan.layout == Layout::BYTES;
+    const bool list = column.plan.layout == Layout::LIST;
+    const bool structure = column.plan.layout == Layout::STRUCT;
     column.learn_lengths();
-    ArrayOwner* owner = start_array(out, static_cast<int64_t>(column.rows), static_cast<int64_t>(column.nulls),
+    ColumnBuffers& buffers = column.buffers;
+    ArrayOwner* owner = start_array(out, static_cast<int64_t>(buffers.rows), static_cast<int64_t>(buffers.nulls),
                                     variable ? 3 : structure ? 1 : 2, list ? 1 : column.fields.size());
-    if (column.nulls) give_buffer(owner, 0, column.validity);
-    column.validity = Buffer();
+    if (buffers.nulls) give_buffer(owner, 0, buffers.validity);
+    buffers.validity = Buffer();
     if (variable || list) {
-        column.reserve_offsets(0);
-        give_buffer(owner, 1, column.offsets);
+        buffers.reserve_offsets(0);
+        give_buffer(owner, 1, buffers.offsets);
     }
     for (size_t k = 0; k < column.fields.size(); ++k) give_column(*column.fields[k], &owner->children[k]);
     if (list) give_column(*column.child, &owner->children[0]);
-    else if (!structure) give_buffer(owner, variable ? 2 : 1, column.data);
-    column.rows = column.nulls = 0;
+    else if (!structure) give_buffer(owner, variable ? 2 : 1, buffers.data);
+    buffers.rows = buffers.nulls = 0;
 }
 
 // Makes an array of `n` nulls with a FIXED or LIST layout. Its buffers are zeros that the kernel provides on first use,
 // so this touches no memory.
 inline void give_nulls(const Column& column, size_t n, ArrowArray* out) {
-    const bool list = column.layout == Layout::LIST;
+    const bool list = column.plan.layout == Layout::LIST;
     ArrayOwner* owner = start_array(out, static_cast<int64_t>(n), static_cast<int64_t>(n), 2, list ? 1 : 0);
     Buffer validity, zeros;
     validity.assign_zero((n + 7) / 8);
-    zeros.assign_zero((n + 1) * (list ? sizeof(int32_t) : column.width));
+    zeros.assign_zero((n + 1) * (list ? sizeof(int32_t) : column.plan.width));
     give_buffer(owner, 0, validity);
     give_buffer(owner, 1, zeros);
     if (list) {
         Column none;
-        none.layout = column.child->layout;
+        none.plan.layout = column.child->plan.layout;
         give_column(none, &owner->children[0]);
     }
 }

@@ -28,34 +28,36 @@ inline void convert_cells(Column& column, Convert convert, Source source, const 
     size_t seen = 0;
     if (const QuickFacts look = PGO_QUICK(facts)) seen = look(cells, n, &facts);
     gather_facts(cells + seen, n - seen, &facts);
-    column.missing = facts.signs < 0;
-    column.total = facts.total;
-    column.shortest = facts.shortest;
-    column.longest = facts.longest;
     const size_t size = static_cast<size_t>(source.end - source.base);
-    column.room = size - facts.end;
-    column.roomy = facts.first >= ROOM_BEFORE && column.room >= ROOM_BEHIND && size >= ROOM_BEHIND;
-    const bool missing = column.missing;
+    const bool missing = facts.signs < 0;
+    ColumnStatistics& statistics = column.statistics;
+    statistics.missing = missing;
+    statistics.total = facts.total;
+    statistics.shortest = facts.shortest;
+    statistics.longest = facts.longest;
+    statistics.bytes_behind = size - facts.end;
+    statistics.readable_around =
+        facts.first >= READ_BEFORE && statistics.bytes_behind >= READ_BEHIND && size >= READ_BEHIND;
     const size_t before = issues.size();
     convert(column, source, cells, n, issues);
     if (!missing && issues.size() == before) {
-        column.append_validity(nullptr, n);
+        column.buffers.append_validity(nullptr, n);
         return;
     }
 #ifdef PGO_AVX2
-    if (vector_level == AVX512 && issues.size() == before && column.rows % 8 == 0) {
-        uint8_t* bits = column.reserve_validity(n);
-        column.nulls += n - avx512::presence(cells, n, bits);
-        column.rows += n;
+    if (vector_level == AVX512 && issues.size() == before && column.buffers.rows % 8 == 0) {
+        uint8_t* bits = column.buffers.reserve_validity(n);
+        column.buffers.nulls += n - avx512::presence(cells, n, bits);
+        column.buffers.rows += n;
         return;
     }
 #endif
-    column.valid.resize(n);
-    uint8_t* valid = column.valid.data();
+    column.scratch.valid.resize(n);
+    uint8_t* valid = column.scratch.valid.data();
     for (size_t i = 0; i < n; ++i) valid[i] = cells[i].length >= 0;
     for (size_t k = before; k < issues.size(); ++k)
         if (!issues[k].inside && issues[k].reason < FIRST_NOTED) valid[issues[k].row] = 0;
-    column.append_validity(valid, n);
+    column.buffers.append_validity(valid, n);
 }
 
 }  // namespace pgo

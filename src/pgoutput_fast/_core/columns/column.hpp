@@ -1,4 +1,4 @@
-// One output column: the decisions that a relation version fixes, and the Arrow buffers that the column fills.
+// One output column: its plan, its Arrow buffers, what is known of its cells, and working memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -37,7 +37,7 @@ inline bool is_unrepresentable(Reason reason) noexcept {
 }
 
 // How many bytes vector loops may read before a cell and after it.
-constexpr uint32_t ROOM_BEFORE = 48, ROOM_BEHIND = 64;
+constexpr uint32_t READ_BEFORE = 48, READ_BEHIND = 64;
 
 // Facts about the cells of a block.
 struct Facts {
@@ -48,7 +48,7 @@ struct Facts {
 };
 
 // How serious an issue is. Of several issues inside one cell, only the most serious is reported.
-inline int gravity(Reason reason) noexcept { return is_malformed(reason) ? 2 : is_unrepresentable(reason) ? 1 : 0; }
+inline int severity(Reason reason) noexcept { return is_malformed(reason) ? 2 : is_unrepresentable(reason) ? 1 : 0; }
 
 struct Column;
 // Appends exactly `n` values. A missing cell or a cell with an issue becomes zero, an empty value or an empty list.
@@ -60,8 +60,8 @@ struct Mark {
     bool has_validity = false;
 };
 
-struct Column {
-    // Fixed once per relation version.
+// What a relation version and the options decide. It does not change while the column is filled.
+struct ColumnPlan {
     Layout layout = Layout::FIXED;
     uint32_t width = 0;  // bytes of a FIXED value
     Convert text = nullptr;
@@ -69,77 +69,19 @@ struct Column {
     int precision = 0, scale = 0;
     uint32_t element_oid = 0;  // 0: any
     Numerics numerics = Numerics::NONE;
-    size_t leaves = 0;         // in a list of composites or ranges: how many leaf values one element takes
-    std::unique_ptr<Column> child;
-    std::vector<std::unique_ptr<Column>> fields;
+    size_t leaves = 0;                 // in a list of composites or ranges: how many leaf values one element takes
     std::vector<uint32_t> field_oids;  // the type oids that a binary composite must announce for its fields
+};
 
-    // Filled block by block. A LIST has its elements in `child`, a STRUCT has its fields in `fields`.
+// What becomes an Arrow array.
+struct ColumnBuffers {
     size_t rows = 0;
     size_t nulls = 0;
     Buffer validity;  // empty as long as there is no null
     Buffer offsets;   // BYTES and LIST: int32, rows + 1
     Buffer data;
 
-    // The average length of a value in the previous batch. It sizes the buffers of a new batch.
-    double bytes_per_row = 0;
-
-    // Facts about the current cells, and working memory.
-    bool missing = false;
-    bool roomy = false;                  // vector loops may read before and after every cell
-    size_t room = 0;                     // how many bytes follow the end of the last cell
-    uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
-    size_t total = 0;                    // total bytes of these cells
-    uint32_t patience = 0;               // how many chunks of cells to wait before a vector loop is tried again
-    std::vector<Cell> cells;
-    std::vector<uint8_t> arena;
-    std::vector<uint8_t> valid;
-    Issues child_issues;            // issues of this column as the child of a list
-    Issues child_issues_of_fields;  // issues of this column's fields
-
-    Mark mark() const noexcept { return {rows, nulls, data.size(), offsets.size(), validity.size() != 0}; }
-
-    void rewind(const Mark& m) noexcept {
-        rows = m.rows;
-        nulls = m.nulls;
-        if (layout == Layout::BITS) keep_bits(data, m.rows);
-        else data.set_size(m.data);
-        offsets.set_size(m.offsets);
-        keep_bits(validity, m.has_validity ? m.rows : 0);
-        if (child) child->rewind_rows(list_end());
-        for (auto& field : fields) field->rewind_rows(rows);
-    }
-
-    void add_field(Column* field, uint32_t oid) {
-        std::unique_ptr<Column> owned(field);
-        field_oids.push_back(oid);
-        fields.push_back(std::move(owned));
-    }
-
     int32_t* int_offsets() noexcept { return reinterpret_cast<int32_t*>(offsets.data()); }
-
-    // Allocates space for about `n` more rows in advance, because a buffer that grows may have to be copied.
-    void expect(size_t n) {
-        if (layout == Layout::BITS) {
-            data.expect(n / 8 + 1);
-        } else if (layout == Layout::FIXED) {
-            data.expect(n * width);
-        } else if (layout == Layout::STRUCT) {
-            for (auto& field : fields) field->expect(n);
-        } else {
-            offsets.expect((n + 1) * sizeof(int32_t));
-            size_t likely = static_cast<size_t>(bytes_per_row * static_cast<double>(n) * 1.05);
-            if (layout == Layout::BYTES) data.expect(likely);
-            else child->expect(likely);
-        }
-    }
-    // Remembers how long values are. Call it before the buffers are given away and before `expect`.
-    void learn_lengths() noexcept {
-        if (rows == 0) return;
-        if (child) child->learn_lengths();
-        size_t contents = child ? child->rows : data.size();
-        bytes_per_row = static_cast<double>(contents) / static_cast<double>(rows);
-    }
 
     // Returns where the next n + 1 offsets go. The first of them exists already; in an empty column this writes it.
     int32_t* reserve_offsets(size_t n) {
@@ -156,7 +98,8 @@ struct Column {
         return reinterpret_cast<T*>(data.append_uninitialized(n * sizeof(T)));
     }
 
-    // Where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and `nulls`.
+    // Returns where the next n validity bits go. `rows` must be a multiple of eight. The caller updates `rows` and
+    // `nulls`.
     uint8_t* reserve_validity(size_t n) {
         if (validity.size() == 0) append_ones(validity, 0, rows);
         return validity.append_uninitialized((n + 7) / 8);
@@ -179,69 +122,157 @@ struct Column {
         rows += n;
     }
 
-    // Frees working memory that has become large. Otherwise each of many relations with arrays would keep its own.
-    void give_back_room() noexcept {
-        give_back(cells), give_back(arena), give_back(valid), give_back(child_issues), give_back(child_issues_of_fields);
-        if (child) child->give_back_room();
-        for (auto& field : fields) field->give_back_room();
+    // The end of the last list, in rows of the child.
+    size_t list_end() const noexcept {
+        if (offsets.size() == 0) return 0;
+        return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
+    }
+};
+
+// What is known of the cells. `convert_cells` sets the first six for each block; the vector loops choose by them.
+struct ColumnStatistics {
+    bool missing = false;
+    bool readable_around = false;        // vector loops may read before and after every cell
+    size_t bytes_behind = 0;             // how many bytes follow the end of the last cell
+    uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
+    size_t total = 0;                    // total bytes of these cells
+    uint32_t patience = 0;               // how many chunks of cells to wait before a vector loop is tried again
+    double bytes_per_row = 0;            // average length of a value in the previous batch: it sizes the next buffers
+};
+
+// Working memory of the converters. It has no contents between two blocks.
+struct ColumnScratch {
+    std::vector<Cell> cells;
+    std::vector<uint8_t> arena;
+    std::vector<uint8_t> valid;
+    Issues child_issues;  // issues of this column as the child of a list
+    Issues field_issues;  // issues of this column's fields
+
+    // Frees what has become large. Otherwise each of many relations with arrays would keep its own.
+    void free_large() noexcept {
+        free_if_large(cells);
+        free_if_large(arena);
+        free_if_large(valid);
+        free_if_large(child_issues);
+        free_if_large(field_issues);
+    }
+
+private:
+    static constexpr size_t LARGE_BYTES = 1 << 12;
+    template <class T>
+    static void free_if_large(std::vector<T>& memory) noexcept {
+        if (memory.capacity() * sizeof(T) > LARGE_BYTES) std::vector<T>().swap(memory);
+    }
+};
+
+// A LIST has its elements in `child`, a STRUCT has its fields in `fields`.
+struct Column {
+    ColumnPlan plan;
+    ColumnBuffers buffers;
+    ColumnStatistics statistics;
+    ColumnScratch scratch;
+    std::unique_ptr<Column> child;
+    std::vector<std::unique_ptr<Column>> fields;
+
+    Mark mark() const noexcept {
+        return {buffers.rows, buffers.nulls, buffers.data.size(), buffers.offsets.size(), buffers.validity.size() != 0};
+    }
+
+    void rewind(const Mark& m) noexcept {
+        buffers.rows = m.rows;
+        buffers.nulls = m.nulls;
+        if (plan.layout == Layout::BITS) keep_bits(buffers.data, m.rows);
+        else buffers.data.set_size(m.data);
+        buffers.offsets.set_size(m.offsets);
+        keep_bits(buffers.validity, m.has_validity ? m.rows : 0);
+        if (child) child->rewind_rows(buffers.list_end());
+        for (auto& field : fields) field->rewind_rows(buffers.rows);
+    }
+
+    void add_field(Column* field, uint32_t oid) {
+        std::unique_ptr<Column> owned(field);
+        plan.field_oids.push_back(oid);
+        fields.push_back(std::move(owned));
+    }
+
+    // Allocates space for about `n` more rows in advance, because a buffer that grows may have to be copied.
+    void expect(size_t n) {
+        if (plan.layout == Layout::BITS) {
+            buffers.data.expect(n / 8 + 1);
+        } else if (plan.layout == Layout::FIXED) {
+            buffers.data.expect(n * plan.width);
+        } else if (plan.layout == Layout::STRUCT) {
+            for (auto& field : fields) field->expect(n);
+        } else {
+            buffers.offsets.expect((n + 1) * sizeof(int32_t));
+            size_t likely = static_cast<size_t>(statistics.bytes_per_row * static_cast<double>(n) * 1.05);
+            if (plan.layout == Layout::BYTES) buffers.data.expect(likely);
+            else child->expect(likely);
+        }
+    }
+    // Remembers how long values are. Call it before the buffers are given away and before `expect`.
+    void learn_lengths() noexcept {
+        if (buffers.rows == 0) return;
+        if (child) child->learn_lengths();
+        size_t contents = child ? child->buffers.rows : buffers.data.size();
+        statistics.bytes_per_row = static_cast<double>(contents) / static_cast<double>(buffers.rows);
+    }
+
+    void free_scratch() noexcept {
+        scratch.free_large();
+        if (child) child->free_scratch();
+        for (auto& field : fields) field->free_scratch();
     }
 
     size_t bytes() const noexcept {
-        size_t total = data.size() + offsets.size() + validity.size() + (child ? child->bytes() : 0);
+        size_t total = buffers.data.size() + buffers.offsets.size() + buffers.validity.size();
+        if (child) total += child->bytes();
         for (const auto& field : fields) total += field->bytes();
         return total;
     }
     size_t largest_data() const noexcept {
-        size_t largest = layout == Layout::BYTES ? data.size() : 0;
-        if (child) largest = std::max(child->rows, child->largest_data());
+        size_t largest = plan.layout == Layout::BYTES ? buffers.data.size() : 0;
+        if (child) largest = std::max(child->buffers.rows, child->largest_data());
         for (const auto& field : fields) largest = std::max(largest, field->largest_data());
         return largest;
     }
 
 private:
-    static constexpr size_t LARGE_ROOM = 1 << 12;
-    template <class T>
-    static void give_back(std::vector<T>& room) noexcept {
-        if (room.capacity() * sizeof(T) > LARGE_ROOM) std::vector<T>().swap(room);
-    }
-    size_t list_end() const noexcept {
-        if (layout != Layout::LIST || offsets.size() == 0) return 0;
-        return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
-    }
     // Cuts the column to its first n rows.
     void rewind_rows(size_t n) noexcept {
+        Buffer& validity = buffers.validity;
         size_t valid_bits = 0;
-        if (validity.size() && n != rows) {
+        if (validity.size() && n != buffers.rows) {
             for (size_t i = 0; i < n; ++i) valid_bits += validity.data()[i >> 3] >> (i & 7) & 1;
             keep_bits(validity, n);
-            nulls = n - valid_bits;
+            buffers.nulls = n - valid_bits;
         }
-        rows = n;
-        if (layout == Layout::FIXED) data.set_size(n * width);
-        else if (layout == Layout::BITS) keep_bits(data, n);
-        else if (layout == Layout::STRUCT) for (auto& field : fields) field->rewind_rows(n);
-        else if (offsets.size() != 0) {
-            offsets.set_size((n + 1) * sizeof(int32_t));
-            if (layout == Layout::BYTES) data.set_size(static_cast<size_t>(int_offsets()[n]));
-            else child->rewind_rows(list_end());
+        buffers.rows = n;
+        if (plan.layout == Layout::FIXED) buffers.data.set_size(n * plan.width);
+        else if (plan.layout == Layout::BITS) keep_bits(buffers.data, n);
+        else if (plan.layout == Layout::STRUCT) for (auto& field : fields) field->rewind_rows(n);
+        else if (buffers.offsets.size() != 0) {
+            buffers.offsets.set_size((n + 1) * sizeof(int32_t));
+            if (plan.layout == Layout::BYTES) buffers.data.set_size(static_cast<size_t>(buffers.int_offsets()[n]));
+            else child->rewind_rows(buffers.list_end());
         }
     }
 };
 
 // Marks those of the n int64 just written that equal `null` as null, and replaces them by zero.
-inline void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) {
+inline void set_validity(Column& column, int64_t* values, size_t n, int64_t null) {
     bool any = false;
     for (size_t i = 0; i < n; ++i) any |= values[i] == null;
     if (!any) {
-        column.append_validity(nullptr, n);
+        column.buffers.append_validity(nullptr, n);
         return;
     }
-    column.valid.resize(n);
+    column.scratch.valid.resize(n);
     for (size_t i = 0; i < n; ++i) {
-        column.valid[i] = values[i] != null;
+        column.scratch.valid[i] = values[i] != null;
         if (values[i] == null) values[i] = 0;
     }
-    column.append_validity(column.valid.data(), n);
+    column.buffers.append_validity(column.scratch.valid.data(), n);
 }
 
 // Turns issues of elements, bounds or fields into issues of the cells that contain them. Each cell keeps one issue: the
@@ -252,7 +283,7 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
     for (const Issue& issue : inner) issues.push_back({row_of(issue.row), issue.reason, true});
     const auto first = issues.begin() + static_cast<std::ptrdiff_t>(own);
     std::stable_sort(first, issues.end(), [](const Issue& a, const Issue& b) {
-        return a.row != b.row ? a.row < b.row : gravity(a.reason) > gravity(b.reason);
+        return a.row != b.row ? a.row < b.row : severity(a.reason) > severity(b.reason);
     });
     issues.erase(std::unique(first, issues.end(), [](const Issue& a, const Issue& b) { return a.row == b.row; }),
                  issues.end());
@@ -261,32 +292,35 @@ inline void take_issues(Issues& issues, size_t own, const Issues& inner, RowOf r
 // Whether a column of int64 has had no value yet, which includes an empty column. Its nulls are then only counted; no
 // buffer has them.
 inline bool has_only_nulls(const Column& column) noexcept {
-    return column.nulls == column.rows && column.validity.size() == 0;
+    return column.buffers.nulls == column.buffers.rows && column.buffers.validity.size() == 0;
 }
 inline void append_nulls(Column& column, size_t n) noexcept {
-    column.rows += n;
-    column.nulls += n;
+    column.buffers.rows += n;
+    column.buffers.nulls += n;
 }
 
-// Does what settle_nulls does, if the caller already knows whether the last n int64 of the column's data contain a null
+// Does what set_validity does, if the caller already knows whether the last n int64 of the column's data contain a null
 // or a value.
-inline void settle_known(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
-    const size_t rows = column.rows;
+inline void set_known_validity(Column& column, size_t n, bool any_null, bool any_value, int64_t null) {
+    const size_t rows = column.buffers.rows;
     const bool only_nulls = has_only_nulls(column);
     if (!any_value && only_nulls) {
-        column.data.set_size(0);
+        column.buffers.data.set_size(0);
         append_nulls(column, n);
         return;
     }
     if (rows && only_nulls) {
-        column.data.append_uninitialized(rows * sizeof(int64_t));
-        uint8_t* data = column.data.data();
+        column.buffers.data.append_uninitialized(rows * sizeof(int64_t));
+        uint8_t* data = column.buffers.data.data();
         std::memmove(data + rows * sizeof(int64_t), data, n * sizeof(int64_t));
         std::memset(data, 0, rows * sizeof(int64_t));
-        std::memset(column.validity.append_uninitialized((rows + 7) / 8), 0, (rows + 7) / 8);
+        std::memset(column.buffers.validity.append_uninitialized((rows + 7) / 8), 0, (rows + 7) / 8);
     }
-    if (!any_null) column.append_validity(nullptr, n);
-    else settle_nulls(column, reinterpret_cast<int64_t*>(column.data.data() + column.data.size()) - n, n, null);
+    if (!any_null) column.buffers.append_validity(nullptr, n);
+    else {
+        Buffer& data = column.buffers.data;
+        set_validity(column, reinterpret_cast<int64_t*>(data.data() + data.size()) - n, n, null);
+    }
 }
 
 }  // namespace pgo

@@ -54,36 +54,38 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
 
     cdef cppclass Column:
         Column() except +
-        Layout layout
-        uint32_t width
-        Convert text
-        Convert binary
-        int precision
-        int scale
-        uint32_t element_oid
-        uint32_t patience
-        Numerics numerics
-        size_t leaves
+        # Of its ColumnPlan.
+        Layout layout "plan.layout"
+        uint32_t width "plan.width"
+        Convert text "plan.text"
+        Convert binary "plan.binary"
+        int precision "plan.precision"
+        int scale "plan.scale"
+        uint32_t element_oid "plan.element_oid"
+        Numerics numerics "plan.numerics"
+        size_t leaves "plan.leaves"
+        # Of its ColumnBuffers.
+        size_t rows "buffers.rows"
+        size_t nulls "buffers.nulls"
+        Buffer data "buffers.data"
+        int32_t* reserve_offsets "buffers.reserve_offsets"(size_t n) except +
+        void append_validity "buffers.append_validity"(const uint8_t* there, size_t n) except +
+        # Of its ColumnStatistics.
+        uint32_t patience "statistics.patience"
         unique_ptr[Column] child
-        size_t rows
-        size_t nulls
-        Buffer validity
-        Buffer offsets
-        Buffer data
-        vector[uint8_t] valid
         void add_field(Column* field, uint32_t oid) except +
         Mark mark()
         void rewind(const Mark& mark)
-        int32_t* reserve_offsets(size_t n) except +
-        void append_validity(const uint8_t* there, size_t n) except +
         void expect(size_t n) except +
         void learn_lengths()
         size_t bytes()
         size_t largest_data()
-        void give_back_room()
+        void free_scratch()
 
-    void settle_nulls(Column& column, int64_t* values, size_t n, int64_t null) except +
-    void settle_known(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
+    void set_validity(Column& column, int64_t* values, size_t n, int64_t null) except +
+    # The name that _core/tagging uses.
+    void settle_nulls "pgo::set_validity"(Column& column, int64_t* values, size_t n, int64_t null) except +
+    void set_known_validity(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
     bint has_only_nulls(const Column& column)
     void append_nulls(Column& column, size_t n)
     bint is_malformed(Reason reason)

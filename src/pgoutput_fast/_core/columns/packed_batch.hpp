@@ -12,10 +12,10 @@
 namespace pgo {
 
 // A batch with more bytes than this in its buffers is not packed: its overhead is small and a copy is expensive.
-constexpr size_t LARGEST_PARCEL = size_t{1} << 16;
+constexpr size_t LARGEST_PACKED = size_t{1} << 16;
 
 // The header of a packed batch. After it come the child arrays, the pointers to them, and all buffers.
-struct Parcel {
+struct PackedBatch {
     void* raw;
     std::atomic<size_t> holders;  // arrays not released yet; a consumer may have moved any of them out of its parent
 };
@@ -27,13 +27,13 @@ public:
     static void pack(ArrowArray* array) noexcept {
         Packer packer;
         if (!packer.measure(*array)) return;
-        const size_t head = padded(sizeof(Parcel) + packer.structs_);
+        const size_t head = padded(sizeof(PackedBatch) + packer.structs_);
         void* raw = std::malloc(head + packer.bytes_ + ALIGNMENT);
         if (!raw) return;
         const auto start = (reinterpret_cast<uintptr_t>(raw) + ALIGNMENT - 1) & ~uintptr_t{ALIGNMENT - 1};
         auto* at = reinterpret_cast<uint8_t*>(start);
-        packer.parcel_ = new (at) Parcel{raw, {packer.arrays_}};
-        packer.next_struct_ = at + sizeof(Parcel);
+        packer.batch_ = new (at) PackedBatch{raw, {packer.arrays_}};
+        packer.next_struct_ = at + sizeof(PackedBatch);
         packer.next_bytes_ = at + head;
         ArrowArray old = *array;
         packer.move(old, array);
@@ -50,7 +50,7 @@ private:
                     static_cast<size_t>(array.n_children) * (sizeof(ArrowArray) + sizeof(ArrowArray*));
         for (int64_t k = 0; k < array.n_buffers; ++k)
             if (owner->buffers[k] && !BlockPool::is_zeros(owner->buffers[k])) bytes_ += padded(owner->sizes[k]);
-        if (bytes_ > LARGEST_PARCEL) return false;
+        if (bytes_ > LARGEST_PACKED) return false;
         for (const ArrowArray& child : owner->children)
             if (!measure(child)) return false;
         return true;
@@ -82,21 +82,21 @@ private:
             move(owner->children[static_cast<size_t>(k)], children + k);
         }
         *to = ArrowArray{from.length,  from.null_count, 0,       from.n_buffers, from.n_children, buffers,
-                         pointers, nullptr,         release, parcel_};
+                         pointers, nullptr,         release, batch_};
     }
 
     static void release(ArrowArray* array) noexcept {
-        auto* parcel = static_cast<Parcel*>(array->private_data);
+        auto* batch = static_cast<PackedBatch*>(array->private_data);
         for (int64_t k = 0; k < array->n_children; ++k)
             if (array->children[k]->release) array->children[k]->release(array->children[k]);
         array->release = nullptr;
-        if (parcel->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) std::free(parcel->raw);
+        if (batch->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) std::free(batch->raw);
     }
 
     size_t arrays_ = 0;
     size_t structs_ = 0;
     size_t bytes_ = 0;
-    Parcel* parcel_ = nullptr;
+    PackedBatch* batch_ = nullptr;
     uint8_t* next_struct_ = nullptr;
     uint8_t* next_bytes_ = nullptr;
 };

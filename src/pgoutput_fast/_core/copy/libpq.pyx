@@ -118,7 +118,7 @@ cdef class CopyData:
     cdef vector[int32_t] _offsets
     # How often data arrived, including parts of a message: while a large message arrives, the server is not silent.
     cdef readonly int64_t arrivals
-    cdef bint _torn                      # memory ran out: messages that were taken are lost
+    cdef bint _out_of_memory                      # memory ran out: messages that were taken are lost
 
     def __init__(self, functions):
         """`functions` has the address of each of FUNCTIONS, by name. All are in the same libpq."""
@@ -139,7 +139,7 @@ cdef class CopyData:
         self._set_receiver = <set_receiver_t> <uintptr_t> functions["PQsetNoticeReceiver"]
         self._notices.field = self._error_field
 
-    def attend(self, uintptr_t connection):
+    def collect_notices(self, uintptr_t connection):
         """Keeps the server's notices for `notices`. Without this, libpq prints them."""
         self._set_receiver(<void*> connection, keep_notice, NULL)
 
@@ -174,10 +174,10 @@ cdef class CopyData:
         cdef char* message = NULL
         cdef int got = 0, state = 0
         cdef int64_t deadline = monotonic_ms() + first_ms
-        cdef cbool looked = False, room = True
-        if self._torn:
+        cdef cbool looked = False, stored = True
+        if self._out_of_memory:
             raise MemoryError("memory ran out while messages were taken: connect anew, to get them again")
-        self._torn = True
+        self._out_of_memory = True
         most_bytes = min(max(most_bytes, 1), MOST_BATCH)
         self._data.clear()
         self._offsets.clear()
@@ -187,9 +187,9 @@ cdef class CopyData:
             while <int64_t> self._data.size() < most_bytes:
                 got = self._get_copy_data(c, &message, 1)
                 if got > 0:
-                    room = append_bytes(self._data, message, got)
+                    stored = append_bytes(self._data, message, got)
                     self._freemem(message)
-                    if not room:
+                    if not stored:
                         break
                     if self._offsets.size() == 1:
                         deadline = monotonic_ms() + more_ms
@@ -208,10 +208,10 @@ cdef class CopyData:
                     state = 2
                     break
             listen(NULL)
-        if not room:
+        if not stored:
             raise MemoryError(f"no memory for a message of {got} bytes")
         messages = self._array()
-        self._torn = False
+        self._out_of_memory = False
         return messages, state
 
     cdef bint _wait(self, void* c, int64_t deadline) noexcept nogil:

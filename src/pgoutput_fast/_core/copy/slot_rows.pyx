@@ -127,11 +127,11 @@ cdef void copy_rows(const uint8_t* p, int64_t rows, int64_t* lsn, uint8_t* data,
 cdef class CopiedRows:
     """Takes a COPY's data as it comes. It keeps at most one incomplete row."""
 
-    cdef vector[uint8_t] _rest
+    cdef vector[uint8_t] _incomplete_row
     cdef Place _place
     cdef int64_t _needed, _before, _rows
     cdef bint _failed
-    cdef bint _torn                      # memory ran out in the middle of a chunk
+    cdef bint _out_of_memory                      # memory ran out in the middle of a chunk
 
     def __cinit__(self):
         self._needed = self._before = self._rows = 0
@@ -152,20 +152,20 @@ cdef class CopiedRows:
         """
         if self._failed:
             raise ValueError("the COPY was malformed before this")
-        if self._torn:
+        if self._out_of_memory:
             raise MemoryError("memory ran out in an earlier chunk of the COPY: begin it anew")
-        self._torn = True
+        self._out_of_memory = True
         cdef uintptr_t address = chunk.address
         cdef const uint8_t* p = <const uint8_t*> address
         cdef int64_t size = chunk.size
-        cdef bint waiting = not self._rest.empty()
+        cdef bint waiting = not self._incomplete_row.empty()
         if waiting:
-            self._rest.insert(self._rest.end(), p, p + size)
-            p = self._rest.data()
-            size = <int64_t> self._rest.size()
+            self._incomplete_row.insert(self._incomplete_row.end(), p, p + size)
+            p = self._incomplete_row.data()
+            size = <int64_t> self._incomplete_row.size()
             if size < self._needed:
                 out = _nothing()
-                self._torn = False
+                self._out_of_memory = False
                 return out
         with nogil:
             read_copy(p, size, &self._place)
@@ -175,13 +175,13 @@ cdef class CopiedRows:
         out = _nothing() if rows == 0 else _rows_of(p + self._place.first_row, rows, self._place.payload_bytes)
         cdef int64_t at = self._place.at
         if waiting:
-            self._rest.erase(self._rest.begin(), self._rest.begin() + at)
+            self._incomplete_row.erase(self._incomplete_row.begin(), self._incomplete_row.begin() + at)
         else:
-            self._rest.assign(p + at, p + size)
+            self._incomplete_row.assign(p + at, p + size)
         self._needed = self._place.needed
         self._before += at
         self._rows += rows
-        self._torn = False
+        self._out_of_memory = False
         return out
 
     def finish(self):
@@ -196,7 +196,7 @@ cdef class CopiedRows:
         self._needed = 0
         self.feed(pa.py_buffer(b""))
         if self._place.header.stage != BEHIND_TRAILER:
-            self._fail(COPY_TRUNCATED, self._before + <int64_t> self._rest.size(), 0)
+            self._fail(COPY_TRUNCATED, self._before + <int64_t> self._incomplete_row.size(), 0)
 
     cdef int _fail(self, uint8_t reason, int64_t offset, int64_t rows) except -1:
         self._failed = True

@@ -12,11 +12,12 @@
 namespace pgo {
 
 // No cell has this length.
-constexpr int64_t NOT_STEADY = INT64_MIN;
+constexpr int64_t VARYING = INT64_MIN;
 
-// The length that all cells of the last block had, as its converter saw them; NOT_STEADY if they differ.
-inline int64_t steady_length(const Column& column) noexcept {
-    return column.shortest == column.longest ? static_cast<int64_t>(column.longest) : NOT_STEADY;
+// The length that all cells of the last block had, as its converter saw them; VARYING if they differ.
+inline int64_t fixed_length_of(const Column& column) noexcept {
+    const ColumnStatistics& cells = column.statistics;
+    return cells.shortest == cells.longest ? static_cast<int64_t>(cells.longest) : VARYING;
 }
 
 enum CopyStop : uint8_t {
@@ -45,10 +46,10 @@ struct CopyCells {
 };
 
 // Slices rows from `p` on until it has met `most_rows` rows or `most_bytes` bytes, or until no complete row is left.
-// Rows that are not `taken` get no cells. `steady` has, per column, the length that all its cells probably have, or
-// NOT_STEADY. With these lengths, the processor need not wait for one value's length to find the next value.
+// Rows that are not `taken` get no cells. `fixed_length` has, per column, the length that all its cells probably have,
+// or VARYING. With these lengths, the processor need not wait for one value's length to find the next value.
 inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
-                             int64_t most_bytes, const uint8_t* taken, const int64_t* steady, CopyCells* out,
+                             int64_t most_bytes, const uint8_t* taken, const int64_t* fixed_length, CopyCells* out,
                              CopyPlace* place) noexcept {
     const uint8_t* const first = p;
     const int64_t stride = out->stride;
@@ -78,7 +79,7 @@ inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t
             q += 4;
             *cell = {static_cast<uint32_t>(q - base), length};
             // With this comparison, the processor continues with the expected length before it has loaded the real one.
-            int64_t size = steady[c];
+            int64_t size = fixed_length[c];
             if (length != size) {
                 if (__builtin_expect(length < -1, 0)) return bad(q - 4, BAD_CELL_LENGTH, c);
                 if (__builtin_expect(length > MAX_PAYLOAD, 0)) return bad(q - 4, ROW_TOO_LONG, c);

@@ -9,8 +9,6 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.options import Options
 
-def use_windows(messages: int) -> int: ...
-
 class NativeDecoder:
     options: Options
     types: UserTypes

@@ -25,7 +25,7 @@ struct CellKinds {
 inline constexpr CellKinds CELL_KINDS{};
 
 // This many bytes behind a message's end must be readable.
-constexpr int64_t HEADER_ROOM = 8;
+constexpr int64_t HEADER_READ_BEHIND = 8;
 
 // The five bytes of a cell's header, in memory order.
 constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;
@@ -34,23 +34,23 @@ constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;
 // cells apart. Returns true if every tuple ends with its message and has only values and nulls. `formats` gets the bits
 // of what was met.
 //
-// `alike` has, per column, the header that all cells have had so far, or 0 if they differ. With `learn` it is filled,
-// otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for the
+// `shared_header` has, per column, the header that all cells have had so far, or 0 if they differ. With `learn` it is
+// filled, otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for the
 // length: that is usual for numbers, times and UUIDs.
 inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* const ends[4], const uint8_t* base,
-                              int32_t columns, int64_t stride, Cell* cell, uint8_t* formats, uint64_t* alike,
+                              int32_t columns, int64_t stride, Cell* cell, uint8_t* formats, uint64_t* shared_header,
                               bool learn) noexcept {
     const uint8_t* at[4] = {starts[0], starts[1], starts[2], starts[3]};
     uint64_t met = 0;
     for (int32_t c = 0; c < columns; ++c, cell += stride) {
-        int64_t rest = 0;  // negative once a tuple is longer than its message
+        int64_t space = 0;  // negative once a tuple is longer than its message
         if (learn) {
             const uint64_t header = load64_raw(at[0]) & HEADER_BITS;
             const uint64_t others = (load64_raw(at[1]) ^ header) | (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
             // A null has no length: the bytes behind its first byte are not its header.
-            alike[c] = (others & HEADER_BITS) || *at[0] == 'n' ? 0 : header;
-        } else if (alike[c]) {
-            const uint64_t header = alike[c];
+            shared_header[c] = (others & HEADER_BITS) || *at[0] == 'n' ? 0 : header;
+        } else if (shared_header[c]) {
+            const uint64_t header = shared_header[c];
             const uint64_t differences = (load64_raw(at[0]) ^ header) | (load64_raw(at[1]) ^ header) |
                                          (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
             if (__builtin_expect(!(differences & HEADER_BITS), 1)) {
@@ -59,13 +59,13 @@ inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* con
                 for (int k = 0; k < 4; ++k) {
                     cell[k] = {static_cast<uint32_t>(at[k] - base) + 5, static_cast<int32_t>(length)};
                     at[k] += uint64_t{length} + 5;
-                    rest |= ends[k] - at[k];
+                    space |= ends[k] - at[k];
                 }
                 met |= CELL_KINDS.of[header & 0xff];
-                if (__builtin_expect(rest < 0 || (met & UNUSUAL << MET_SHIFT), 0)) return false;
+                if (__builtin_expect(space < 0 || (met & UNUSUAL << MET_SHIFT), 0)) return false;
                 continue;
             }
-            alike[c] = 0;
+            shared_header[c] = 0;
         }
 #pragma GCC unroll 4
         for (int k = 0; k < 4; ++k) {
@@ -74,10 +74,10 @@ inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* con
             at[k] += kind >> HEADER_SHIFT & 0xff;
             cell[k] = {static_cast<uint32_t>(at[k] - base), static_cast<int32_t>(length | ~mask)};
             at[k] += length & mask;
-            rest |= ends[k] - at[k];
+            space |= ends[k] - at[k];
             met |= kind;
         }
-        if (__builtin_expect(rest < 0 || (met & UNUSUAL << MET_SHIFT), 0)) return false;
+        if (__builtin_expect(space < 0 || (met & UNUSUAL << MET_SHIFT), 0)) return false;
     }
     *formats = static_cast<uint8_t>(met >> MET_SHIFT & 3);
     return at[0] == ends[0] && at[1] == ends[1] && at[2] == ends[2] && at[3] == ends[3];

@@ -26,9 +26,9 @@ cdef enum:
 
 
 cdef extern from "rows/four_tuples.hpp" namespace "pgo" nogil:
-    const int64_t HEADER_ROOM
+    const int64_t HEADER_READ_BEHIND
     bint slice_four_tuples(const uint8_t** starts, const uint8_t** ends, const uint8_t* base, int32_t columns,
-                           int64_t stride, Cell* cell, uint8_t* formats, uint64_t* alike, bint learn) noexcept
+                           int64_t stride, Cell* cell, uint8_t* formats, uint64_t* shared_header, bint learn) noexcept
 
 
 cdef inline const uint8_t* prefetch_message(Window w, uint32_t message, const uint8_t* fetched) noexcept nogil:
@@ -55,7 +55,7 @@ cdef struct Block:
     # in the stream. For messages `cell_formats` is NULL.
     const uint8_t* cell_formats
     int64_t origin
-    uint64_t* alike          # per column: the header that its cells share
+    uint64_t* shared_header          # per column: the header that its cells share
     bint unchanged           # some cell was not sent, and no old tuple has its value
     # Where a tuple is malformed.
     uint8_t reason

@@ -112,13 +112,13 @@ cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns
         end[k] = at[k] + w.length[message]
         bytes += w.length[message]
         at[k] += 9 if w.flags[message] & IN_STREAM else 5
-        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_ROOM or load16(at[k] + 1) != columns:
+        if end[k] - at[k] < 3 or w.end - end[k] < HEADER_READ_BEHIND or load16(at[k] + 1) != columns:
             return False
         change[k] = _only_tuple(w.kind[message], at[k][0])
         if change[k] == SEVERAL:
             return False
         at[k] += 3
-    if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.alike,
+    if not slice_four_tuples(at, end, w.base, columns, block.stride, block.cells + row, &formats, block.shared_header,
                              row == 0):
         return False
     for k in range(4):
@@ -130,6 +130,36 @@ cdef bint slice_four_changes(Window w, const uint32_t* messages, int32_t columns
     return True
 
 
+cdef inline void _append_truncate(uint32_t message, int32_t columns, Block* block) noexcept nogil:
+    """Appends the row of a truncate. All its cells are null."""
+    cdef int64_t row = block.rows
+    cdef int32_t c
+    for c in range(columns):
+        block.cells[c * block.stride + row].length = CELL_NULL
+        block.cells[c * block.stride + row].offset = 0
+    block.row_message[row] = message
+    block.row_change[row] = TRUNCATE
+    block.rows = row + 1
+
+
+cdef inline bint _take_from_old(int32_t columns, int64_t row, Block* block) noexcept nogil:
+    """Gives a new tuple's row the values that did not change and were not sent, if the row before it has them.
+
+    Returns whether it has not: then some cell stays unsent.
+    """
+    cdef bint unsent = False
+    cdef int32_t c
+    cdef Cell* cell
+    for c in range(columns):
+        cell = block.cells + c * block.stride + row
+        if cell.length == CELL_UNCHANGED:
+            if (cell - 1).length >= 0:
+                cell[0] = (cell - 1)[0]
+            else:
+                unsent = True
+    return unsent
+
+
 cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* block) noexcept nogil:
     """Appends the rows of a change, or the row of a truncate. Returns False if it is malformed: the block says why."""
     cdef const uint8_t* start = w.base + w.start[message]
@@ -139,16 +169,9 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
     cdef int64_t row = block.rows
     cdef uint8_t old = 0
     cdef bint unsent_old = False, unsent_new = False
-    cdef int32_t c
-    cdef Cell* cell
     block.message = message
     if kind == MSG_TRUNCATE:
-        for c in range(columns):
-            block.cells[c * block.stride + row].length = CELL_NULL
-            block.cells[c * block.stride + row].offset = 0
-        block.row_message[row] = message
-        block.row_change[row] = TRUNCATE
-        block.rows = row + 1
+        _append_truncate(message, columns, block)
         return True
     if kind != MSG_INSERT and (p[0] == TUPLE_KEY or p[0] == TUPLE_OLD):
         old = p[0]
@@ -172,15 +195,7 @@ cdef bint slice_message(Window w, uint32_t message, int32_t columns, Block* bloc
         block.row_message[row] = message
         block.row_change[row] = INSERT if kind == MSG_INSERT else UPDATE_POSTIMAGE
         if unsent_new and old:
-            # A value that did not change was not sent. The old tuple may have it.
-            unsent_new = False
-            for c in range(columns):
-                cell = block.cells + c * block.stride + row
-                if cell.length == CELL_UNCHANGED:
-                    if (cell - 1).length >= 0:
-                        cell[0] = (cell - 1)[0]
-                    else:
-                        unsent_new = True
+            unsent_new = _take_from_old(columns, row, block)
         row += 1
     elif not old:
         _fail(block, BAD_TUPLE_TAG, p, start, -1)

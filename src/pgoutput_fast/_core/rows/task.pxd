@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.rows.rows cimport RelationRows, Scratch
+from pgoutput_fast._core.rows.rows cimport RelationRows
+from pgoutput_fast._core.rows.scratch cimport Scratch
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.tagging.stream_state cimport Records
 from pgoutput_fast._core.tagging.window_tags cimport Tags

@@ -5,7 +5,8 @@ thread decodes it, or when.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from pgoutput_fast._core.rows.rows cimport META_COLUMNS, ROWS_DONE, ROWS_FAILED, Scratch
+from pgoutput_fast._core.rows.rows cimport META_COLUMNS
+from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.tagging.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.tagging.stream_state cimport NONE64
 
@@ -188,7 +189,7 @@ cdef class Frame:
             rows.finish_batch()
         if task.closes:
             rows.finish_batch()
-        rows.rest()
+        rows.free_scratch()
         task.made = rows.batches
         rows.batches = []
         return 0
@@ -216,16 +217,16 @@ cdef class Frame:
         return 0
 
     def _error(self, RelationRows rows, Scratch scratch):
-        cdef int32_t k = scratch.trouble.column
-        cdef int64_t lsn = self.tags.lsn_of(scratch.trouble.message)
+        cdef int32_t k = scratch.row_error.column
+        cdef int64_t lsn = self.tags.lsn_of(scratch.row_error.message)
         column = rows.relation.columns[k] if 0 <= k < len(rows.relation.columns) else None
         column_type = column_type_of(column, self.options, self.types) if column is not None else None
         return DecodeError(
-            reason_text(scratch.trouble.reason, column_type, scratch.trouble.sent, rows.count),
-            seq=self.tags.seq_of(scratch.trouble.message),
+            reason_text(scratch.row_error.reason, column_type, scratch.row_error.sent, rows.count),
+            seq=self.tags.seq_of(scratch.row_error.message),
             lsn=lsn if lsn != NONE64 else None,
-            byte_offset=scratch.trouble.byte_offset,
+            byte_offset=scratch.row_error.byte_offset,
             relation=rows.relation.qualified_name,
             column=column.name if column is not None else None,
-            kind=MESSAGE_KINDS.get(self.window.kind[scratch.trouble.message]),
+            kind=MESSAGE_KINDS.get(self.window.kind[scratch.row_error.message]),
         )

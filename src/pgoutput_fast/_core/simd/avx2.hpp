@@ -2,9 +2,9 @@
 // refuses the cells if it sees anything else, valid or not. The portable converters then decide. So they alone define
 // what is valid, and results do not depend on the processor.
 //
-// Preconditions (Column::roomy): three ranges must be readable. They are the ROOM_BEFORE bytes before each present
-// cell, the ROOM_BEHIND bytes after it, and the first ROOM_BEHIND bytes of the source. The loops for fixed-width types
-// get no missing cells and no empty ones.
+// Preconditions (ColumnStatistics::readable_around): three ranges must be readable. They are the READ_BEFORE bytes
+// before each present cell, the READ_BEHIND bytes after it, and the first READ_BEHIND bytes of the source. The loops for
+// fixed-width types get no missing cells and no empty ones.
 //
 // The number of instructions decides the speed. So two cells share a register where they fit. Errors are collected (in
 // lanes, or in the sign bit of differences) and checked once at the end.
@@ -111,7 +111,7 @@ inline bool any_negative(__m256i x) { return (_mm256_movemask_pd(_mm256_castsi25
 template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     constexpr int64_t most = static_cast<int64_t>(std::numeric_limits<T>::max());
-    if (column.longest > 16 || n < 2) return false;
+    if (column.statistics.longest > 16 || n < 2) return false;
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9), greatest = _mm256_set1_epi64x(most);
     __m256i odd = _mm256_setzero_si256(), bad = odd;
     for (size_t i = 0; i < n; i += 2) {
@@ -137,8 +137,8 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
 
 // Reads integers, some of which have 17 to 19 digits.
 inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
-    if (column.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
-    if (column.longest > 20) return false;
+    if (column.statistics.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
+    if (column.statistics.longest > 20) return false;
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
     __m256i odd = _mm256_setzero_si256();
     uint64_t bad = 0;
@@ -175,9 +175,9 @@ constexpr int MOST_PRECISION = 15;
 // Reads decimals with as many digits after the point as the scale says, at most 15 digits in all. A byte shuffle
 // removes the point.
 inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
-    const int scale = column.scale, point = scale != 0;
-    if (scale >= MOST_PRECISION || column.longest > 17 || n < 2) return false;
-    const int most = column.precision < MOST_PRECISION ? column.precision : MOST_PRECISION;
+    const int scale = column.plan.scale, point = scale != 0;
+    if (scale >= MOST_PRECISION || column.statistics.longest > 17 || n < 2) return false;
+    const int most = column.plan.precision < MOST_PRECISION ? column.plan.precision : MOST_PRECISION;
     // The least valid number for each length without a sign. If there are too few or too many digits, no value reaches
     // it.
     int64_t least[2 * SIGNED];
@@ -235,15 +235,16 @@ inline constexpr Powers POWERS{};
 // Reads the same decimals in binary format. The display scale must be the column's scale, and there may be at most four
 // digits in base 10000.
 inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
-    if (column.precision > MOST_PRECISION) return false;
-    const uint64_t limit = POWERS_OF_TEN[column.precision] - 1;
+    if (column.plan.precision > MOST_PRECISION) return false;
+    const uint64_t limit = POWERS_OF_TEN[column.plan.precision] - 1;
+    const int scale = column.plan.scale;
     uint64_t strange = 0, bad = 0;  // errors: any bit of `strange`, the highest bit of `bad`
     int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint64_t header = load64(p), count = header >> 48, negative = header >> 30 & 1;
         // The header's low half may contain only a sign and the scale.
-        strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(column.scale);
+        strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(scale);
         strange |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
         bad |= 4 - count;
         // Four digits; missing ones become leading zeros. The shift has two steps, because a shift by 64 does nothing.
@@ -255,7 +256,7 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
         // The lowest decimal place of the last digit, as a power of ten in thousandths of 10^-scale. In this unit the
         // power is never negative for a value that fits, so the value is multiplied first and then divided by 1000.
         const int weight = static_cast<int16_t>(header >> 32);
-        const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + column.scale + 3);
+        const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + scale + 3);
         unsigned long long high;
         const uint64_t low = _mulx_u64(value, POWERS.of[place < 20 ? place : 20], &high), kept = low / 1000;
         strange |= high | (kept * 1000 ^ low);
@@ -379,7 +380,7 @@ inline int32_t days_of(uint32_t year, uint32_t month_day, uint32_t* bad) {
 constexpr int YEAR_FACTORS = 0x00010064, MONTH_FACTORS = 0x00010040, MINUTE_FACTORS = 0x0001003c;
 
 inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
-    if (column.longest > 10 || column.shortest < 10 || n < 2) return false;
+    if (column.statistics.longest > 10 || column.statistics.shortest < 10 || n < 2) return false;
     const __m256i like = _mm256_broadcastsi128_si256(
         _mm_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', 0, 0, 0, 0, 0, 0));
     const __m256i most =
@@ -408,7 +409,7 @@ inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, cons
 template <bool zoned>
 bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     constexpr uint32_t zone = zoned ? 3 : 0;
-    if (column.longest > 26 + zone || column.shortest < 19 + zone) return false;
+    if (column.statistics.longest > 26 + zone || column.statistics.shortest < 19 + zone) return false;
     const __m256i like = _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
                                           ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0);
     const __m256i most = _mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
@@ -446,7 +447,7 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
 // ---- bool -------------------------------------------------------------------------------------------------------
 
 inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
-    if (column.longest > 1) return false;
+    if (column.statistics.longest > 1) return false;
     uint32_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
         const uint32_t c = source.base[cells[i].offset] ^ 'f';
@@ -458,7 +459,7 @@ inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restric
 }
 
 inline bool binary_bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
-    if (column.longest > 1) return false;
+    if (column.statistics.longest > 1) return false;
     uint32_t all = 0;
     for (size_t i = 0; i < n; ++i) all |= out[i] = source.base[cells[i].offset];
     return all <= 1;
@@ -611,7 +612,8 @@ Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out,
 
 template <uint32_t skip>
 Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
-    return (column.longest > 32 ? gather_pieces<skip, 2> : gather_pieces<skip, 1>)(source, cells, n, out, offsets);
+    const bool two = column.statistics.longest > 32;
+    return (two ? gather_pieces<skip, 2> : gather_pieces<skip, 1>)(source, cells, n, out, offsets);
 }
 
 }  // namespace pgo::avx2

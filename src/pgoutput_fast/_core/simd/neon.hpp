@@ -69,7 +69,7 @@ inline uint64_t join_digits(uint8x16_t x) noexcept {
 template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     constexpr uint64_t most = static_cast<uint64_t>(std::numeric_limits<T>::max());
-    if (column.longest > 16) return false;
+    if (column.statistics.longest > 16) return false;
     uint8x16_t odd = vdupq_n_u8(0);
     uint64_t bad = 0;
     for (size_t i = 0; i < n; ++i) {

@@ -29,11 +29,11 @@ constexpr uint32_t PATIENCE = 8;
 template <class T, class Read>
 inline void read_chunk(const Column& column, Source source, const Cell* cells, size_t from, size_t to, Issues& issues,
                        T* out, Read read) {
-    if (!column.missing) {
-        unsigned trouble = 0;
+    if (!column.statistics.missing) {
+        unsigned failed = 0;
         for (size_t i = from; i < to; ++i)
-            trouble |= read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
-        if (!trouble) return;
+            failed |= read(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), out + i, column);
+        if (!failed) return;
     }
     for (size_t i = from; i < to; ++i) {
         Reason reason = OK;
@@ -76,16 +76,16 @@ inline bool take_present(const Column& column, Source source, const Cell* cells,
 template <class T, class Read>
 inline void read_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, T* out,
                        Quick<T> quick, Read read) {
-    if (!quick || !column.roomy || column.shortest == 0) {
+    if (!quick || !column.statistics.readable_around || column.statistics.shortest == 0) {
         read_chunk(column, source, cells, 0, n, issues, out, read);
         return;
     }
     for (size_t at = 0; at < n; at += CHUNK) {
         const size_t end = n - at < CHUNK ? n : at + CHUNK;
-        if (column.patience) --column.patience;
-        else if (column.missing ? take_present(column, source, cells + at, end - at, out + at, quick)
+        if (column.statistics.patience) --column.statistics.patience;
+        else if (column.statistics.missing ? take_present(column, source, cells + at, end - at, out + at, quick)
                                 : quick(source, cells + at, end - at, out + at, column)) continue;
-        else column.patience = PATIENCE;
+        else column.statistics.patience = PATIENCE;
         read_chunk(column, source, cells, at, end, issues, out, read);
     }
 }
@@ -93,7 +93,7 @@ inline void read_fixed(Column& column, Source source, const Cell* cells, size_t 
 template <class T, class Read>
 inline void convert_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Quick<T> quick,
                           Read read) {
-    read_fixed<T>(column, source, cells, n, issues, column.reserve_values<T>(n), quick, read);
+    read_fixed<T>(column, source, cells, n, issues, column.buffers.reserve_values<T>(n), quick, read);
 }
 
 template <class T, Reason (*Parse)(const uint8_t*, uint32_t, T*)>
@@ -109,16 +109,18 @@ void from_text(Column& column, Source source, const Cell* cells, size_t n, Issue
 // For cells that all have the right width, so that no length needs a check of its own.
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 bool same_width(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
-    if (column.longest != width || column.shortest != width) return false;
-    unsigned trouble = 0;
-    for (size_t i = 0; i < n; ++i) trouble |= Read(source.base + cells[i].offset, out + i);
-    return !trouble;
+    if (column.statistics.longest != width || column.statistics.shortest != width) return false;
+    unsigned failed = 0;
+    for (size_t i = 0; i < n; ++i) failed |= Read(source.base + cells[i].offset, out + i);
+    return !failed;
 }
 template <class T, uint32_t width, Reason (*Read)(const uint8_t*, T*)>
 void from_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     // Removing missing cells pays only with AVX-512, which needs no loop over single cells for it.
     const Quick<T> quick =
-        vector_level == AVX512 || (vector_level != PORTABLE && !column.missing) ? same_width<T, width, Read> : nullptr;
+        vector_level == AVX512 || (vector_level != PORTABLE && !column.statistics.missing)
+            ? same_width<T, width, Read>
+            : nullptr;
     convert_fixed<T>(column, source, cells, n, issues, quick,
                      [](const uint8_t* p, uint32_t length, T* out, const Column&) {
                          return length == width ? Read(p, out) : BAD_LENGTH;
@@ -162,14 +164,14 @@ inline void oid_text(Column& column, Source source, const Cell* cells, size_t n,
 inline void decimal_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
-                              if (parse_usual_decimal_backed(p, length, c.precision, c.scale, out)) return OK;
-                              return parse_decimal(p, length, c.precision, c.scale, out);
+                              if (parse_usual_decimal_backed(p, length, c.plan.precision, c.plan.scale, out)) return OK;
+                              return parse_decimal(p, length, c.plan.precision, c.plan.scale, out);
                           });
 }
 inline void decimal_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     convert_fixed<int128>(column, source, cells, n, issues, PGO_AVX_QUICK(binary_decimals),
                           [](const uint8_t* p, uint32_t length, int128* out, const Column& c) {
-                              return read_decimal(p, length, c.precision, c.scale, out);
+                              return read_decimal(p, length, c.plan.precision, c.plan.scale, out);
                           });
 }
 
@@ -206,9 +208,9 @@ inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cell
 template <class Read>
 inline void convert_bool(Column& column, Source source, const Cell* cells, size_t n, Issues& issues,
                          Quick<uint8_t> quick, Read read) {
-    column.valid.resize(n);
-    read_fixed<uint8_t>(column, source, cells, n, issues, column.valid.data(), quick, read);
-    append_bits(column.data, column.rows, column.valid.data(), n);
+    column.scratch.valid.resize(n);
+    read_fixed<uint8_t>(column, source, cells, n, issues, column.scratch.valid.data(), quick, read);
+    append_bits(column.buffers.data, column.buffers.rows, column.scratch.valid.data(), n);
 }
 inline void bool_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     convert_bool(column, source, cells, n, issues, PGO_AVX_QUICK(bools),
@@ -228,42 +230,42 @@ inline void bool_binary(Column& column, Source source, const Cell* cells, size_t
 // ---- variable width ---------------------------------------------------------------------------------------------
 
 // How many bytes a vector loop may write after the text that it copied, in addition to a buffer's SLACK.
-constexpr size_t GATHER_ROOM = 192;
+constexpr size_t GATHER_SLACK = 192;
 #ifdef PGO_AVX2
-static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_ROOM);
+static_assert(64 * avx512::MOST_PIECES <= SLACK + GATHER_SLACK);
 #endif
 
 // Appends the cells one after another, each without its first `skip` bytes. No cell may be shorter than that.
 template <uint32_t skip>
 inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, size_t n) {
-    int32_t* offsets = column.reserve_offsets(n);
-    uint8_t* out = column.data.reserve(column.total + GATHER_ROOM);
+    int32_t* offsets = column.buffers.reserve_offsets(n);
+    uint8_t* out = column.buffers.data.reserve(column.statistics.total + GATHER_SLACK);
     Gathered found;
     const QuickGather gather = PGO_AVX_QUICK(gather<skip>);
-    if (gather && column.roomy) found = gather(source, cells, n, out, offsets, column);
+    if (gather && column.statistics.readable_around) found = gather(source, cells, n, out, offsets, column);
     else found = gather_cells<skip>(source.base, source.end, cells, n, out, offsets);
-    column.data.set_size(static_cast<size_t>(offsets[n]));
+    column.buffers.data.set_size(static_cast<size_t>(offsets[n]));
     return found;
 }
 
 // A vector loop over all cells of a block. It returns true if it converted them, false if the portable writer must.
 using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
-// Lets `quick` append the values, at most `room` bytes. If this returns false, nothing was appended.
-inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t room) {
-    if (!quick || !column.roomy) return false;
-    if (column.patience) {
-        --column.patience;
+// Lets `quick` append the values, at most `most` bytes. If this returns false, nothing was appended.
+inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t most) {
+    if (!quick || !column.statistics.readable_around) return false;
+    if (column.statistics.patience) {
+        --column.statistics.patience;
         return false;
     }
-    const size_t before = column.offsets.size();
-    int32_t* offsets = column.reserve_offsets(n);
-    if (quick(source, cells, n, column.data.reserve(room), offsets, column)) {
-        column.data.set_size(static_cast<size_t>(offsets[n]));
+    const size_t before = column.buffers.offsets.size();
+    int32_t* offsets = column.buffers.reserve_offsets(n);
+    if (quick(source, cells, n, column.buffers.data.reserve(most), offsets, column)) {
+        column.buffers.data.set_size(static_cast<size_t>(offsets[n]));
         return true;
     }
-    column.offsets.set_size(before);
-    column.patience = PATIENCE;
+    column.buffers.offsets.set_size(before);
+    column.statistics.patience = PATIENCE;
     return false;
 }
 
@@ -271,23 +273,23 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
 // reports an issue, the bytes that it appended are removed again.
 template <class Write>
 inline void write_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, Write write) {
-    size_t row = column.offsets.size() / sizeof(int32_t);
-    column.reserve_offsets(n);
-    column.data.reserve(column.total);
+    size_t row = column.buffers.offsets.size() / sizeof(int32_t);
+    column.buffers.reserve_offsets(n);
+    column.buffers.data.reserve(column.statistics.total);
     if (row == 0) row = 1;
     for (size_t i = 0; i < n; ++i) {
         if (cells[i].length >= 0) {
-            size_t before = column.data.size();
-            Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.data);
+            size_t before = column.buffers.data.size();
+            Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.buffers.data);
             // Offsets are int32. Only absurd numbers inside arrays can reach this limit; the limits on rows prevent
             // every other case.
-            if (reason == OK && column.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
+            if (reason == OK && column.buffers.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;
             if (reason) {
                 issues.push_back({static_cast<uint32_t>(i), reason, false});
-                column.data.set_size(before);
+                column.buffers.data.set_size(before);
             }
         }
-        column.int_offsets()[row + i] = static_cast<int32_t>(column.data.size());
+        column.buffers.int_offsets()[row + i] = static_cast<int32_t>(column.buffers.data.size());
     }
 }
 
@@ -303,25 +305,25 @@ inline bool is_utf8_run(const uint8_t* p, size_t n) noexcept {
 // value. Returns false if a skipped byte is not 1; then nothing was appended.
 template <uint32_t skip>
 inline bool gather_utf8(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    const size_t data_before = column.data.size(), offsets_before = column.offsets.size();
+    const size_t data_before = column.buffers.data.size(), offsets_before = column.buffers.offsets.size();
     const Gathered found = gather_bytes<skip>(column, source, cells, n);
     if (skip && found.others) {
-        column.data.set_size(data_before);
-        column.offsets.set_size(offsets_before);
+        column.buffers.data.set_size(data_before);
+        column.buffers.offsets.set_size(offsets_before);
         return false;
     }
-    if (found.ascii || column.data.size() == data_before) return true;
-    uint8_t* run = column.data.data();
-    if (is_utf8_run(run + data_before, column.data.size() - data_before)) {
+    if (found.ascii || column.buffers.data.size() == data_before) return true;
+    uint8_t* run = column.buffers.data.data();
+    if (is_utf8_run(run + data_before, column.buffers.data.size() - data_before)) {
         if (found.whole) return true;
-        const int32_t* starts = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n - 1;
-        run[column.data.size()] = 0;  // in SLACK: empty values at the end begin here
+        const int32_t* starts = column.buffers.int_offsets() + column.buffers.offsets.size() / sizeof(int32_t) - n - 1;
+        run[column.buffers.data.size()] = 0;  // in SLACK: empty values at the end begin here
         uint32_t inside = 0;          // bit 7 is set if a value begins with a continuation byte, 10xxxxxx
         for (size_t i = 0; i < n; ++i) inside |= run[starts[i]] & ~(uint32_t{run[starts[i]]} << 1);
         if (!(inside & 0x80)) return true;
     }
-    column.data.set_size(data_before);
-    column.offsets.set_size(offsets_before);
+    column.buffers.data.set_size(data_before);
+    column.buffers.offsets.set_size(offsets_before);
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!is_utf8(p + skip, length - skip)) return NOT_UTF8;
         out.append(p + skip, length - skip);
@@ -339,7 +341,7 @@ inline void bytea_binary(Column& column, Source source, const Cell* cells, size_
 
 // jsonb_send puts a version byte before the text.
 inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    if (column.shortest && gather_utf8<1>(column, source, cells, n, issues)) return;
+    if (column.statistics.shortest && gather_utf8<1>(column, source, cells, n, issues)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length == 0) return BAD_LENGTH;
         if (*p != 1) return BAD_VERSION;
@@ -350,8 +352,8 @@ inline void jsonb_binary(Column& column, Source source, const Cell* cells, size_
 }
 
 inline void bytea_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    column.total /= 2;
-    if (append_quickly(column, source, cells, n, PGO_QUICK(byteas), column.total)) return;
+    column.statistics.total /= 2;
+    if (append_quickly(column, source, cells, n, PGO_QUICK(byteas), column.statistics.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length < 2 || p[0] != '\\' || p[1] != 'x' || length % 2) return BAD_TEXT;
         size_t bytes = (length - 2) / 2;
@@ -360,7 +362,7 @@ inline void bytea_text(Column& column, Source source, const Cell* cells, size_t 
 }
 
 inline void numeric_string_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.total)) return;
+    if (append_quickly(column, source, cells, n, PGO_WIDE_QUICK(numerics), column.statistics.total)) return;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (!is_numeric_text(p, length) && !is_special_numeric(p, length)) return BAD_TEXT;
         out.append(p, length);
@@ -384,18 +386,18 @@ inline void uuid_string_text(Column& column, Source source, const Cell* cells, s
 }
 inline void uuid_string_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     if (append_quickly(column, source, cells, n, PGO_QUICK(binary_uuids), n * UUID_TEXT)) return;
-    bool usual = !column.missing;
+    bool usual = !column.statistics.missing;
     for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(UUID_BYTES);
     if (usual) {
-        int32_t* offsets = column.reserve_offsets(n);
-        uint8_t* out = column.data.append_uninitialized(n * UUID_TEXT);
+        int32_t* offsets = column.buffers.reserve_offsets(n);
+        uint8_t* out = column.buffers.data.append_uninitialized(n * UUID_TEXT);
         for (size_t i = 0; i < n; ++i) {
             print_uuid(source.base + cells[i].offset, out + i * UUID_TEXT);
             offsets[i + 1] = offsets[i] + static_cast<int32_t>(UUID_TEXT);
         }
         return;
     }
-    column.total = n * UUID_TEXT;
+    column.statistics.total = n * UUID_TEXT;
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length != UUID_BYTES) return BAD_LENGTH;
         print_uuid(p, out.append_uninitialized(UUID_TEXT));
@@ -405,7 +407,7 @@ inline void uuid_string_binary(Column& column, Source source, const Cell* cells,
 
 // A binary cell of an unknown type. Its bytes become hexadecimal text, so that they can be read later.
 inline void unknown_binary(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    column.total = 2 * (column.total + n);
+    column.statistics.total = 2 * (column.statistics.total + n);
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         uint8_t* at = out.append_uninitialized(2 + 2 * static_cast<size_t>(length));
         at[0] = '\\';

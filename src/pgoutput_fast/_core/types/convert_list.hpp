@@ -13,7 +13,7 @@ namespace pgo {
 constexpr unsigned MAX_DIMENSIONS = 6;
 // How many bytes precede the first value in the arena, because converters may read before a value. A missing element's
 // offset points to the end of them.
-constexpr size_t ARENA_FRONT = ROOM_BEFORE;
+constexpr size_t ARENA_FRONT = READ_BEFORE;
 
 // The element cells of one block. They point into the payload. If any element of the block has an escape, all elements
 // are copied into the arena without their escapes, and the cells point there.
@@ -238,7 +238,7 @@ template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;
     static Sliced slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements, Reason* reason) {
-        return binary ? slice_binary_array(p, end, column.element_oid, elements, reason)
+        return binary ? slice_binary_array(p, end, column.plan.element_oid, elements, reason)
                       : slice_text_array<delimiter>(p, end, elements);
     }
 };
@@ -248,7 +248,7 @@ struct SliceArray {
 // input and not with the input times the number of fields.
 constexpr size_t PLACES_PER_ELEMENT = 32, PLACES_PER_FIELD = 4;
 
-inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
+inline bool places_fit(size_t leaves, const std::vector<Cell>& elements, size_t first) noexcept {
     if (leaves <= PLACES_PER_ELEMENT) return true;
     size_t nulls = 0;
     for (size_t k = first; k < elements.size(); ++k) nulls += elements[k].length < 0;
@@ -259,10 +259,10 @@ inline bool has_room(size_t leaves, const std::vector<Cell>& elements, size_t fi
 template <bool binary, class Slicer>
 void convert_list(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     Column& child = *column.child;
-    const size_t first_issue = issues.size();
-    int32_t* offsets = column.reserve_offsets(n);
-    const int32_t base = static_cast<int32_t>(child.rows);
-    Elements elements{column.cells, column.arena, source.base, false};
+    const size_t first_issue = issues.size(), leaves = column.plan.leaves;
+    int32_t* offsets = column.buffers.reserve_offsets(n);
+    const int32_t base = static_cast<int32_t>(child.buffers.rows);
+    Elements elements{column.scratch.cells, column.scratch.arena, source.base, false};
     for (size_t i = 0; i < n; ++i) {
         if (i == 0) {
             elements.cells.clear();
@@ -283,7 +283,7 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             }
             if (sliced == Sliced::MULTI) reason = MULTI_DIMENSIONAL;
             if (sliced == Sliced::SHIFTED) reason = LOWER_BOUND;
-            if (column.leaves && sliced != Sliced::BAD && !has_room(column.leaves, elements.cells, before)) {
+            if (leaves && sliced != Sliced::BAD && !places_fit(leaves, elements.cells, before)) {
                 sliced = Sliced::MULTI;
                 reason = TOO_MANY_ELEMENTS;
             }
@@ -296,11 +296,11 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
     Source inner = elements.copied
         ? Source{elements.arena.data(), elements.arena.data() + elements.arena.size()}
         : source;
-    child.child_issues.clear();
-    convert_cells(child, binary ? child.binary : child.text, inner, elements.cells.data(), elements.cells.size(),
-                  child.child_issues);
-    const int32_t* const ends = column.int_offsets() + column.offsets.size() / sizeof(int32_t) - n;
-    take_issues(issues, first_issue, child.child_issues, [=](uint32_t row) {
+    child.scratch.child_issues.clear();
+    convert_cells(child, binary ? child.plan.binary : child.plan.text, inner, elements.cells.data(),
+                  elements.cells.size(), child.scratch.child_issues);
+    const int32_t* const ends = column.buffers.int_offsets() + column.buffers.offsets.size() / sizeof(int32_t) - n;
+    take_issues(issues, first_issue, child.scratch.child_issues, [=](uint32_t row) {
         return static_cast<uint32_t>(std::upper_bound(ends, ends + n, base + static_cast<int32_t>(row)) - ends);
     });
 }

@@ -17,12 +17,12 @@ namespace pgo {
 // nullptr for a value that no server sends.
 template <uint32_t width, size_t longest, uint8_t* (*Print)(const uint8_t*, uint8_t*)>
 void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    bool usual = !column.missing && n <= (MAX_OFFSET - column.data.size()) / longest;
+    bool usual = !column.statistics.missing && n <= (MAX_OFFSET - column.buffers.data.size()) / longest;
     for (size_t i = 0; i < n; ++i) usual &= cells[i].length == static_cast<int32_t>(width);
     if (usual) {
-        const size_t offsets_before = column.offsets.size();
-        int32_t* offsets = column.reserve_offsets(n);
-        uint8_t* const start = column.data.reserve(n * longest);
+        const size_t offsets_before = column.buffers.offsets.size();
+        int32_t* offsets = column.buffers.reserve_offsets(n);
+        uint8_t* const start = column.buffers.data.reserve(n * longest);
         uint8_t* out = start;
         for (size_t i = 0; i < n; ++i) {
             out = Print(source.base + cells[i].offset, out);
@@ -30,12 +30,12 @@ void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Iss
             offsets[i + 1] = offsets[0] + static_cast<int32_t>(out - start);
         }
         if (out) {
-            column.data.set_size(static_cast<size_t>(offsets[n]));
+            column.buffers.data.set_size(static_cast<size_t>(offsets[n]));
             return;
         }
-        column.offsets.set_size(offsets_before);
+        column.buffers.offsets.set_size(offsets_before);
     }
-    column.total = std::min<size_t>(column.total / width * longest, MAX_OFFSET);
+    column.statistics.total = std::min<size_t>(column.statistics.total / width * longest, MAX_OFFSET);
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
         if (length != width) return BAD_LENGTH;
         uint8_t* const start = out.reserve(longest);

@@ -112,9 +112,9 @@ template <bool binary, class Slice>
 inline void convert_fields(Column& column, Source source, const Cell* cells, size_t n, Issues& issues, size_t width,
                            Slice slice) {
     const size_t first_issue = issues.size();
-    column.cells.resize(width * n);
-    Cell* const out = column.cells.data();
-    Parts parts{column.arena, source.base, false};
+    column.scratch.cells.resize(width * n);
+    Cell* const out = column.scratch.cells.data();
+    Parts parts{column.scratch.arena, source.base, false};
     for (size_t i = 0; i < n; ++i) {
         if (cells[i].length >= 0) {
             const uint8_t* p = source.base + cells[i].offset;
@@ -136,11 +136,11 @@ inline void convert_fields(Column& column, Source source, const Cell* cells, siz
     const Source inner = parts.copied
         ? Source{parts.arena.data(), parts.arena.data() + parts.arena.size()}
         : source;
-    Issues& within = column.child_issues_of_fields;
+    Issues& within = column.scratch.field_issues;
     within.clear();
     for (size_t k = 0; k < width; ++k) {
         Column& field = *column.fields[k];
-        convert_cells(field, binary ? field.binary : field.text, inner, out + k * n, n, within);
+        convert_cells(field, binary ? field.plan.binary : field.plan.text, inner, out + k * n, n, within);
     }
     take_issues(issues, first_issue, within, [](uint32_t row) { return row; });
 }
@@ -188,7 +188,7 @@ void convert_composite(Column& column, Source source, const Cell* cells, size_t 
     const size_t width = column.fields.size();
     convert_fields<binary>(column, source, cells, n, issues, width,
                            [&, n](const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t) {
-                               return binary ? slice_binary_record(p, end, parts, out, n, column.field_oids)
+                               return binary ? slice_binary_record(p, end, parts, out, n, column.plan.field_oids)
                                              : slice_text_record(p, end, parts, out, n, width);
                            });
 }
@@ -262,11 +262,11 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
     constexpr size_t BOUNDS = 2, FLAGS = 3;
     uint8_t* flags[FLAGS];
     for (size_t k = 0; k < FLAGS; ++k) {
-        column.fields[BOUNDS + k]->valid.assign(n, 0);
-        flags[k] = column.fields[BOUNDS + k]->valid.data();
+        column.fields[BOUNDS + k]->scratch.valid.assign(n, 0);
+        flags[k] = column.fields[BOUNDS + k]->scratch.valid.data();
     }
     const size_t first_issue = issues.size();
-    const bool missing = column.missing;
+    const bool missing = column.statistics.missing;
     convert_fields<binary>(column, source, cells, n, issues, BOUNDS,
                            [&, n](const uint8_t* p, const uint8_t* end, Parts& parts, Cell* out, size_t i) {
                                return (binary ? slice_binary_range : slice_text_range)(
@@ -275,16 +275,16 @@ void convert_range(Column& column, Source source, const Cell* cells, size_t n, I
     // The flags of a null range are null.
     const uint8_t* there = nullptr;
     if (missing || issues.size() != first_issue) {
-        column.valid.resize(n);
-        for (size_t i = 0; i < n; ++i) column.valid[i] = cells[i].length >= 0;
+        column.scratch.valid.resize(n);
+        for (size_t i = 0; i < n; ++i) column.scratch.valid[i] = cells[i].length >= 0;
         for (size_t k = first_issue; k < issues.size(); ++k)
-            if (!issues[k].inside) column.valid[issues[k].row] = 0;
-        there = column.valid.data();
+            if (!issues[k].inside) column.scratch.valid[issues[k].row] = 0;
+        there = column.scratch.valid.data();
     }
     for (size_t k = 0; k < FLAGS; ++k) {
         Column& flag = *column.fields[BOUNDS + k];
-        append_bits(flag.data, flag.rows, flags[k], n);
-        flag.append_validity(there, n);
+        append_bits(flag.buffers.data, flag.buffers.rows, flags[k], n);
+        flag.buffers.append_validity(there, n);
     }
 }
 

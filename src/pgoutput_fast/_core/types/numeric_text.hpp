@@ -26,28 +26,28 @@ inline size_t announced_text(const uint8_t* p, size_t n) noexcept {
 // Adds to `total` how many characters the numerics in a binary value announce. Stops at the first malformed part and
 // returns its reason.
 inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, size_t* total) {
-    if (column.numerics == Numerics::NONE || cell.length < 0) return OK;
+    if (column.plan.numerics == Numerics::NONE || cell.length < 0) return OK;
     const uint8_t* const p = source.base + cell.offset;
     const uint8_t* const end = p + cell.length;
-    if (column.numerics == Numerics::ITSELF) {
+    if (column.plan.numerics == Numerics::ITSELF) {
         *total += announced_text(p, static_cast<size_t>(cell.length));
         return OK;
     }
-    if (column.numerics == Numerics::IN_ARRAY || column.numerics == Numerics::IN_MULTIRANGE) {
-        column.cells.clear();
-        Elements elements{column.cells, column.arena, source.base, false};
-        const bool array = column.numerics == Numerics::IN_ARRAY;
+    if (column.plan.numerics == Numerics::IN_ARRAY || column.plan.numerics == Numerics::IN_MULTIRANGE) {
+        column.scratch.cells.clear();
+        Elements elements{column.scratch.cells, column.scratch.arena, source.base, false};
+        const bool array = column.plan.numerics == Numerics::IN_ARRAY;
         Reason reason = array ? BAD_ARRAY : BAD_NESTED;
-        const Sliced sliced = array ? slice_binary_array(p, end, column.element_oid, elements, &reason)
+        const Sliced sliced = array ? slice_binary_array(p, end, column.plan.element_oid, elements, &reason)
                                     : slice_binary_multirange(p, end, elements);
         if (sliced == Sliced::BAD) return reason;
         if (sliced == Sliced::MULTI) return OK;  // its elements are not converted
-        for (const Cell& element : column.cells)
+        for (const Cell& element : column.scratch.cells)
             if (Reason inside = add_numeric_text(*column.child, source, element, total)) return inside;
         return OK;
     }
-    Parts parts{column.arena, source.base, false};
-    if (column.numerics == Numerics::IN_RANGE) {
+    Parts parts{column.scratch.arena, source.base, false};
+    if (column.plan.numerics == Numerics::IN_RANGE) {
         Cell bounds[2];
         uint8_t flags[3];
         if (slice_binary_range(p, end, parts, bounds, bounds + 1, flags, flags + 1, flags + 2) != Parted::GOOD)
@@ -56,19 +56,19 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
             if (Reason inside = add_numeric_text(*column.fields[k], source, bounds[k], total)) return inside;
         return OK;
     }
-    column.cells.resize(column.fields.size());
-    const Parted parted = slice_binary_record(p, end, parts, column.cells.data(), 1, column.field_oids);
+    column.scratch.cells.resize(column.fields.size());
+    const Parted parted = slice_binary_record(p, end, parts, column.scratch.cells.data(), 1, column.plan.field_oids);
     if (parted == Parted::DIFFERENT) return OK;  // its fields are not converted
     if (parted != Parted::GOOD) return BAD_NESTED;
     for (size_t k = 0; k < column.fields.size(); ++k)
-        if (Reason inside = add_numeric_text(*column.fields[k], source, column.cells[k], total)) return inside;
+        if (Reason inside = add_numeric_text(*column.fields[k], source, column.scratch.cells[k], total)) return inside;
     return OK;
 }
 
 // Does what convert_cells does, for a column of a relation. Refuses values whose numerics would make too much text.
 inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
     Issues refused;
-    if (column.numerics > Numerics::ITSELF && convert == column.binary) {
+    if (column.plan.numerics > Numerics::ITSELF && convert == column.plan.binary) {
         for (size_t i = 0; i < n; ++i) {
             if (cells[i].length < 0) continue;
             size_t total = 0;

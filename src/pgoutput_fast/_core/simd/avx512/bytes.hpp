@@ -71,9 +71,9 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
 // Copies UUIDs that are text and stay text. `out` must have space for 36 n bytes and SLACK.
 inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                   const Column& column) noexcept {
-    if (column.longest != 36 || column.shortest != 36) return false;
-    if (!(column.missing ? copy_uuids<true> : copy_uuids<false>)(source, cells, n, out)) return false;
-    (column.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
+    if (column.statistics.longest != 36 || column.statistics.shortest != 36) return false;
+    if (!(column.statistics.missing ? copy_uuids<true> : copy_uuids<false>)(source, cells, n, out)) return false;
+    (column.statistics.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
     return true;
 }
 
@@ -111,16 +111,16 @@ void print_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexc
 // Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
 inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                          const Column& column) noexcept {
-    if (column.longest != 16 || column.shortest != 16) return false;
-    (column.missing ? print_uuids<true> : print_uuids<false>)(source, cells, n, out);
-    (column.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
+    if (column.statistics.longest != 16 || column.statistics.shortest != 16) return false;
+    (column.statistics.missing ? print_uuids<true> : print_uuids<false>)(source, cells, n, out);
+    (column.statistics.missing ? fixed_offsets<true> : fixed_offsets<false>)(cells, n, 36, offsets);
     return true;
 }
 
 // Reads bytea in hex format, 64 digits at a time. `out` must have space for half of the cells' bytes and SLACK.
 inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                    const Column& column) noexcept {
-    if (column.shortest < 2) return false;
+    if (column.statistics.shortest < 2) return false;
     const __m512i join = _mm512_set1_epi16(0x0110);
     __m512i bad = _mm512_setzero_si512();
     uint32_t strange = 0;
@@ -220,10 +220,11 @@ template <uint32_t skip, bool missing>
 Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                    const Column& column) noexcept {
     const uint8_t* base = source.base;
-    if (column.longest <= 16 + skip) return gather_pieces<skip, 16, 1, missing>(base, cells, n, out, offsets);
-    if (column.longest <= 32 + skip) return gather_pieces<skip, 32, 1, missing>(base, cells, n, out, offsets);
-    const size_t usual = column.total / n * 3 / 2;
-    if (column.longest <= 64 + skip || usual <= 64 || column.room < 64 * MOST_PIECES)
+    const uint32_t longest = column.statistics.longest;
+    if (longest <= 16 + skip) return gather_pieces<skip, 16, 1, missing>(base, cells, n, out, offsets);
+    if (longest <= 32 + skip) return gather_pieces<skip, 32, 1, missing>(base, cells, n, out, offsets);
+    const size_t usual = column.statistics.total / n * 3 / 2;
+    if (column.statistics.longest <= 64 + skip || usual <= 64 || column.statistics.bytes_behind < 64 * MOST_PIECES)
         return gather_pieces<skip, 64, 1, missing>(base, cells, n, out, offsets);
     if (usual <= 128) return gather_pieces<skip, 64, 2, missing>(base, cells, n, out, offsets);
     if (usual <= 192) return gather_pieces<skip, 64, 3, missing>(base, cells, n, out, offsets);
@@ -235,14 +236,15 @@ Gathered gather_as(Source source, const Cell* cells, size_t n, uint8_t* out, int
 template <uint32_t skip>
 Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                 const Column& column) noexcept {
-    return (column.missing ? gather_as<skip, true> : gather_as<skip, false>)(source, cells, n, out, offsets, column);
+    const auto chosen = column.statistics.missing ? gather_as<skip, true> : gather_as<skip, false>;
+    return chosen(source, cells, n, out, offsets, column);
 }
 
 // Copies numerics that stay text, and checks that they are what numeric_out prints. They may have at most 64
 // characters. `out` must have space for the cells' bytes and SLACK.
 inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
                      const Column& column) noexcept {
-    if (column.longest > 64 || column.shortest == 0) return false;
+    if (column.statistics.longest > 64 || column.statistics.shortest == 0) return false;
     const __m512i zero = _mm512_set1_epi8('0'), nine = _mm512_set1_epi8(9);
     uint64_t bad = 0;
     int32_t at = offsets[0];

@@ -117,7 +117,7 @@ void spread_values(const Cell* cells, size_t n, const uint8_t* values, uint8_t* 
 using avx2::binary_bools;
 
 inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
-    if (column.longest > 1) return false;
+    if (column.statistics.longest > 1) return false;
     for (size_t i = 0; i < n; ++i) out[i] = source.base[cells[i].offset];
     __mmask64 bad = 0;
     for (size_t i = 0; i < n; i += 64) {

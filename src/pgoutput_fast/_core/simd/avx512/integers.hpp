@@ -193,13 +193,13 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
 
 template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
-    if (column.longest <= 16 && n >= CELLS && integers_of<T, false>(source, cells, n, out)) return true;
+    if (column.statistics.longest <= 16 && n >= CELLS && integers_of<T, false>(source, cells, n, out)) return true;
     return avx2::integers<T>(source, cells, n, out, column);
 }
 
 inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
-    if (column.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
-    if (column.longest <= 20 && n >= CELLS && integers_of<int64_t, true>(source, cells, n, out)) return true;
+    if (column.statistics.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
+    if (column.statistics.longest <= 20 && n >= CELLS && integers_of<int64_t, true>(source, cells, n, out)) return true;
     return avx2::long_integers(source, cells, n, out, column);
 }
 
@@ -212,9 +212,9 @@ inline bool oids(Source source, const Cell* cells, size_t n, int64_t* out, const
 
 // Reads decimals with as many digits after the point as the scale says.
 inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
-    const int scale = column.scale, point = scale != 0;
-    if (scale < 0 || scale >= avx2::MOST_PRECISION || column.longest > 16 || n < CELLS) return false;
-    const int most = column.precision < avx2::MOST_PRECISION ? column.precision : avx2::MOST_PRECISION;
+    const int scale = column.plan.scale, point = scale != 0;
+    if (scale < 0 || scale >= avx2::MOST_PRECISION || column.statistics.longest > 16 || n < CELLS) return false;
+    const int most = column.plan.precision < avx2::MOST_PRECISION ? column.plan.precision : avx2::MOST_PRECISION;
     // The least valid number for each count of characters, less one. If there are too few or too many digits, no value
     // reaches it.
     int64_t least[16];
@@ -276,11 +276,11 @@ static_assert(quotients_are_exact());
 // digits in base 10000. The digits are arranged so that the last one contains the last decimal places of the scale.
 inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, int128* out,
                                   const Column& column) noexcept {
-    const int scale = column.scale, behind = (scale + 3) / 4;  // base-10000 digits after the point
-    if (column.precision > avx2::MOST_PRECISION || scale < 0 || behind > 4 || n < CELLS) return false;
+    const int scale = column.plan.scale, behind = (scale + 3) / 4;  // base-10000 digits after the point
+    if (column.plan.precision > avx2::MOST_PRECISION || scale < 0 || behind > 4 || n < CELLS) return false;
     const int hidden = 4 * behind - scale;  // decimal places of the last digit that must be zeros
     const int64_t power = static_cast<int64_t>(POWERS_OF_TEN[hidden]);
-    const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(POWERS_OF_TEN[column.precision] - 1));
+    const __m512i limit = _mm512_set1_epi64(static_cast<int64_t>(POWERS_OF_TEN[column.plan.precision] - 1));
     const __m512i factor = _mm512_set1_epi64(QUOTIENT_FACTORS[hidden]), unit = _mm512_set1_epi64(power);
     // Factors that join digits in pairs. The last digit has already been divided by `power`.
     const __m512i pairs = _mm512_set1_epi64(0x2710000100000001 | (10000 / power) << 16);

@@ -82,7 +82,8 @@ inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out
 }
 
 inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
-    if (column.longest == 10 && column.shortest == 10 && n >= DATES && usual_dates(source, cells, n, out)) return true;
+    const bool tens = column.statistics.longest == 10 && column.statistics.shortest == 10;
+    if (tens && n >= DATES && usual_dates(source, cells, n, out)) return true;
     return avx2::dates(source, cells, n, out, column);
 }
 
@@ -159,14 +160,14 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
 template <bool zoned>
 bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     constexpr uint32_t zone = zoned ? 3 : 0;
-    if (column.longest <= 26 + zone && column.shortest >= 19 + zone && n >= CELLS &&
+    if (column.statistics.longest <= 26 + zone && column.statistics.shortest >= 19 + zone && n >= CELLS &&
         usual_timestamps<zoned>(source, cells, n, out)) return true;
     return avx2::timestamps<zoned>(source, cells, n, out, column);
 }
 
 // Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
-    if (column.longest > 15 || column.shortest < 8 || n < CELLS) return false;
+    if (column.statistics.longest > 15 || column.statistics.shortest < 8 || n < CELLS) return false;
     const __m512i like = _mm512_broadcast_i32x4(
         _mm_setr_epi8('0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0));
     const __m512i most = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));

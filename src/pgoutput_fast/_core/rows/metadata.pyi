@@ -1,0 +1,1 @@
+CHANGE_TYPES: tuple[str, ...]

@@ -1,0 +1,34 @@
+from libc.stdint cimport int32_t, int64_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.rows.rows cimport RelationRows
+from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task
+from pgoutput_fast._core.tagging.tag cimport Tagger
+
+
+# How many messages a window usually has at most.
+cdef int64_t usual_window() noexcept
+
+
+cdef class BatchPlanner:
+    """Decides which messages of a window go into which batch of which relation version, and makes tasks of that."""
+    cdef object options
+    cdef object types                    # what a live server said of its types
+    cdef Tagger tagger
+    cdef int64_t batch_rows, batch_bytes
+    cdef int64_t window_messages         # how many messages the next window has at most
+    cdef list batches                    # Batches of each slot, None until its first change
+    cdef Spares spares
+    cdef list touched                    # Batches with messages in the current call, in the order of the messages
+    cdef set described_columns           # (table, column) that some version has; see Options.check_columns
+    cdef vector[int64_t] ends            # per slot: 0, except while `_sort_messages` runs
+
+    cdef int plan_window(self, Frame frame, int64_t left) except -1
+    cdef int _sort_messages(self, Frame frame, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil
+    cdef Batches _batches_of(self, int32_t slot)
+    cdef Task _task_of(self, Frame frame, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left)
+    cdef RelationRows _free_rows(self, Batches batches, int32_t slot)
+    cdef int begin_call(self) except -1
+    cdef int take_results(self, Frame frame) except -1
+    cdef list take_batches(self)
+    cdef int end_call(self) except -1

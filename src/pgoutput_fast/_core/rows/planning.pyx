@@ -1,0 +1,208 @@
+"""Plans the batches: sorts the messages of a window by relation version, and makes a task for each batch that gets any.
+
+It reads only the headers of messages. So which messages a batch gets does not depend on threads.
+"""
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+from libcpp.vector cimport vector
+
+from pgoutput_fast._core.protocol.limits cimport USUAL_WINDOW_MESSAGES
+from pgoutput_fast._core.rows.rows cimport RelationRows
+from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task, messages_that_fit
+from pgoutput_fast._core.tagging.tag cimport Tagger
+
+from pgoutput_fast._core.rows.rows import make_rows
+
+cdef int64_t WINDOW_MESSAGES = USUAL_WINDOW_MESSAGES
+# If a window has more than MANY_TASKS tasks, with fewer than FEW_MESSAGES messages each on average, the next window is
+# twice as long. A task's fixed cost is then more than the cache saves.
+cdef int64_t MANY_TASKS = 256
+cdef int64_t FEW_MESSAGES = 64
+cdef int64_t LONGEST_WINDOW = 1 << 17
+
+
+def use_windows(int64_t messages):
+    """Sets how many messages a window has at most. Returns the number before. For tests."""
+    global WINDOW_MESSAGES
+    before = WINDOW_MESSAGES
+    WINDOW_MESSAGES = max(messages, 1)
+    return before
+
+
+cdef int64_t usual_window() noexcept:
+    return WINDOW_MESSAGES
+
+
+@cython.final
+cdef class BatchPlanner:
+    def __cinit__(self, options, types, Tagger tagger):
+        self.options = options
+        self.types = types
+        self.tagger = tagger
+        self.batch_rows = options.batch_rows
+        self.batch_bytes = options.batch_bytes
+        self.window_messages = WINDOW_MESSAGES
+        self.batches = []
+        self.spares = Spares()
+        self.touched = []
+        self.described_columns = set()
+
+    # ---- a window ------------------------------------------------------------------------------------------------
+
+    cdef int plan_window(self, Frame frame, int64_t left) except -1:
+        """Makes the frame's tasks for the window that was tagged last.
+
+        Relation versions come in the order of their first items. `left` is how many messages of this array follow.
+        """
+        cdef int64_t items, at = 0
+        cdef Batches batches
+        cdef Task task
+        cdef list tasks = []
+        cdef vector[int32_t] present
+        cdef vector[int64_t] stops
+        cdef size_t k
+        self.tagger.swap_tags(frame.tags)
+        items = frame.tags.items
+        with nogil:
+            self._sort_messages(frame, present, stops)
+        for k in range(present.size()):
+            batches = self._batches_of(present[k])
+            while at < stops[k]:
+                task = self._task_of(frame, batches, present[k], at, stops[k], left)
+                at += task.count
+                tasks.append(task)
+        if len(tasks) <= MANY_TASKS:
+            self.window_messages = WINDOW_MESSAGES
+        elif items < FEW_MESSAGES * <int64_t> len(tasks):
+            self.window_messages = max(WINDOW_MESSAGES, min(2 * self.window_messages, LONGEST_WINDOW))
+        return frame.start(tasks, self.options, self.types)
+
+    cdef int _sort_messages(self, Frame frame, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil:
+        """Sorts the window's messages in `order` by relation version.
+
+        `present` gets the slots of these versions, `stops` gets where the messages of each end.
+        """
+        cdef int64_t i, begin, at = 0
+        cdef int64_t items = frame.tags.items
+        cdef int32_t slot
+        cdef size_t k
+        if self.ends.size() < self.tagger.bodies.size():
+            self.ends.resize(self.tagger.bodies.size())
+        if <int64_t> frame.order.size() < items:
+            frame.order.resize(<size_t> items)
+        # Allocated here, because nothing may fail until `ends` is 0 everywhere again.
+        present.reserve(min(<size_t> items, self.ends.size()))
+        stops.reserve(min(<size_t> items, self.ends.size()))
+        for i in range(items):
+            slot = frame.tags.item_slot[i]
+            if self.ends[slot] == 0:
+                present.push_back(slot)
+            self.ends[slot] += 1
+        for k in range(present.size()):
+            begin = at
+            at += self.ends[present[k]]
+            self.ends[present[k]] = begin
+        for i in range(items):
+            slot = frame.tags.item_slot[i]
+            frame.order[self.ends[slot]] = frame.tags.item_message[i]
+            self.ends[slot] += 1
+        for k in range(present.size()):
+            stops.push_back(self.ends[present[k]])
+            self.ends[present[k]] = 0
+        return 0
+
+    cdef Batches _batches_of(self, int32_t slot):
+        cdef Batches batches
+        while len(self.batches) <= slot:
+            self.batches.append(None)
+        relation = self.tagger.versions[slot]
+        batches = self.batches[slot]
+        if batches is None or (batches.relation is not relation and batches.relation != relation):
+            batches = Batches(relation)
+            self.batches[slot] = batches
+        if not batches.touched:
+            batches.done = []
+            self.touched.append(batches)
+            batches.touched = True
+        return batches
+
+    cdef Task _task_of(self, Frame frame, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left):
+        """Makes a task of as many messages of a relation version as the open batch can take.
+
+        They are the messages from `at` on in the frame's `order`, and at `end` are those of the next relation version.
+        """
+        cdef int64_t rows = batches.rows
+        cdef int64_t each
+        cdef Task task = Task()
+        task.batches = batches
+        task.before = batches.last
+        task.begin = at
+        with nogil:
+            task.count = messages_that_fit(
+                frame.window, frame.order.data() + at, end - at, self.batch_rows, self.batch_bytes,
+                &batches.rows, &batches.bytes,
+            )
+        task.closes = at + task.count < end
+        task.expected = batches.rows - rows
+        if not task.closes:
+            # Later messages of the array may add rows at the same rate, but no more than the batch can take.
+            task.expected += task.expected * left // frame.window.count
+            each = max(1, batches.bytes // max(1, batches.rows))
+            task.expected = min(task.expected, self.batch_bytes // each)
+        if batches.open is None:
+            batches.open = self._free_rows(batches, slot)
+        task.rows = batches.open
+        batches.last = task
+        if task.closes:
+            batches.open = batches.last = None
+            batches.rows = batches.bytes = 0
+        return task
+
+    cdef RelationRows _free_rows(self, Batches batches, int32_t slot):
+        cdef RelationRows rows = self.spares.take(batches)
+        if rows is None:
+            if self.options.columns is not None:
+                self.options.check_columns(batches.relation, self.tagger.versions, self.described_columns)
+            rows = make_rows(batches.relation, self.options, self.types)
+        rows.rejects.slot = slot
+        return rows
+
+    # ---- a call --------------------------------------------------------------------------------------------------
+
+    cdef int begin_call(self) except -1:
+        self.touched = []
+        return 0
+
+    cdef int take_results(self, Frame frame) except -1:
+        """Takes the rejects and the finished batches of a frame whose tasks are all done."""
+        cdef Task task
+        self.tagger.records.take_rejects(frame.records)
+        for task in frame.tasks:
+            task.batches.done.extend(task.made)
+            if task.closes:
+                self.spares.keep(task.batches, task.rows)
+        return 0
+
+    cdef list take_batches(self):
+        """Closes the open batches. Returns [(relation, batch)] of the whole call."""
+        cdef Batches batches
+        cdef list changes = []
+        for batches in self.touched:
+            if batches.open is not None:
+                batches.open.finish_batch()
+                batches.done.extend(batches.open.batches)
+                batches.open.batches = []
+                self.spares.keep(batches, batches.open)
+                batches.open = None
+            changes.extend([(batches.relation, batch) for batch in batches.done])
+        return changes
+
+    cdef int end_call(self) except -1:
+        """Drops all open batches and all references to results. It allocates no memory, so it cannot fail."""
+        cdef Batches batches
+        for batches in self.touched:
+            batches.touched = False
+            batches.done = None
+            batches.open = batches.last = None
+            batches.rows = batches.bytes = 0
+        return 0

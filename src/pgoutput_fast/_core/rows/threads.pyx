@@ -1,0 +1,79 @@
+"""The threads of a call: they are started, and the call waits for their end even if something interrupts it."""
+cimport cython
+from libc.stdint cimport int64_t
+
+from pgoutput_fast._core.rows.task cimport new_lock
+
+from _thread import start_new_thread
+
+
+@cython.final
+@cython.no_gc
+cdef class HeldLock:
+    """Holds a lock until nobody refers to the object. So the lock is released even if a thread cannot begin."""
+    cdef readonly object lock
+    cdef bint released
+
+    def __cinit__(self):
+        lock = new_lock()
+        lock.acquire()
+        self.lock = lock
+
+    def __dealloc__(self):
+        if self.lock is not None and not self.released:
+            self.lock.release()
+
+    cdef int release(self) except -1:
+        """Releases the lock now, because a trace or a debugger may keep the object."""
+        self.lock.release()
+        self.released = True
+        return 0
+
+
+cdef class WorkingThreads:
+    def __cinit__(self):
+        self.stopped = False
+        self.at_work = []
+
+    cdef int work(self) except -1:
+        """Does the work of one thread. If it raises, it has set what the other threads must know of that."""
+        raise NotImplementedError
+
+    cdef int start_threads(self, int64_t count) except -1:
+        """Starts at most so many threads. `join_threads` must follow, even if this raises.
+
+        threading.Thread is not used: an interruption inside of it would leave an incomplete thread object.
+        """
+        for _ in range(count):
+            holder = HeldLock()
+            self.at_work.append(holder.lock)
+            try:
+                start_new_thread(self._work_beside, (holder,))
+            except RuntimeError:
+                # No more threads can be started: the others do all the work.
+                self.at_work.pop()
+                break
+        return 0
+
+    def _work_beside(self, HeldLock holder):
+        try:
+            self.work()
+        except BaseException:
+            pass  # `work` has told the others
+        finally:
+            holder.release()
+
+    cdef int join_threads(self) except -1:
+        """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""
+        cdef Py_ssize_t ended = 0
+        interruption = None
+        while ended < len(self.at_work):
+            try:
+                self.at_work[ended].acquire()
+                ended += 1
+            except BaseException as error:
+                self.stopped = True
+                interruption = error
+        if interruption is not None:
+            raise interruption
+        return 0
