@@ -160,7 +160,7 @@ def test_pinned_type_that_is_too_narrow_is_an_error_even_if_the_values_would_fit
     kind: Any, cell: str, pinned: pa.DataType
 ) -> None:
     out = decoded(({"v": kind}, [cell]))
-    with pytest.raises(ValueError, match=r"'v' as .* some of these values do not fit") as caught:
+    with pytest.raises(ValueError, match=r"'v' as .* values that do not fit") as caught:
         out.table("public.t", schema=pa.schema([("v", pinned)]))
     assert str(out.changes[0].relation.version) in str(caught.value)
     assert str(pinned) in str(caught.value)
@@ -183,7 +183,7 @@ def test_pinned_relation_version_stands_for_its_columns() -> None:
         {"a": 2, "b": "y", "c": 5},
     ]
     assert out.table("public.t", schema=second).schema.metadata[b"pg.version"] == str(second.version).encode()
-    with pytest.raises(ValueError, match="int32, and some of these values do not fit"):
+    with pytest.raises(ValueError, match="int32, which has values that do not fit"):
         out.table("public.t", schema=first, extra_columns="drop")
 
 

@@ -237,7 +237,7 @@ def test_the_virtual_machine_is_found(tmp_path: Path) -> None:
         ({"table": "s.odd", "publication": "p"}, "there is no table s.odd published by p"),
         ({"publication": "none"}, "there is no publication none"),
         ({"snapshot": "x"}, "need each other"),
-        ({"columns": "nope"}, "must name each column once"),
+        ({"columns": "nope"}, "must name columns that exist"),
         ({"partition_bytes": "many"}, "partition_bytes must be a number"),
         ({"numeric": "int"}, "numeric must be"),
         ({"snapshot": "00000003-00000001-1", "consistent_lsn": "1"}, "is gone"),

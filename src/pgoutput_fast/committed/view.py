@@ -346,7 +346,7 @@ def _single(table: pa.Table) -> pa.RecordBatch:
 
 
 def _rejected(rows: pa.Table, catalog: Catalog) -> pa.Table:
-    """Reject rows of whole messages: nobody knows whether their transaction committed.
+    """Reject rows of whole messages: nobody knows whether they were committed.
 
     A Truncate has one row here, with the message as it came.
     """

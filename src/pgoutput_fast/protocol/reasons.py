@@ -148,7 +148,7 @@ class Reason(IntEnum):
     )
     OUTCOME_UNKNOWN = (
         54,
-        "nobody knows whether its transaction committed: a message that may have ended the transaction, or rolled back "
+        "nobody knows whether this change was committed: a message that may have ended the transaction, or rolled back "
         "a part of it, is malformed or missing",
     )
     TYPE_CHANGED = (
@@ -174,7 +174,7 @@ class Reason(IntEnum):
     )
     BAD_COPY_ROW = (
         59,
-        "the row of the COPY stream does not have two columns: a position and a payload",
+        "the row of the COPY stream is not a position of 8 bytes and a payload",
     )
     COPY_TRUNCATED = 60, "the COPY stream ends too early"
     COPY_TRAILING_BYTES = 61, "bytes are left over behind the COPY stream's end"

@@ -153,8 +153,8 @@ def _check_version(
                 )
         elif not fits(there[name].type, field.type):
             raise ValueError(
-                f"{where} has column {name!r} as {there[name].type}, and some of these values do not fit the pinned "
-                f"schema's {field.type}"
+                f"{where} has column {name!r} as {there[name].type}, which has values that do not fit the "
+                f"pinned schema's {field.type}"
             )
 
 

@@ -29,13 +29,38 @@ from pgoutput_fast._core.protocol.reasons cimport BAD_COUNT, BAD_FLAGS, OK
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, BoundaryRecord, MessageRecord
 
 
+cdef inline void _read_end(Fields* f, BoundaryRecord* b) noexcept nogil:
+    """Reads what a message at the end of a transaction has: its LSN, the LSN behind it, and the time."""
+    b.lsn = read_lsn(f)
+    b.end_lsn = read_lsn(f)
+    b.timestamp = read_timestamp(f)
+
+
+cdef inline void _read_stream_abort(Fields* f, BoundaryRecord* b) noexcept nogil:
+    b.xid = read_u32(f)
+    b.subxid = read_u32(f)
+    if f.at < f.size:
+        # The server sends these fields only with streaming=parallel. The message's length shows it, the protocol
+        # version does not.
+        b.lsn = read_lsn(f)
+        b.timestamp = read_timestamp(f)
+        if b.lsn == 0:
+            b.lsn = NONE64
+
+
+cdef inline void _read_first_segment(Fields* f, BoundaryRecord* b) noexcept nogil:
+    cdef uint8_t first = read_byte(f)
+    if first > 1:
+        wrong(f, BAD_FLAGS, f.at - 1)
+    b.first_segment = <int8_t> first
+
+
 cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8_t** gid,
                          int64_t* gid_length) noexcept nogil:
     """Fills `b` with the message's fields. Points `gid` to the name of the prepared transaction, if there is one.
 
     `f` stands behind the tag. Afterwards `f.reason` says whether the message is valid.
     """
-    cdef uint8_t first
     b.kind = kind
     if kind == MSG_BEGIN:
         b.lsn = read_lsn(f)
@@ -43,43 +68,24 @@ cdef void parse_boundary(Fields* f, uint8_t kind, BoundaryRecord* b, const uint8
         b.xid = read_u32(f)
     elif kind == MSG_COMMIT:
         read_no_flags(f)
-        b.lsn = read_lsn(f)
-        b.end_lsn = read_lsn(f)
-        b.timestamp = read_timestamp(f)
+        _read_end(f, b)
     elif kind == MSG_STREAM_START:
         b.xid = read_u32(f)
-        first = read_byte(f)
-        if first > 1:
-            wrong(f, BAD_FLAGS, f.at - 1)
-        b.first_segment = <int8_t> first
+        _read_first_segment(f, b)
     elif kind == MSG_STREAM_COMMIT:
         b.xid = read_u32(f)
         read_no_flags(f)
-        b.lsn = read_lsn(f)
-        b.end_lsn = read_lsn(f)
-        b.timestamp = read_timestamp(f)
+        _read_end(f, b)
     elif kind == MSG_STREAM_ABORT:
-        b.xid = read_u32(f)
-        b.subxid = read_u32(f)
-        if f.at < f.size:
-            # The server sends these fields only with streaming=parallel. The message's length shows it, the protocol
-            # version does not.
-            b.lsn = read_lsn(f)
-            b.timestamp = read_timestamp(f)
-            if b.lsn == 0:
-                b.lsn = NONE64
+        _read_stream_abort(f, b)
     elif kind == MSG_BEGIN_PREPARE:
-        b.lsn = read_lsn(f)
-        b.end_lsn = read_lsn(f)
-        b.timestamp = read_timestamp(f)
+        _read_end(f, b)
         b.xid = read_u32(f)
         read_text(f, gid, gid_length)
         b.prepare_timestamp = b.timestamp
     elif kind == MSG_PREPARE or kind == MSG_STREAM_PREPARE or kind == MSG_COMMIT_PREPARED:
         read_no_flags(f)
-        b.lsn = read_lsn(f)
-        b.end_lsn = read_lsn(f)
-        b.timestamp = read_timestamp(f)
+        _read_end(f, b)
         b.xid = read_u32(f)
         read_text(f, gid, gid_length)
         if kind != MSG_COMMIT_PREPARED:

@@ -124,6 +124,74 @@ cdef uint8_t* _bytes_buffer(list buffers, int64_t count) except? NULL:
     return <uint8_t*> address
 
 
+cdef class _Unframed:
+    """Memory for the columns of unpacked frames, and how much of it is filled."""
+    cdef list buffers                    # own what the pointers point to, in the order of `unframe_arrays`' columns
+    cdef int64_t* lsn
+    cdef int64_t* wal_end
+    cdef int64_t* sent_at
+    cdef int64_t* after
+    cdef int64_t* kept_end
+    cdef int64_t* kept_at
+    cdef uint8_t* reply
+    cdef uint8_t* data
+    cdef int64_t* offsets64              # NULL if the payloads fit into offsets of 32 bits
+    cdef int32_t* offsets32
+    cdef int64_t payloads, keepalives, written
+
+    def __cinit__(self, _Counts counts):
+        cdef bint wide = counts.payload_bytes > MAX_OFFSET
+        self.buffers = []
+        self.lsn = _int64_buffer(self.buffers, counts.data)
+        self.wal_end = _int64_buffer(self.buffers, counts.data)
+        self.sent_at = _int64_buffer(self.buffers, counts.data)
+        self.after = _int64_buffer(self.buffers, counts.keepalives)
+        self.kept_end = _int64_buffer(self.buffers, counts.keepalives)
+        self.kept_at = _int64_buffer(self.buffers, counts.keepalives)
+        self.reply = _bytes_buffer(self.buffers, counts.keepalives)
+        self.data = _bytes_buffer(self.buffers, counts.payload_bytes)
+        cdef uint8_t* offsets = _bytes_buffer(self.buffers, (counts.data + 1) * (8 if wide else 4))
+        if wide:
+            self.offsets64 = <int64_t*> offsets
+        else:
+            self.offsets32 = <int32_t*> offsets
+        self.end_payload()
+
+    cdef inline void end_payload(self) noexcept nogil:
+        """Writes the offset behind the last payload."""
+        if self.offsets64 != NULL:
+            self.offsets64[self.payloads] = self.written
+        else:
+            self.offsets32[self.payloads] = <int32_t> self.written
+
+    cdef void copy_frames(self, Payloads frames) noexcept nogil:
+        """Copies frames that `count_frames` has checked."""
+        cdef Frame frame
+        cdef int64_t i, begin, end, size, n, k, at = 0
+        cdef bint large = frames.offsets64 != NULL
+        for i in range(frames.count):
+            begin = frames.offsets64[i] if large else frames.offsets32[i]
+            end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
+            read_frame(frames.data + begin, end - begin, &frame, &at)
+            if frame.data:
+                n = self.payloads
+                self.lsn[n] = frame.start_lsn
+                self.wal_end[n] = frame.wal_end
+                self.sent_at[n] = frame.sent_at
+                size = end - begin - DATA_HEADER
+                memcpy(self.data + self.written, frames.data + begin + DATA_HEADER, <size_t> size)
+                self.written += size
+                self.payloads += 1
+                self.end_payload()
+            else:
+                k = self.keepalives
+                self.after[k] = self.payloads
+                self.kept_end[k] = frame.wal_end
+                self.kept_at[k] = frame.sent_at
+                self.reply[k] = frame.reply
+                self.keepalives += 1
+
+
 def unframe_arrays(arrays):
     """Unpacks binary or large binary arrays of frames.
 
@@ -141,51 +209,13 @@ def unframe_arrays(arrays):
     for frames in sources:
         count_frames(frames, before, counts)
         before += frames.count
-    cdef bint wide = counts.payload_bytes > MAX_OFFSET
-    cdef list buffers = []
-    cdef int64_t* lsn = _int64_buffer(buffers, counts.data)
-    cdef int64_t* wal_end = _int64_buffer(buffers, counts.data)
-    cdef int64_t* sent_at = _int64_buffer(buffers, counts.data)
-    cdef int64_t* after = _int64_buffer(buffers, counts.keepalives)
-    cdef int64_t* kept_end = _int64_buffer(buffers, counts.keepalives)
-    cdef int64_t* kept_at = _int64_buffer(buffers, counts.keepalives)
-    cdef uint8_t* reply = _bytes_buffer(buffers, counts.keepalives)
-    cdef uint8_t* data = _bytes_buffer(buffers, counts.payload_bytes)
-    cdef uint8_t* offsets = _bytes_buffer(buffers, (counts.data + 1) * (8 if wide else 4))
-    cdef int64_t* offsets64 = <int64_t*> offsets
-    cdef int32_t* offsets32 = <int32_t*> offsets
-    cdef int64_t i, begin, end, at = 0, n = 0, k = 0, written = 0
-    cdef Frame frame
-    cdef bint large
-    if wide:
-        offsets64[0] = 0
-    else:
-        offsets32[0] = 0
+    cdef _Unframed found = _Unframed(counts)
     for frames in sources:
-        large = frames.offsets64 != NULL
         with nogil:
-            for i in range(frames.count):
-                begin = frames.offsets64[i] if large else frames.offsets32[i]
-                end = frames.offsets64[i + 1] if large else frames.offsets32[i + 1]
-                read_frame(frames.data + begin, end - begin, &frame, &at)
-                if frame.data:
-                    lsn[n] = frame.start_lsn
-                    wal_end[n] = frame.wal_end
-                    sent_at[n] = frame.sent_at
-                    memcpy(data + written, frames.data + begin + DATA_HEADER, <size_t> (end - begin - DATA_HEADER))
-                    written += end - begin - DATA_HEADER
-                    n += 1
-                    if wide:
-                        offsets64[n] = written
-                    else:
-                        offsets32[n] = <int32_t> written
-                else:
-                    after[k] = n
-                    kept_end[k] = frame.wal_end
-                    kept_at[k] = frame.sent_at
-                    reply[k] = frame.reply
-                    k += 1
-    kind = pa.large_binary() if wide else pa.binary()
+            found.copy_frames(frames)
+    cdef int64_t n = found.payloads, k = found.keepalives
+    buffers = found.buffers
+    kind = pa.large_binary() if found.offsets64 != NULL else pa.binary()
     payloads = pa.Array.from_buffers(kind, n, [None, buffers[8], buffers[7]])
     columns = [pa.Array.from_buffers(pa.int64(), n if at < 3 else k, [None, buffers[at]]) for at in range(6)]
     return payloads, columns[:3], columns[3:], pa.Array.from_buffers(pa.uint8(), k, [None, buffers[6]])

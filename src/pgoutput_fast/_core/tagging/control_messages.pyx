@@ -82,21 +82,22 @@ cdef class _Selection:
     cdef vector[int64_t] kept, begun
     cdef vector[uint32_t] begun_xids
     cdef SeenLsns seen, seen_outside, seen_inside
+    cdef int context                     # of the current message
+    cdef Place place
+    # Of the plain transaction around the current message, if `place` is INSIDE.
+    cdef int64_t begin, lsn              # ordinal of its Begin, LSN of the Commit that the Begin announced
+    cdef uint32_t xid
+    cdef size_t first                    # place of its Begin in `kept`
 
     cdef int64_t select(self, Payloads payloads, int context, bint seen_end) except -2 nogil:
         """Returns how many messages were read, or -1 if offsets are damaged."""
         cdef int64_t count = payloads.count
-        cdef int64_t i, end, begin = 0, lsn = 0
+        cdef int64_t i, end
         cdef int64_t at = _offset(payloads, 0)
-        cdef uint32_t xid = 0
-        cdef size_t first = 0, k, left
         cdef uint8_t kind, cls
-        cdef Fields f
-        cdef BoundaryRecord b
-        cdef const uint8_t* gid = NULL
-        cdef int64_t gid_length = 0
         cdef const uint8_t* p
-        cdef Place place = BETWEEN if seen_end and context == OUTSIDE else ELSEWHERE
+        self.context = context
+        self.place = BETWEEN if seen_end and context == OUTSIDE else ELSEWHERE
         for i in range(count):
             end = _offset(payloads, i + 1)
             if end < at or at < 0 or end > payloads.data_size:
@@ -110,50 +111,69 @@ cdef class _Selection:
                 at = end
                 continue
             if kind == MSG_MESSAGE:
-                if context == UNKNOWN:
-                    _hear(self.seen_outside, _message_lsn(p, end - at, False))
-                    _hear(self.seen_inside, _message_lsn(p, end - at, True))
-                else:
-                    _hear(self.seen, _message_lsn(p, end - at, context == STREAMING))
+                self._see_message(p, end - at)
                 at = end
                 continue
             self.kept.push_back(i)
             if cls == 0:
                 return i + 1  # no message after it will be read
             if cls & BOUNDARY:
-                start_fields(&f, p, end - at, 1)
-                if place == BETWEEN and kind == MSG_BEGIN:
-                    parse_boundary(&f, kind, &b, &gid, &gid_length)
-                    place = INSIDE if f.reason == OK else ELSEWHERE
-                    begin = i
-                    lsn = b.lsn
-                    xid = <uint32_t> b.xid
-                    first = self.kept.size() - 1
-                elif place == INSIDE and kind == MSG_COMMIT:
-                    parse_boundary(&f, kind, &b, &gid, &gid_length)
-                    if f.reason == OK and b.lsn == lsn:
-                        # After its end, only its Relation and Type messages still count.
-                        self.begun.push_back(begin)
-                        self.begun_xids.push_back(xid)
-                        left = first
-                        for k in range(first + 1, self.kept.size() - 1):
-                            if payloads.data[_offset(payloads, self.kept[k])] != MSG_ORIGIN:
-                                self.kept[left] = self.kept[k]
-                                left += 1
-                        self.kept.resize(left)
-                        place = BETWEEN
-                    else:
-                        place = ELSEWHERE
-                elif kind == MSG_BEGIN or kind == MSG_BEGIN_PREPARE or kind == MSG_STREAM_START or place == INSIDE:
-                    place = ELSEWHERE
-                else:
-                    place = BETWEEN
-                context = (STREAMING if kind == MSG_STREAM_START else PLAIN if kind == MSG_BEGIN else
-                           PREPARING if kind == MSG_BEGIN_PREPARE else OUTSIDE)
+                self._read_boundary(payloads, i, p, end - at)
             elif kind == MSG_ORIGIN and not _is_origin(p, end - at):
-                place = ELSEWHERE
+                self.place = ELSEWHERE
             at = end
         return count
+
+    cdef int _see_message(self, const uint8_t* p, int64_t size) except -1 nogil:
+        """Keeps the LSN of a non-transactional logical message."""
+        if self.context == UNKNOWN:
+            _hear(self.seen_outside, _message_lsn(p, size, False))
+            _hear(self.seen_inside, _message_lsn(p, size, True))
+        else:
+            _hear(self.seen, _message_lsn(p, size, self.context == STREAMING))
+        return 0
+
+    cdef int _read_boundary(self, Payloads payloads, int64_t i, const uint8_t* p, int64_t size) except -1 nogil:
+        """Follows with boundary message i what is open."""
+        cdef Fields f
+        cdef BoundaryRecord b
+        cdef const uint8_t* gid = NULL
+        cdef int64_t gid_length = 0
+        cdef uint8_t kind = p[0]
+        start_fields(&f, p, size, 1)
+        if self.place == BETWEEN and kind == MSG_BEGIN:
+            parse_boundary(&f, kind, &b, &gid, &gid_length)
+            self.place = INSIDE if f.reason == OK else ELSEWHERE
+            self.begin = i
+            self.lsn = b.lsn
+            self.xid = <uint32_t> b.xid
+            self.first = self.kept.size() - 1
+        elif self.place == INSIDE and kind == MSG_COMMIT:
+            parse_boundary(&f, kind, &b, &gid, &gid_length)
+            if f.reason == OK and b.lsn == self.lsn:
+                self._drop_transaction(payloads)
+                self.place = BETWEEN
+            else:
+                self.place = ELSEWHERE
+        elif kind == MSG_BEGIN or kind == MSG_BEGIN_PREPARE or kind == MSG_STREAM_START or self.place == INSIDE:
+            self.place = ELSEWHERE
+        else:
+            self.place = BETWEEN
+        self.context = (STREAMING if kind == MSG_STREAM_START else PLAIN if kind == MSG_BEGIN else
+                        PREPARING if kind == MSG_BEGIN_PREPARE else OUTSIDE)
+        return 0
+
+    cdef int _drop_transaction(self, Payloads payloads) except -1 nogil:
+        """Leaves out a plain transaction that has ended: only its Relation and Type messages still count."""
+        cdef size_t k, left = self.first
+        self.begun.push_back(self.begin)
+        self.begun_xids.push_back(self.xid)
+        for k in range(self.first + 1, self.kept.size() - 1):
+            if payloads.data[_offset(payloads, self.kept[k])] != MSG_ORIGIN:
+                self.kept[left] = self.kept[k]
+                left += 1
+        self.kept.resize(left)
+        return 0
 
 
 def control_messages(array, int context, bint seen_end):

@@ -187,7 +187,7 @@ class _Planner:
         general = {*self._metadata, self._relation} if self.several else self._metadata
         own = [name for name in columns or () if name not in general]
         if columns is not None and len(set(columns)) < max(len(columns), 1):
-            raise ValueError("option columns must name each column once")
+            raise ValueError("option columns must name columns, and none of them twice")
         if columns is not None and not self.several:
             self._expect(own, {column.name for each in self._versions[0] for column in each.columns})
         elif columns is not None:

@@ -171,7 +171,9 @@ def _planned(request: _Request, snapshot: str, consistent_lsn: int, hint: str) -
     if not columns or not set(columns) <= set(schema.names) or len(set(columns)) < len(columns):
         metadata = [field.name for field in metadata_fields(request.options.metadata_prefix)]
         there = [*metadata, *(column.name for column in table.relation.columns)]
-        raise KeyError(f"option columns must name each column once; there is {', '.join(there)}")
+        raise KeyError(
+            f"option columns must name columns that exist, and none of them twice; there is {', '.join(there)}"
+        )
     # Without field metadata: Spark does not compare them.
     bare = pa.schema([pa.field(name, schema.field(name).type) for name in columns])
     fields = spark_schema(bare, request.time)
