@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 
 #include "types/binary_bits.hpp"
 #include "types/binary_geometry.hpp"
@@ -13,8 +15,14 @@
 
 namespace pgo {
 
-// Prints values of one width. Their text has at most `longest` characters. Print returns where its text ends, or
-// nullptr for a value that no server sends.
+// A converter wrote more than it said. Memory behind its buffer is damaged, so the process ends here and not anywhere.
+[[noreturn]] inline void end_after_overrun() {
+    std::fputs("registry.hpp: `longest` of a print_fixed is less than what its function prints\n", stderr);
+    std::abort();
+}
+
+// Prints values of one width. Their text has at most `longest` characters: count them, because memory is reserved for
+// no more. Print returns where its text ends, or nullptr for a value that no server sends.
 template <uint32_t width, size_t longest, uint8_t* (*Print)(const uint8_t*, uint8_t*)>
 void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool usual = !column.statistics.missing && n <= (MAX_OFFSET - column.buffers.data.size()) / longest;
@@ -30,6 +38,7 @@ void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Iss
             offsets[i + 1] = offsets[0] + static_cast<int32_t>(out - start);
         }
         if (out) {
+            if (static_cast<size_t>(out - start) > n * longest) end_after_overrun();
             column.buffers.data.set_size(static_cast<size_t>(offsets[n]));
             return;
         }
@@ -41,6 +50,7 @@ void print_fixed(Column& column, Source source, const Cell* cells, size_t n, Iss
         uint8_t* const start = out.reserve(longest);
         uint8_t* const end = Print(p, start);
         if (!end) return OUT_OF_RANGE;
+        if (static_cast<size_t>(end - start) > longest) end_after_overrun();
         out.set_size(out.size() + static_cast<size_t>(end - start));
         return OK;
     });
