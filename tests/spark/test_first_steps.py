@@ -50,7 +50,7 @@ def test_untagged_payloads_are_refused_with_what_to_do(spark: Any) -> None:
             ask()
         assert "pgspark.tag(df, order_by=..., payload='data')" in str(caught.value)
     named = frame.withColumnRenamed("data", "payload")
-    with pytest.raises(ValueError, match=r"pgspark\.tag\(df, order_by=\.\.\.\), where"):
+    with pytest.raises(ValueError, match=r"pgspark\.tag\(df, order_by=\.\.\.\), and pass"):
         pgspark.changes(named, "public.orders")
 
 
@@ -110,7 +110,7 @@ def test_a_misspelt_column_is_an_error_when_the_query_is_planned(spark: Any, tmp
     with pytest.raises(ValueError, match=r"public\.orders has no column 'nte' \(did you mean 'note'\?\)"):
         pgspark.changes(spark.read.parquet(str(directory)), "public.orders", options=options)
     source = spark.read.format("pgoutput").option("table", "public.orders").option("columns", "id,nte")
-    with pytest.raises(PySparkException, match=r"no column 'nte' here; there is .*note"):
+    with pytest.raises(PySparkException, match=r"no column 'nte'; there is .*note"):
         source.load(str(directory)).schema  # noqa: B018
 
 

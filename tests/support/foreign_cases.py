@@ -15,6 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+# This file also runs as a program.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import pyarrow as pa
 
 import pgoutput_fast as pgo

@@ -26,6 +26,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+# This file also runs as a program.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import pyarrow as pa
 import pyarrow.compute
 
