@@ -19,6 +19,8 @@ cdef class Tagger(Transactions):
     cdef MessageScope saved_scope
     cdef readonly list versions          # Relation of each slot
     cdef dict slots                      # version id -> its slot
+    cdef vector[int64_t] version_ids     # of each slot
+    cdef vector[uint32_t] oids           # of each slot
     cdef vector[string] bodies           # wire body of each slot, to recognise a Relation message that is sent again
     cdef vector[uint8_t] has_user_types  # per slot: whether Type messages may say more of its columns
     cdef int64_t saved_versions

@@ -144,6 +144,10 @@ cdef class Tagger(Transactions):
         slot = len(self.versions)
         # If a later step fails, every slot still has all of these.
         self.bodies.resize(<size_t> slot + 1)
+        self.version_ids.resize(<size_t> slot + 1)
+        self.oids.resize(<size_t> slot + 1)
+        self.version_ids[slot] = <int64_t> relation.version
+        self.oids[slot] = <uint32_t> relation.oid
         self.has_user_types.resize(<size_t> slot + 1)
         set_text(self.bodies[slot], relation.wire_body() if body is None else body)
         self.has_user_types[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)

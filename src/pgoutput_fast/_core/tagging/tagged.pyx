@@ -95,7 +95,6 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef vector[int64_t] message
     cdef vector[int32_t] slot
-    cdef vector[int64_t] versions, oids
     cdef int64_t i, item = 0
     cdef size_t k, n, mark = 0
     cdef int64_t* out[PAYLOAD]
@@ -105,9 +104,6 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
     cdef vector[int64_t] further             # rows of a Truncate after its first row
     cdef vector[uint8_t] alone               # their payloads
     cdef vector[int64_t] ends
-    for relation in tagger.versions:
-        versions.push_back(<int64_t> relation.version)
-        oids.push_back(<int64_t> relation.oid)
     with nogil:
         message.reserve(<size_t> w.count)
         slot.reserve(<size_t> w.count)
@@ -148,8 +144,8 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
             kind[k] = w.kind[i]
             bits[k] = scope.in_stream
             out[LSN][k] = tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64
-            out[RELATION][k] = oids[slot[k]] if slot[k] >= 0 else NONE64
-            out[VERSION][k] = versions[slot[k]] if slot[k] >= 0 else NONE64
+            out[RELATION][k] = <int64_t> tagger.oids[slot[k]] if slot[k] >= 0 else NONE64
+            out[VERSION][k] = tagger.version_ids[slot[k]] if slot[k] >= 0 else NONE64
             out[TXN][k] = scope.txn
             out[XID][k] = scope.xid
             out[SUBXID][k] = scope.subxid
@@ -168,7 +164,7 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
         for k in range(further.size()):
             i = message[further[k]]
             ends.push_back(ends.back() + write_truncate_of(w.base + w.start[i], (w.flags[i] & IN_STREAM) != 0,
-                                                           <uint32_t> oids[slot[further[k]]], &alone[ends.back()]))
+                                                           tagger.oids[slot[further[k]]], &alone[ends.back()]))
             message[further[k]] = w.count + <int64_t> k
     if not changes_only and mark == 0 and <int64_t> n == w.count and further.empty() and _in_turn(message):
         return t.finish(), None, None
@@ -265,7 +261,6 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     cdef const int64_t* commit_timestamp = _filled(columns["commit_timestamp"], NONE64, buffers[5])
     cdef bint stream
     cdef int header
-    cdef vector[uint32_t] oids
     cdef dict truncates = {}
     cdef dict origins = {}
     cdef MessageScope scope
@@ -277,8 +272,6 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
     tagger.taken.clear()
     tagger.taken.resize(<size_t> count, 1)
     tagger.scopes.clear()
-    for relation in tagger.versions:
-        oids.push_back(<uint32_t> relation.oid)
     tagger._loaded = (columns, payloads)
     for i in range(count):
         stream = _bit(stream_bits, stream_offset + i)
@@ -313,7 +306,7 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
                     raise Malformed(UNKNOWN_VERSION, 0)
                 continue
             header = 5 if stream else 1
-            if cls & CHANGE and load32(w.base + w.start[i] + header) != oids[slot]:
+            if cls & CHANGE and load32(w.base + w.start[i] + header) != tagger.oids[slot]:
                 if tagger.fail(w, i, TAGS_DISAGREE, header):
                     raise Malformed(TAGS_DISAGREE, header)
                 continue
