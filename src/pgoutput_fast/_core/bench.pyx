@@ -13,7 +13,9 @@ from pgoutput_fast._core.rows.rows cimport RelationRows
 from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, Scratch
 from pgoutput_fast._core.tagging.scan cimport Payloads, Window, scan_window
 from pgoutput_fast._core.rows.slice cimport Block, slice_block
+from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.window_tags cimport Tags
 from pgoutput_fast._core.protocol.wire cimport CELL_NULL, Cell
 
 from pgoutput_fast._core.rows.rows import make_rows
@@ -50,7 +52,7 @@ def time_headers(array):
         tagger.tag_window(w, at, NULL, NULL)
         tag += _now() - middle
         scan += middle - start
-        changes += tagger.items
+        changes += tagger.tracker.tags.items
         at += taken
     return scan, tag, changes
 
@@ -63,6 +65,8 @@ def time_stages(array, options):
     """
     cdef Payloads payloads = Payloads(array)
     cdef Tagger tagger = Tagger(False)
+    cdef Tags tags = tagger.tracker.tags
+    cdef RelationVersions versions = tagger.tracker.versions
     cdef Window w = Window()
     cdef Scratch scratch = Scratch()
     cdef RelationRows rows
@@ -80,22 +84,22 @@ def time_stages(array, options):
         t1 = _now()
         scan += t1 - t0
         tagger.tag_window(w, at, NULL, NULL)
-        messages.resize(len(tagger.versions))
+        messages.resize(len(versions.relations))
         for slot in range(<int32_t> messages.size()):
             messages[slot].clear()
-        for i in range(tagger.items):
-            messages[tagger.item_slot[i]].push_back(tagger.item_message[i])
+        for i in range(tags.items):
+            messages[tags.item_slot[i]].push_back(tags.item_message[i])
         tag += _now() - t1
         for slot in range(<int32_t> messages.size()):
             if slot == len(all_rows):
-                rows = make_rows(tagger.versions[slot], options, NO_TYPES)
+                rows = make_rows(versions.relations[slot], options, NO_TYPES)
                 rows.rejects.slot = slot
                 all_rows.append(rows)
             rows = all_rows[slot]
             done = 0
             while True:
                 with nogil:
-                    _fill(rows, tagger, w, messages[slot], &done, scratch, spent)
+                    _fill(rows, tags, w, messages[slot], &done, scratch, spent)
                 if done == <int64_t> messages[slot].size():
                     break
                 t0 = _now()
@@ -111,7 +115,7 @@ def time_stages(array, options):
     return {"scan": scan, "tag": tag, "slice": spent[0], "convert": spent[1], "assemble": assemble}, changes
 
 
-cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& messages, int64_t* done, Scratch scratch,
+cdef int _fill(RelationRows rows, Tags tags, Window w, vector[uint32_t]& messages, int64_t* done, Scratch scratch,
                double* spent) except -1 nogil:
     """Does what RelationRows.fill does, with a clock. It raises ValueError for everything that is malformed."""
     cdef Block block
@@ -142,13 +146,13 @@ cdef int _fill(RelationRows rows, Tagger tagger, Window w, vector[uint32_t]& mes
         block.formats = 0
         block.cell_formats = NULL
         block.unchanged = False
-        done[0] = slice_block(w, messages.data(), count, done[0], rows.count, tagger.taken.data(), BLOCK_BYTES, &block)
+        done[0] = slice_block(w, messages.data(), count, done[0], rows.count, tags.taken.data(), BLOCK_BYTES, &block)
         if block.reason != OK:
             with gil:
                 raise ValueError(f"message {block.message} of a window is malformed: {reason_text(block.reason)}")
         t1 = _now()
         spent[0] += t1 - t0
-        if rows.convert_block(tagger, w, &block, scratch) != ROWS_DONE:
+        if rows.convert_block(tags, w, &block, scratch) != ROWS_DONE:
             with gil:
                 raise ValueError(f"message {scratch.row_error.message} of a window holds a malformed value")
         if rows.rows == block.rows:

@@ -8,7 +8,7 @@ from pgoutput_fast._core.rows.rows cimport RelationRows
 from pgoutput_fast._core.rows.scratch cimport Scratch
 from pgoutput_fast._core.rows.slice cimport Block
 from pgoutput_fast._core.tagging.scan cimport Window
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
 cdef extern from "copy/tuples.hpp" namespace "pgo" nogil:
@@ -51,7 +51,7 @@ cdef enum:
 cdef class RowBlocks:
     """Makes rows of a relation of the tuples of a COPY, block by block."""
     cdef RelationRows rows
-    cdef Tagger tagger
+    cdef Tags tags                      # the same for all blocks but for `taken`
     cdef Window window
     cdef Scratch scratch
     cdef vector[int64_t] fixed_lengths  # per column: the length that all its cells had in the block before

@@ -9,7 +9,7 @@ from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, ROWS_FAILED, ROWS_FULL,
 from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, INSERT, TEXT_CELLS, Block
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 from pgoutput_fast._core.rows.rows import make_rows
 
@@ -17,25 +17,24 @@ from pgoutput_fast._core.rows.rows import make_rows
 @cython.final
 cdef class RowBlocks:
     def __cinit__(self, relation, options, types, int64_t commit_lsn, text_columns):
-        cdef MessageScope run
+        cdef MessageScope scope
         self.rows = make_rows(relation, options, types)
-        self.tagger = Tagger(options.on_error == "quarantine")
-        self.tagger.slot_of(relation)
+        self.tags = Tags()
         self.window = Window()
         self.window.reserve(BLOCK_ROWS)
         self.scratch = Scratch()
         for column in relation.columns:
             self.cell_formats.push_back(TEXT_CELLS if column.name in text_columns else BINARY_CELLS)
-        # A row takes the place of a message. All rows have the same run, and `seq` -1: they come before every change.
+        # A row takes the place of a message. All rows have the same scope, and `seq` -1: they come before every change.
         self.no_seqs.resize(BLOCK_ROWS, -1)
-        self.tagger.seqs = self.no_seqs.data()
-        self.tagger.lsns = NULL
-        run.txn = run.xid = run.subxid = run.commit_timestamp = NONE64
-        run.commit_lsn = commit_lsn
-        run.in_stream = False
-        self.tagger.scopes.push_back(run)
-        self.tagger.scope_of.resize(BLOCK_ROWS, 0)
-        self.tagger.taken.resize(BLOCK_ROWS, 1)
+        self.tags.seqs = self.no_seqs.data()
+        self.tags.lsns = NULL
+        scope.txn = scope.xid = scope.subxid = scope.commit_timestamp = NONE64
+        scope.commit_lsn = commit_lsn
+        scope.in_stream = False
+        self.tags.scopes.push_back(scope)
+        self.tags.scope_of.resize(BLOCK_ROWS, 0)
+        self.tags.taken.resize(BLOCK_ROWS, 1)
         self.scratch.row_message.resize(BLOCK_ROWS)
         self.scratch.row_change.resize(BLOCK_ROWS, INSERT)
         self.fixed_lengths.resize(self.rows.count + 1, VARYING)
@@ -97,7 +96,7 @@ cdef class RowBlocks:
         block.unchanged = False
         block.reason = OK
         for k in range(stride):
-            self.tagger.taken[k] = 1
+            self.tags.taken[k] = 1
         return 0
 
     cdef int _do_block(self, const uint8_t* at, CopyCells* cells, Block* block, CopyPlace* place,
@@ -107,7 +106,7 @@ cdef class RowBlocks:
         cdef int progress
         while True:
             stop[0] = slice_copied(at, self.window.end, self.window.base, self.rows.count, cells.stride,
-                                   self.rows.block_bytes, self.tagger.taken.data(), self.fixed_lengths.data(), cells,
+                                   self.rows.block_bytes, self.tags.taken.data(), self.fixed_lengths.data(), cells,
                                    place)
             if stop[0] == COPY_BAD:
                 e.message = <uint32_t> place.row
@@ -122,7 +121,7 @@ cdef class RowBlocks:
                 return ROWS_DONE
             block.rows = cells.rows
             block.bytes = cells.bytes
-            progress = self.rows.convert_block(self.tagger, self.window, block, self.scratch)
+            progress = self.rows.convert_block(self.tags, self.window, block, self.scratch)
             if progress == ROWS_DONE or progress == ROWS_FAILED:
                 return progress
             # Malformed rows of the block are rejected now. The block is done again without them.

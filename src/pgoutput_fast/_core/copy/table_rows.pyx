@@ -143,7 +143,7 @@ cdef class CopyRows:
         cdef Records* records
         if self.pending_rejects is None:
             records = &self.blocks.scratch.records
-            self.pending_rejects = take_records(records[0], self.blocks.tagger.versions, self.options, self.types)
+            self.pending_rejects = take_records(records[0], [self.blocks.rows.relation], self.options, self.types)
         rejects = self.pending_rejects.rejects
         self.pending_rejects = None  # only here, because an error in the line before must not lose them
         return rejects

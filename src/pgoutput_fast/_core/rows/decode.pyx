@@ -7,7 +7,9 @@ from pgoutput_fast._core.rows.planning cimport BatchPlanner
 from pgoutput_fast._core.rows.task cimport Frame
 from pgoutput_fast._core.rows.windows cimport WindowTagger
 from pgoutput_fast._core.tagging.records cimport take_records
+from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.stream_state cimport OUTSIDE, PLAIN
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
 
 from struct import error as StructError
@@ -39,6 +41,8 @@ cdef class NativeDecoder:
     """A stream's tagger and the batches of its relation versions."""
     cdef readonly object options
     cdef Tagger tagger
+    cdef StreamTracker tracker           # the tagger's
+    cdef RelationVersions versions       # the tracker's
     cdef BatchPlanner planner
     cdef UnusedMemory unused
 
@@ -53,13 +57,15 @@ cdef class NativeDecoder:
         self.options = options
         known = catalog if catalog is not None else Catalog()
         self.tagger = Tagger(options.on_error == "quarantine")
-        self.planner = BatchPlanner(options, known.types, self.tagger)
+        self.tracker = self.tagger.tracker
+        self.versions = self.tracker.versions
+        self.planner = BatchPlanner(options, known.types, self.tracker)
         self.unused = UnusedMemory()
         try:
             for relation in known.relations:
-                self.tagger.slot_of(relation)
+                self.versions.slot_of(relation)
             if values is not None:
-                import_state(self.tagger, values)
+                import_state(self.tracker, values)
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
         except (TypeError, AttributeError, OverflowError, StructError) as problem:
@@ -72,11 +78,11 @@ cdef class NativeDecoder:
 
     def state_values(self):
         """Returns the stream's state: a dict of JSON values, and `Described` for what was said outside of streams."""
-        return export_state(self.tagger)
+        return export_state(self.tracker)
 
     @property
     def catalog(self):
-        versions, count = self.tagger.versions, len(self.tagger.versions)
+        versions, count = self.versions.relations, len(self.versions.relations)
         return Catalog.lazily(lambda: {each.version: each for each in versions[:count]}, self.planner.types)
 
     def start_session(self):
@@ -84,27 +90,27 @@ cdef class NativeDecoder:
 
     @property
     def next_seq(self):
-        return self.tagger.next_seq
+        return self.tracker.state.next_seq
 
     @property
     def relations(self):
         """The list of relation versions that it has met, and how many they are now. More are appended to the list."""
-        return self.tagger.versions, len(self.tagger.versions)
+        return self.versions.relations, len(self.versions.relations)
 
     @property
     def between_transactions(self):
         """Whether no transaction or stream block is open before the next message."""
-        return self.tagger.state.context == OUTSIDE or self.tagger.state.session_starts
+        return self.tracker.state.context == OUTSIDE or self.tracker.state.session_starts
 
     @property
     def open_plain(self):
         """(txn, commit LSN and timestamp) of the open plain transaction, as its Begin said; None if none is open."""
-        if self.tagger.state.context != PLAIN or self.tagger.state.session_starts:
+        if self.tracker.state.context != PLAIN or self.tracker.state.session_starts:
             return None
         return (
-            self.tagger.state.current.txn,
-            self.tagger.state.current.commit_lsn,
-            self.tagger.state.current.commit_timestamp,
+            self.tracker.state.current.txn,
+            self.tracker.state.current.commit_lsn,
+            self.tracker.state.current.commit_timestamp,
         )
 
     def learn_from(self, NativeDecoder other, int64_t start):
@@ -114,9 +120,9 @@ cdef class NativeDecoder:
         """
         self.planner.types = other.planner.types
         cdef int64_t k
-        cdef int64_t met = len(other.tagger.versions)
+        cdef int64_t met = len(other.versions.relations)
         for k in range(start, met):
-            self.tagger.slot_of(other.tagger.versions[k])
+            self.versions.slot_of(other.versions.relations[k])
         return met
 
     def tentative(self):
@@ -183,4 +189,4 @@ cdef class NativeDecoder:
         return batch
 
     cdef object _take_records(self):
-        return take_records(self.tagger.records, self.tagger.versions, self.options, self.planner.types)
+        return take_records(self.tracker.records, self.versions.relations, self.options, self.planner.types)

@@ -3,7 +3,7 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.rows.rows cimport RelationRows
 from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 
 # How many messages a window usually has at most.
@@ -14,7 +14,7 @@ cdef class BatchPlanner:
     """Decides which messages of a window go into which batch of which relation version, and makes tasks of that."""
     cdef object options
     cdef object types                    # what a live server said of its types
-    cdef Tagger tagger
+    cdef StreamTracker tracker
     cdef int64_t batch_rows, batch_bytes
     cdef int64_t window_messages         # how many messages the next window has at most
     cdef list batches                    # Batches of each slot, None until its first change

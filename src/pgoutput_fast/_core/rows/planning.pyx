@@ -9,7 +9,7 @@ from libcpp.vector cimport vector
 from pgoutput_fast._core.protocol.limits cimport USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.rows.rows cimport RelationRows
 from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task, messages_that_fit
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 from pgoutput_fast._core.rows.rows import make_rows
 
@@ -35,10 +35,10 @@ cdef int64_t usual_window() noexcept:
 
 @cython.final
 cdef class BatchPlanner:
-    def __cinit__(self, options, types, Tagger tagger):
+    def __cinit__(self, options, types, StreamTracker tracker):
         self.options = options
         self.types = types
-        self.tagger = tagger
+        self.tracker = tracker
         self.batch_rows = options.batch_rows
         self.batch_bytes = options.batch_bytes
         self.window_messages = WINDOW_MESSAGES
@@ -61,7 +61,7 @@ cdef class BatchPlanner:
         cdef vector[int32_t] present
         cdef vector[int64_t] stops
         cdef size_t k
-        self.tagger.swap_tags(frame.tags)
+        self.tracker.tags.swap_tags(frame.tags)
         items = frame.tags.items
         with nogil:
             self._sort_messages(frame, present, stops)
@@ -86,8 +86,8 @@ cdef class BatchPlanner:
         cdef int64_t items = frame.tags.items
         cdef int32_t slot
         cdef size_t k
-        if self.ends.size() < self.tagger.bodies.size():
-            self.ends.resize(self.tagger.bodies.size())
+        if self.ends.size() < self.tracker.versions.bodies.size():
+            self.ends.resize(self.tracker.versions.bodies.size())
         if <int64_t> frame.order.size() < items:
             frame.order.resize(<size_t> items)
         # Allocated here, because nothing may fail until `ends` is 0 everywhere again.
@@ -115,7 +115,7 @@ cdef class BatchPlanner:
         cdef Batches batches
         while len(self.batches) <= slot:
             self.batches.append(None)
-        relation = self.tagger.versions[slot]
+        relation = self.tracker.versions.relations[slot]
         batches = self.batches[slot]
         if batches is None or (batches.relation is not relation and batches.relation != relation):
             batches = Batches(relation)
@@ -162,7 +162,7 @@ cdef class BatchPlanner:
         cdef RelationRows rows = self.spares.take(batches)
         if rows is None:
             if self.options.columns is not None:
-                self.options.check_columns(batches.relation, self.tagger.versions, self.described_columns)
+                self.options.check_columns(batches.relation, self.tracker.versions.relations, self.described_columns)
             rows = make_rows(batches.relation, self.options, self.types)
         rows.rejects.slot = slot
         return rows
@@ -176,7 +176,7 @@ cdef class BatchPlanner:
     cdef int take_results(self, Frame frame) except -1:
         """Takes the rejects and the finished batches of a frame whose tasks are all done."""
         cdef Task task
-        self.tagger.records.take_rejects(frame.records)
+        self.tracker.records.take_rejects(frame.records)
         for task in frame.tasks:
             task.batches.done.extend(task.made)
             if task.closes:

@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t, uintptr_t
 from pgoutput_fast._core.protocol.limits cimport MESSAGE_WINDOW_BYTES
 from pgoutput_fast._core.rows.task cimport Frame
 from pgoutput_fast._core.tagging.scan cimport Payloads, scan_window
-from pgoutput_fast._core.tagging.stream_state cimport STREAMING
+from pgoutput_fast._core.tagging.stream_state cimport NONE64, STREAMING
+from pgoutput_fast._core.tagging.stream_tracker cimport InvalidMessage, StreamTracker
 from pgoutput_fast._core.tagging.tag cimport Tagger
 from pgoutput_fast._core.tagging.tagged cimport load_tagged, tagged_columns
 
@@ -73,12 +74,12 @@ cdef class WindowTagger:
             self.payloads = Payloads(self.arrays[self.array])
             self.array += 1
             self.at = 0
-        in_stream = tagger.state.context == STREAMING and not tagger.state.session_starts
+        in_stream = tagger.tracker.state.context == STREAMING and not tagger.tracker.state.session_starts
         taken = scan_window(self.payloads, self.at, most_messages, MESSAGE_WINDOW_BYTES, &in_stream, frame.window)
         self.window = frame.window
         tagger.tag_window(
             frame.window,
-            tagger.state.next_seq,
+            tagger.tracker.state.next_seq,
             self.seqs + self.done if self.seqs != NULL else NULL,
             self.lsns + self.done if self.lsns != NULL else NULL,
         )
@@ -91,7 +92,7 @@ cdef class WindowTagger:
         if self.before is None:
             return self.tag_next(frame, most_messages)
         self.window = frame.window
-        load_tagged(self.tagger, frame.window, self.before)
+        load_tagged(self.tagger.tracker, frame.window, self.before)
         self.before = None
         return True
 
@@ -104,7 +105,7 @@ cdef class WindowTagger:
         cdef list tagged = []
         cdef bint whole = len(self.arrays) == 1
         while self.tag_next(frame, most_messages):
-            head, messages, more = tagged_columns(self.tagger, frame.window, changes_only)
+            head, messages, more = tagged_columns(self.tagger.tracker, frame.window, changes_only)
             part = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
             whole = whole and messages is None
             if messages is not None:
@@ -119,23 +120,23 @@ cdef class WindowTagger:
 
     cdef object error_of_tag(self, options, types):
         """Returns the DecodeError for what the tagger or `load_tagged` found."""
-        cdef Tagger tagger = self.tagger
-        relation = tagger.versions[tagger.reason_slot] if tagger.reason_slot >= 0 else None
-        column = relation.columns[tagger.reason_column] if tagger.reason_column >= 0 else None
+        cdef StreamTracker tracker = self.tagger.tracker
+        cdef InvalidMessage invalid = tracker.invalid
+        relation = tracker.versions.relations[invalid.slot] if invalid.slot >= 0 else None
+        column = relation.columns[invalid.column] if invalid.column >= 0 else None
         return DecodeError(
-            reason_text(tagger.reason, column_type_of(column, options, types) if column is not None else None),
-            seq=tagger.seq_of(tagger.at),
-            lsn=self._lsn_of(tagger.at),
-            byte_offset=tagger.reason_offset,
+            reason_text(invalid.reason, column_type_of(column, options, types) if column is not None else None),
+            seq=tracker.tags.seq_of(invalid.message),
+            lsn=self._lsn_of(invalid.message),
+            byte_offset=invalid.offset,
             relation=relation.qualified_name if relation is not None else None,
             column=column.name if column is not None else None,
-            kind=self._kind_of(tagger.at),
+            kind=self._kind_of(invalid.message),
         )
 
     cdef object _lsn_of(self, int64_t message):
-        if self.tagger.lsns == NULL or self.tagger.lsns[message] == 0:
-            return None
-        return self.tagger.lsns[message]
+        cdef int64_t lsn = self.tagger.tracker.tags.lsn_of(message)
+        return lsn if lsn != NONE64 else None
 
     cdef object _kind_of(self, int64_t message):
         """Returns the name of a message's kind, None if the kind or the message is not known."""

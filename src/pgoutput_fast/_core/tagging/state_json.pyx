@@ -25,7 +25,7 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     TypeName,
     set_text,
 )
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 CONTEXTS = ("outside", "plain", "preparing", "streaming")
 
@@ -149,19 +149,19 @@ cdef dict _export_transaction(const StreamState& s, const Transaction& t, list v
     return values
 
 
-cdef dict _export_stream(Tagger tagger, uint32_t xid):
-    cdef const Transaction* t = tagger.state.streamed.find(xid)
-    values = _export_transaction(tagger.state, t[0], tagger.versions)
-    values["doubtful"] = bool(tagger.state.is_doubtful(t[0]))
-    if tagger.state.missed_messages(t[0]):
+cdef dict _export_stream(StreamTracker tracker, uint32_t xid):
+    cdef const Transaction* t = tracker.state.streamed.find(xid)
+    values = _export_transaction(tracker.state, t[0], tracker.versions.relations)
+    values["doubtful"] = bool(tracker.state.is_doubtful(t[0]))
+    if tracker.state.missed_messages(t[0]):
         values["relations_missed"] = sorted({_WHOLE, *values.get("relations_missed", ())})
     return values
 
 
-cdef dict _export_prepared(Tagger tagger, uint32_t xid):
-    cdef const Transaction* t = tagger.state.prepared().find(xid)
-    values = _export_transaction(tagger.state, t[0], tagger.versions)
-    if tagger.state.perhaps_ended(t[0]):
+cdef dict _export_prepared(StreamTracker tracker, uint32_t xid):
+    cdef const Transaction* t = tracker.state.prepared().find(xid)
+    values = _export_transaction(tracker.state, t[0], tracker.versions.relations)
+    if tracker.state.perhaps_ended(t[0]):
         values["perhaps_ended"] = True
     return values
 
@@ -173,19 +173,19 @@ cdef list _export_messages(const SeenLsns& seen):
     return [lsns[k] - (lsns[k - 1] if k else seen.floor()) for k in range(lsns.size())]
 
 
-def export_state(Tagger tagger):
+def export_state(StreamTracker tracker):
     """Returns (the state as a dict of JSON values, a `Described` with the rest). Relation versions are given as ids."""
-    cdef StreamState* s = &tagger.state
+    cdef StreamState* s = &tracker.state
     cdef Described described = Described.__new__(Described)
     described.known = s.relations()
     described.named = s.types()
-    described.versions = tagger.versions
-    described.slots = tagger.slots
+    described.versions = tracker.versions.relations
+    described.slots = tracker.versions.slots
     described.lost_at = s.relations_lost_at()
     cdef vector[uint32_t] xids = s.streamed.keys()
-    streamed = [_export_stream(tagger, xid) for xid in xids]
+    streamed = [_export_stream(tracker, xid) for xid in xids]
     xids = s.prepared().keys()
-    prepared = [_export_prepared(tagger, xid) for xid in xids]
+    prepared = [_export_prepared(tracker, xid) for xid in xids]
     values = {
         "next_seq": s.next_seq,
         "context": CONTEXTS[<int> s.context],
@@ -194,23 +194,23 @@ def export_state(Tagger tagger):
         "session_starts": bool(s.session_starts),
         "message_floor": s.messages.floor(),
         "message_lsns": _export_messages(s.messages),
-        "current": _export_transaction(s[0], s.current, tagger.versions) if s.context != OUTSIDE else None,
+        "current": _export_transaction(s[0], s.current, tracker.versions.relations) if s.context != OUTSIDE else None,
         "streamed": streamed,
         "prepared": prepared,
     }
     return values, described
 
 
-cdef int32_t _slot(Tagger tagger, version) except? -9:
+cdef int32_t _slot(StreamTracker tracker, version) except? -9:
     if version is None:
         return SLOT_LOST
-    cdef int32_t slot = tagger.slot_of_version(int(version))
+    cdef int32_t slot = tracker.versions.slot_of_id(int(version))
     if slot < 0:
         raise ValueError(f"the state refers to relation version {version}, which its catalog lacks")
     return slot
 
 
-cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except -1:
+cdef int _import_transaction(StreamTracker tracker, dict values, Transaction* t) except -1:
     cdef ScopedRelation relation
     cdef ScopedType scoped
     t[0] = Transaction()
@@ -228,7 +228,7 @@ cdef int _import_transaction(Tagger tagger, dict values, Transaction* t) except 
     for oid, subxid, version, seq in values["relations"]:
         relation.oid = oid
         relation.subxid = subxid
-        relation.known.slot = _slot(tagger, version)
+        relation.known.slot = _slot(tracker, version)
         relation.known.seq = seq
         t.learn(relation)
     for oid, subxid, namespace, name, seq in values["types"]:
@@ -269,7 +269,7 @@ cdef int _import_messages(dict values, SeenLsns* seen) except -1:
     return 0
 
 
-def import_state(Tagger tagger, dict values):
+def import_state(StreamTracker tracker, dict values):
     """Restores a state from the values of `export_state`, all in one dict. The versions in it must have slots.
 
     Raises:
@@ -290,19 +290,19 @@ def import_state(Tagger tagger, dict values):
     if (values["current"] is None) != (s.context == OUTSIDE):
         raise ValueError("not a stream state: what is open and what it is do not agree")
     if values["current"] is not None:
-        _import_transaction(tagger, values["current"], &s.current)
+        _import_transaction(tracker, values["current"], &s.current)
     for each in values["streamed"]:
-        _import_transaction(tagger, each, &t)
+        _import_transaction(tracker, each, &t)
         if s.streamed.count(t.xid):
             raise ValueError(f"the state has two streamed transactions with xid {t.xid}")
         s.streamed.edit(t.xid).swap(t)
     for each in values["prepared"]:
-        _import_transaction(tagger, each, &t)
+        _import_transaction(tracker, each, &t)
         if s.prepared().count(t.xid):
             raise ValueError(f"the state has two prepared transactions with xid {t.xid}")
         s.prepare(t, each.get("perhaps_ended", False))
     for oid, (version, seq) in values["relations"].items():
-        known.slot = _slot(tagger, version)
+        known.slot = _slot(tracker, version)
         known.seq = seq
         s.describe(<uint32_t> int(oid), known)
     for oid, (namespace, name, seq) in values["types"].items():
@@ -312,12 +312,12 @@ def import_state(Tagger tagger, dict values):
         s.name_type(<uint32_t> int(oid), named)
     if s.context == STREAMING and s.streamed.count(s.current.xid) == 0:
         raise ValueError("the state says that a stream block is open, but not which")
-    tagger.state.swap(s)
-    tagger.forget_lookups()
-    cdef const Transaction* open_one = &tagger.state.current
-    if tagger.state.context == PLAIN or tagger.state.context == PREPARING:
-        tagger.set_scope(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
-    elif tagger.state.context == STREAMING:
-        tagger.set_scope(tagger.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
+    tracker.state.swap(s)
+    tracker.forget_lookups()
+    cdef const Transaction* open_one = &tracker.state.current
+    if tracker.state.context == PLAIN or tracker.state.context == PREPARING:
+        tracker.set_scope(open_one.txn, open_one.xid, NONE64, open_one.commit_lsn, open_one.commit_timestamp, False)
+    elif tracker.state.context == STREAMING:
+        tracker.set_scope(tracker.state.streamed.find(open_one.xid).txn, open_one.xid, NONE64, NONE64, NONE64, True)
     else:
-        tagger.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, False)
+        tracker.set_scope(NONE64, NONE64, NONE64, NONE64, NONE64, False)

@@ -1,5 +1,5 @@
 from pgoutput_fast._core.tagging.scan cimport Window
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
-cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only)
-cdef int load_tagged(Tagger tagger, Window w, object batch) except -1
+cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only)
+cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1

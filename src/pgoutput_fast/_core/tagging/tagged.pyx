@@ -1,4 +1,5 @@
 """Tagged payloads: makes a batch with TAGGED_SCHEMA from a tagged window, and a window from a batch in any order."""
+cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libcpp.vector cimport vector
 
@@ -20,6 +21,7 @@ from pgoutput_fast._core.protocol.kinds cimport (
 from pgoutput_fast._core.protocol.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
 from pgoutput_fast._core.columns.native cimport append_bits, settle_nulls
 from pgoutput_fast._core.tagging.records cimport TableBuilder
+from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.scan cimport (
     BOUNDARY,
     CHANGE,
@@ -41,7 +43,8 @@ from pgoutput_fast._core.tagging.stream_state cimport (
     RecordReader,
     TruncateRecord,
 )
-from pgoutput_fast._core.tagging.tag cimport Tagger
+from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
+from pgoutput_fast._core.tagging.window_tags cimport Tags
 from pgoutput_fast._core.protocol.wire cimport TRUNCATE_OF_ONE, load32, write_truncate_of
 
 import pyarrow as pa
@@ -78,7 +81,7 @@ cdef inline bint _waits(uint8_t kind) noexcept nogil:
     return message_class(kind) & CHANGE or kind == MSG_TRUNCATE or kind == MSG_MESSAGE
 
 
-cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
+cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
     """Returns (columns, messages, more messages) for the rows of a tagged window.
 
     A message has one row, but a Truncate has one row per relation. A session's start has a row, too: its kind is 0, its
@@ -93,59 +96,81 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
         as it came, each further row has a Truncate of its own relation alone.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
-    cdef vector[int64_t] message
-    cdef vector[int32_t] slot
-    cdef int64_t i, item = 0
-    cdef size_t k, n, mark = 0
-    cdef int64_t* out[PAYLOAD]
-    cdef vector[uint8_t] bits
-    cdef uint8_t* kind
-    cdef const MessageScope* scope
-    cdef vector[int64_t] further             # rows of a Truncate after its first row
-    cdef vector[uint8_t] alone               # their payloads
-    cdef vector[int64_t] ends
+    cdef _TaggedRows rows = _TaggedRows()
     with nogil:
-        message.reserve(<size_t> w.count)
-        slot.reserve(<size_t> w.count)
+        rows.select(tracker.tags, w, changes_only)
+        rows.write_columns(tracker.tags, tracker.versions, w, t)
+    if not changes_only and rows.are_all(w):
+        return t.finish(), None, None
+    more = rows.take_more_messages(tracker.versions, w)
+    return t.finish(), rows.messages(), more
+
+
+@cython.final
+cdef class _TaggedRows:
+    """The rows of a tagged window."""
+    cdef vector[int64_t] message         # of each row: its message's ordinal in the window
+    cdef vector[int32_t] slot            # of each row: the slot of its relation version, NO_SLOT or SESSION_MARK
+    cdef vector[int64_t] further         # rows of a Truncate after its first row
+    cdef size_t marks                    # how many rows are starts of a session
+
+    cdef int select(self, Tags tags, Window w, bint changes_only) except -1 nogil:
+        """Finds the rows."""
+        cdef int64_t i, item = 0
+        self.message.reserve(<size_t> w.count)
+        self.slot.reserve(<size_t> w.count)
         for i in range(w.count):
             if changes_only and not _waits(w.kind[i]):
                 continue
-            if not changes_only and mark < tagger.marks.size() and tagger.marks[mark] == i:
-                message.push_back(i)
-                slot.push_back(SESSION_MARK)
-                mark += 1
-            if item < tagger.items and tagger.item_message[item] == i:
-                message.push_back(i)
-                slot.push_back(tagger.item_slot[item])
+            if (not changes_only and self.marks < tags.session_starts.size()
+                    and tags.session_starts[self.marks] == i):
+                self._add(i, SESSION_MARK)
+                self.marks += 1
+            if item < tags.items and tags.item_message[item] == i:
+                self._add(i, tags.item_slot[item])
                 item += 1
-                while item < tagger.items and tagger.item_message[item] == i:
-                    further.push_back(<int64_t> message.size())
-                    message.push_back(i)
-                    slot.push_back(tagger.item_slot[item])
+                while item < tags.items and tags.item_message[item] == i:
+                    self.further.push_back(<int64_t> self.message.size())
+                    self._add(i, tags.item_slot[item])
                     item += 1
-            elif tagger.taken[i]:
-                message.push_back(i)
-                slot.push_back(tagger.described[i] if tagger.described[i] != SLOT_UNKNOWN else <int32_t> NO_SLOT)
-        n = message.size()
+            elif tags.taken[i]:
+                self._add(i, tags.described[i] if tags.described[i] != SLOT_UNKNOWN else <int32_t> NO_SLOT)
+        return 0
+
+    cdef inline int _add(self, int64_t i, int32_t slot) except -1 nogil:
+        self.message.push_back(i)
+        self.slot.push_back(slot)
+        return 0
+
+    cdef int write_columns(self, Tags tags, RelationVersions versions, Window w, TableBuilder t) except -1 nogil:
+        """Writes all columns but the payload."""
+        cdef const MessageScope* scope
+        cdef int64_t* out[PAYLOAD]
+        cdef vector[uint8_t] bits
+        cdef uint8_t* kind
+        cdef int32_t slot
+        cdef int64_t i
+        cdef size_t k, n = self.message.size()
         for k in range(<size_t> PAYLOAD):
             if k != <size_t> KIND and k != <size_t> IN_STREAM_COLUMN:
                 out[k] = <int64_t*> t.columns[k].data.append_uninitialized(n * 8)
         kind = t.columns[KIND].data.append_uninitialized(n)
         bits.resize(n, 0)
         for k in range(n):
-            i = message[k]
-            out[SEQ][k] = tagger.seq_of(i)
-            if slot[k] == SESSION_MARK:
+            i = self.message[k]
+            slot = self.slot[k]
+            out[SEQ][k] = tags.seq_of(i)
+            if slot == SESSION_MARK:
                 kind[k] = 0
                 out[LSN][k] = out[RELATION][k] = out[VERSION][k] = NONE64
                 out[TXN][k] = out[XID][k] = out[SUBXID][k] = out[COMMIT_LSN][k] = out[COMMIT_TIMESTAMP][k] = NONE64
                 continue
-            scope = &tagger.scopes[tagger.scope_of[i]]
+            scope = &tags.scopes[tags.scope_of[i]]
             kind[k] = w.kind[i]
             bits[k] = scope.in_stream
-            out[LSN][k] = tagger.lsns[i] if tagger.lsns != NULL and tagger.lsns[i] != 0 else NONE64
-            out[RELATION][k] = <int64_t> tagger.oids[slot[k]] if slot[k] >= 0 else NONE64
-            out[VERSION][k] = tagger.version_ids[slot[k]] if slot[k] >= 0 else NONE64
+            out[LSN][k] = tags.lsn_of(i)
+            out[RELATION][k] = <int64_t> versions.oids[slot] if slot >= 0 else NONE64
+            out[VERSION][k] = versions.ids[slot] if slot >= 0 else NONE64
             out[TXN][k] = scope.txn
             out[XID][k] = scope.xid
             out[SUBXID][k] = scope.subxid
@@ -159,33 +184,46 @@ cdef tuple tagged_columns(Tagger tagger, Window w, bint changes_only):
                 t.columns[k].append_validity(NULL, n)
             else:
                 settle_nulls(t.columns[k][0], out[k], n, NONE64)
+        return 0
+
+    cdef bint are_all(self, Window w) noexcept nogil:
+        """Whether the rows are exactly the window's messages, in order."""
+        cdef size_t k
+        if self.marks or not self.further.empty() or <int64_t> self.message.size() != w.count:
+            return False
+        for k in range(self.message.size()):
+            if self.message[k] != <int64_t> k:
+                return False
+        return True
+
+    cdef object take_more_messages(self, RelationVersions versions, Window w):
+        """Makes a Truncate for each row of `further`, and lets the row refer to it. Returns these messages, or None."""
+        cdef vector[uint8_t] alone
+        cdef vector[int64_t] ends
+        cdef int64_t i, row
+        cdef size_t k
+        if self.further.empty():
+            return None
         ends.push_back(0)
-        alone.resize(further.size() * TRUNCATE_OF_ONE)
-        for k in range(further.size()):
-            i = message[further[k]]
+        alone.resize(self.further.size() * TRUNCATE_OF_ONE)
+        for k in range(self.further.size()):
+            row = self.further[k]
+            i = self.message[row]
             ends.push_back(ends.back() + write_truncate_of(w.base + w.start[i], (w.flags[i] & IN_STREAM) != 0,
-                                                           tagger.oids[slot[further[k]]], &alone[ends.back()]))
-            message[further[k]] = w.count + <int64_t> k
-    if not changes_only and mark == 0 and <int64_t> n == w.count and further.empty() and _in_turn(message):
-        return t.finish(), None, None
-    more = None
-    if not further.empty():
-        more = pa.Array.from_buffers(pa.large_binary(), further.size(), [
+                                                           versions.oids[self.slot[row]], &alone[ends.back()]))
+            self.message[row] = w.count + <int64_t> k
+        return pa.Array.from_buffers(pa.large_binary(), self.further.size(), [
             None, pa.py_buffer((<const char*> ends.data())[:ends.size() * sizeof(int64_t)]),
             pa.py_buffer((<const char*> alone.data())[:ends.back()]),
         ])
-    if mark == 0:
-        buffer = pa.py_buffer((<const char*> message.data())[:n * sizeof(int64_t)])
-        return t.finish(), pa.Array.from_buffers(pa.int64(), n, [None, buffer]), more
-    return t.finish(), pa.array([message[k] if slot[k] != SESSION_MARK else None for k in range(n)], pa.int64()), more
 
-
-cdef bint _in_turn(const vector[int64_t]& message) noexcept nogil:
-    cdef size_t k
-    for k in range(message.size()):
-        if message[k] != <int64_t> k:
-            return False
-    return True
+    cdef object messages(self):
+        """Returns the ordinals of the rows' messages as an Arrow array, null at a session's start."""
+        cdef size_t k, n = self.message.size()
+        if self.marks:
+            return pa.array([self.message[k] if self.slot[k] != SESSION_MARK else None for k in range(n)], pa.int64())
+        buffer = pa.py_buffer((<const char*> self.message.data())[:n * sizeof(int64_t)])
+        return pa.Array.from_buffers(pa.int64(), n, [None, buffer])
 
 
 cdef const int64_t* _values(object column) except NULL:
@@ -212,22 +250,77 @@ cdef const int64_t* _filled(object column, int64_t null, vector[int64_t]& buffer
     return buffer.data()
 
 
-cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
-    """Makes a window with items, scopes and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
+@cython.final
+cdef class _LoadedColumns:
+    """The columns of tagged payloads, in any order of rows."""
+    cdef dict columns                    # the Arrow array of each name; they own what the pointers point to
+    cdef vector[int64_t] buffers[6]      # copies of columns that have nulls
+    cdef const int8_t* kind
+    cdef const uint8_t* stream_bits
+    cdef int64_t stream_offset
+    cdef const int64_t* version
+    cdef int64_t last_version            # the last one that was looked up, and its slot
+    cdef int32_t last_slot
+    cdef const int64_t* txn
+    cdef const int64_t* xid
+    cdef const int64_t* subxid
+    cdef const int64_t* commit_lsn
+    cdef const int64_t* commit_timestamp
 
-    The rows may come in any order, and rows may be missing.
-    """
-    cdef int64_t i, count = batch.num_rows
-    cdef bint in_stream = False
-    cdef uint8_t cls
+    def __cinit__(self, batch):
+        cdef uintptr_t address
+        self.columns = _checked_columns(batch)
+        kinds = self.columns["kind"]
+        streams = self.columns["in_stream"]
+        address = kinds.buffers()[1].address
+        self.kind = (<const int8_t*> address) + <int64_t> kinds.offset
+        address = streams.buffers()[1].address
+        self.stream_bits = <const uint8_t*> address
+        self.stream_offset = streams.offset
+        self.version = _filled(self.columns["version"], NONE64, self.buffers[0])
+        self.last_version = NONE64
+        self.last_slot = -1
+        self.txn = _filled(self.columns["txn"], NONE64, self.buffers[1])
+        self.xid = _filled(self.columns["xid"], NONE64, self.buffers[2])
+        self.subxid = _filled(self.columns["subxid"], NONE64, self.buffers[3])
+        self.commit_lsn = _filled(self.columns["commit_lsn"], NONE64, self.buffers[4])
+        self.commit_timestamp = _filled(self.columns["commit_timestamp"], NONE64, self.buffers[5])
+
+    cdef inline bint in_stream(self, int64_t i) noexcept nogil:
+        return _bit(self.stream_bits, self.stream_offset + i)
+
+    cdef int32_t slot_of(self, int64_t i, RelationVersions versions) except -2:
+        """Returns the slot of the relation version of row i, -1 if it is not known."""
+        if self.version[i] != self.last_version:
+            self.last_slot = versions.slot_of_id(self.version[i])
+            self.last_version = self.version[i]
+        return self.last_slot
+
+    cdef inline bint has_scope(self, int64_t i, const MessageScope& scope) noexcept nogil:
+        """Whether row i is in this scope."""
+        return (self.txn[i] == scope.txn and self.xid[i] == scope.xid and self.subxid[i] == scope.subxid
+                and self.commit_lsn[i] == scope.commit_lsn and self.commit_timestamp[i] == scope.commit_timestamp
+                and self.in_stream(i) == <bint> scope.in_stream)
+
+    cdef inline void read_scope(self, int64_t i, MessageScope* scope) noexcept nogil:
+        scope.txn = self.txn[i]
+        scope.xid = self.xid[i]
+        scope.subxid = self.subxid[i]
+        scope.commit_lsn = self.commit_lsn[i]
+        scope.commit_timestamp = self.commit_timestamp[i]
+        scope.in_stream = self.in_stream(i)
+
+
+cdef dict _checked_columns(batch):
+    """Returns the columns of a batch of tagged payloads by name, each with the type that TAGGED_SCHEMA has."""
     if batch.schema.names != TAGGED_SCHEMA.names:
         raise TypeError(f"tagged payloads have the columns {', '.join(TAGGED_SCHEMA.names)}")
     columns = {}
     for k, field in enumerate(TAGGED_SCHEMA):
         column = batch.column(k)
         what = f"column {field.name} of tagged payloads"
-        if len(column) != count:
-            raise ValueError(f"{what} has {len(column)} values for {count} rows")
+        if len(column) != batch.num_rows:
+            raise ValueError(f"{what} has {len(column)} values for {batch.num_rows} rows")
         # Arrow reads a column to cast it, so that column is checked in full. Other columns are only read here, and
         # each offset of the payloads is checked when it is used.
         column = cast(checked(column, what, full=not column.type.equals(field.type)), what, field.type)
@@ -235,103 +328,89 @@ cdef int load_tagged(Tagger tagger, Window w, object batch) except -1:
             if column.null_count:
                 raise ValueError(f"{what} cannot be null")
         columns[field.name] = column
-    cdef Payloads payloads = Payloads(columns["payload"])
-    tagger.items = 0
-    w.count = 0
-    if count == 0:
-        return 0
-    scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
-    kinds = columns["kind"]
-    streams = columns["in_stream"]
-    # The columns own these values. `_loaded` keeps the columns.
-    tagger.seqs = _values(columns["seq"])
-    tagger.lsns = _filled(columns["lsn"], 0, tagger.loaded_lsns)
-    tagger.base_seq = 0
-    cdef uintptr_t address = kinds.buffers()[1].address
-    cdef const int8_t* kind = (<const int8_t*> address) + <int64_t> kinds.offset
-    address = streams.buffers()[1].address
-    cdef const uint8_t* stream_bits = <const uint8_t*> address
-    cdef int64_t stream_offset = streams.offset
-    cdef vector[int64_t] buffers[6]
-    cdef const int64_t* version = _filled(columns["version"], NONE64, buffers[0])
-    cdef const int64_t* txn = _filled(columns["txn"], NONE64, buffers[1])
-    cdef const int64_t* xid = _filled(columns["xid"], NONE64, buffers[2])
-    cdef const int64_t* subxid = _filled(columns["subxid"], NONE64, buffers[3])
-    cdef const int64_t* commit_lsn = _filled(columns["commit_lsn"], NONE64, buffers[4])
-    cdef const int64_t* commit_timestamp = _filled(columns["commit_timestamp"], NONE64, buffers[5])
-    cdef bint stream
-    cdef int header
+    return columns
+
+
+cdef int load_tagged(StreamTracker tracker, Window w, object batch) except -1:
+    """Makes a window with items, scopes and records from a batch with TAGGED_SCHEMA, as tagging would have made it.
+
+    The rows may come in any order, and rows may be missing.
+    """
+    cdef Tags tags = tracker.tags
+    cdef int64_t i, count = batch.num_rows
+    cdef bint in_stream = False
+    cdef _LoadedColumns loaded
+    cdef Payloads payloads
+    cdef MessageScope scope
+    cdef uint8_t cls
     cdef dict truncates = {}
     cdef dict origins = {}
-    cdef MessageScope scope
-    cdef int32_t slot = -1
-    cdef int64_t last_version = NONE64
-    tagger.item_message.resize(<size_t> count)
-    tagger.item_slot.resize(<size_t> count)
-    tagger.scope_of.resize(<size_t> count)
-    tagger.taken.clear()
-    tagger.taken.resize(<size_t> count, 1)
-    tagger.scopes.clear()
-    tagger._loaded = (columns, payloads)
+    tags.items = 0
+    w.count = 0
+    if count == 0:
+        _checked_columns(batch)
+        return 0
+    loaded = _LoadedColumns(batch)
+    payloads = Payloads(loaded.columns["payload"])
+    scan_window(payloads, 0, count, (<int64_t> 1) << 31, &in_stream, w)
+    tags.start(count, 0, _values(loaded.columns["seq"]), _filled(loaded.columns["lsn"], 0, tags.loaded_lsns))
+    tags.loaded = (loaded, payloads)
     for i in range(count):
-        stream = _bit(stream_bits, stream_offset + i)
-        if (i == 0 or txn[i] != scope.txn or xid[i] != scope.xid or subxid[i] != scope.subxid
-                or commit_lsn[i] != scope.commit_lsn or commit_timestamp[i] != scope.commit_timestamp
-                or stream != scope.in_stream):
-            scope.txn = txn[i]
-            scope.xid = xid[i]
-            scope.subxid = subxid[i]
-            scope.commit_lsn = commit_lsn[i]
-            scope.commit_timestamp = commit_timestamp[i]
-            scope.in_stream = stream
-            tagger.scopes.push_back(scope)
-        tagger.scope_of[i] = <uint32_t> tagger.scopes.size() - 1
-        if <uint8_t> kind[i] != w.kind[i] and kind[i] != 0:
-            if tagger.fail(w, i, TAGS_DISAGREE, 0):
-                raise Malformed(TAGS_DISAGREE, 0)
+        if i == 0 or not loaded.has_scope(i, scope):
+            loaded.read_scope(i, &scope)
+            tags.scopes.push_back(scope)
+        tags.set_last_scope(i)
+        if <uint8_t> loaded.kind[i] != w.kind[i] and loaded.kind[i] != 0:
+            _fail(tracker, w, i, TAGS_DISAGREE, 0)
             continue
-        w.kind[i] = <uint8_t> kind[i]
-        w.flags[i] = IN_STREAM if stream else 0
+        w.kind[i] = <uint8_t> loaded.kind[i]
+        w.flags[i] = IN_STREAM if scope.in_stream else 0
         cls = message_class(w.kind[i])
         if cls & CHANGE or w.kind[i] == MSG_TRUNCATE:
-            if w.length[i] < (10 if stream else 6):
-                if tagger.fail(w, i, TRUNCATED, w.length[i]):
-                    raise Malformed(TRUNCATED, w.length[i])
-                continue
-            if version[i] != last_version:
-                last_version = version[i]
-                slot = tagger.slot_of_version(last_version)
-            if slot < 0:
-                if tagger.fail(w, i, UNKNOWN_VERSION, 0):
-                    raise Malformed(UNKNOWN_VERSION, 0)
-                continue
-            header = 5 if stream else 1
-            if cls & CHANGE and load32(w.base + w.start[i] + header) != tagger.oids[slot]:
-                if tagger.fail(w, i, TAGS_DISAGREE, header):
-                    raise Malformed(TAGS_DISAGREE, header)
-                continue
-            if w.kind[i] == MSG_UPDATE:
-                w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
-            elif w.kind[i] == MSG_TRUNCATE and not _load_truncate(tagger, w, i, truncates):
-                continue
-            tagger.item_message[tagger.items] = <uint32_t> i
-            tagger.item_slot[tagger.items] = slot
-            tagger.items += 1
+            _load_item(tracker, w, i, loaded, truncates)
         elif cls & BOUNDARY:
-            _load_boundary(tagger, w, i, &scope)
+            _load_boundary(tracker, w, i, &scope)
         elif w.kind[i] == MSG_MESSAGE:
-            _load_message(tagger, w, i, &scope)
+            _load_message(tracker, w, i, &scope)
         elif w.kind[i] == MSG_ORIGIN:
-            _load_origin(tagger, w, i, scope.txn, origins)
-    _record_truncates(tagger, w, truncates)
-    return _complete_boundaries(tagger, origins)
+            _load_origin(tracker, w, i, scope.txn, origins)
+    _record_truncates(tracker, w, truncates)
+    return _complete_boundaries(tracker, origins)
+
+
+cdef int _fail(StreamTracker tracker, Window w, int64_t i, uint8_t reason, int64_t offset) except -1:
+    """Rejects row i, or raises Malformed."""
+    if tracker.fail(w, i, reason, offset):
+        raise Malformed(reason, offset)
+    return 0
 
 
 cdef inline const uint8_t* _body(Window w, int64_t i) noexcept nogil:
     return w.base + w.start[i] + (5 if w.flags[i] & IN_STREAM else 1)
 
 
-cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) except -1:
+cdef int _load_item(StreamTracker tracker, Window w, int64_t i, _LoadedColumns loaded, dict truncates) except -1:
+    """Loads a change, or a Truncate: adds the item that is decoded."""
+    cdef bint stream = w.flags[i] & IN_STREAM
+    cdef int header = 5 if stream else 1
+    cdef int32_t slot
+    if w.length[i] < (10 if stream else 6):
+        return _fail(tracker, w, i, TRUNCATED, w.length[i])
+    slot = loaded.slot_of(i, tracker.versions)
+    if slot < 0:
+        return _fail(tracker, w, i, UNKNOWN_VERSION, 0)
+    if w.kind[i] == MSG_TRUNCATE:
+        if not _load_truncate(tracker, w, i, truncates):
+            return 0
+    elif load32(w.base + w.start[i] + header) != tracker.versions.oids[slot]:
+        return _fail(tracker, w, i, TAGS_DISAGREE, header)
+    if w.kind[i] == MSG_UPDATE:
+        w.flags[i] |= old_tuple(w.base[w.start[i] + header + 4])
+    tracker.tags.add_item(i, slot)
+    return 0
+
+
+cdef bint _load_truncate(StreamTracker tracker, Window w, int64_t i, dict truncates) except -1:
     """Collects the rows of each Truncate in `truncates`, by seq: [row with the most relations, oids of other rows].
 
     One row has the message as it came; in batches of earlier versions of this package, every row has it. In a subset of
@@ -341,10 +420,9 @@ cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) exc
     cdef int64_t count = <int32_t> load32(_body(w, i))
     cdef int64_t before
     if count <= 0 or w.length[i] != (10 if w.flags[i] & IN_STREAM else 6) + 4 * count:
-        if tagger.fail(w, i, TRUNCATED, w.length[i]):
-            raise Malformed(TRUNCATED, w.length[i])
+        _fail(tracker, w, i, TRUNCATED, w.length[i])
         return False
-    seq = tagger.seq_of(i)
+    seq = tracker.tags.seq_of(i)
     known = truncates.get(seq)
     if known is None:
         truncates[seq] = [i, None]
@@ -359,31 +437,31 @@ cdef bint _load_truncate(Tagger tagger, Window w, int64_t i, dict truncates) exc
     return True
 
 
-cdef int _record_truncates(Tagger tagger, Window w, dict truncates) except -1:
+cdef int _record_truncates(StreamTracker tracker, Window w, dict truncates) except -1:
     """Adds a record for each Truncate. It has all relations if one row names them, else those that have rows."""
     cdef TruncateRecord t
     cdef const uint8_t* p
     cdef int64_t i, k
     for i, others in truncates.values():
         p = _body(w, i)
-        t.seq = tagger.seq_of(i)
-        t.txn = tagger.scopes[tagger.scope_of[i]].txn
-        t.first = <int64_t> tagger.records.oids.size()
+        t.seq = tracker.tags.seq_of(i)
+        t.txn = tracker.tags.scopes[tracker.tags.scope_of[i]].txn
+        t.first = <int64_t> tracker.records.oids.size()
         t.count = <int32_t> load32(p)
         t.cascade = (p[4] & 1) != 0
         t.restart_identity = (p[4] & 2) != 0
         for k in range(t.count):
-            tagger.records.oids.push_back(load32(p + 5 + 4 * k))
+            tracker.records.oids.push_back(load32(p + 5 + 4 * k))
         if t.count == 1 and others is not None:
             others.pop(load32(p + 5), None)
             for oid in others:
-                tagger.records.oids.push_back(<int64_t> oid)
+                tracker.records.oids.push_back(<int64_t> oid)
             t.count += <int64_t> len(others)
-        tagger.records.truncates.push_back(t)
+        tracker.records.truncates.push_back(t)
     return 0
 
 
-cdef int _load_boundary(Tagger tagger, Window w, int64_t i, MessageScope* scope) except -1:
+cdef int _load_boundary(StreamTracker tracker, Window w, int64_t i, MessageScope* scope) except -1:
     """Adds the record of a boundary message, and the record of the outcome that it decides."""
     cdef Fields f
     cdef BoundaryRecord b
@@ -394,15 +472,14 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, MessageScope* scope)
     start_fields(&f, w.base + w.start[i], w.length[i], 1)
     parse_boundary(&f, kind, &b, &gid, &gid_length)
     if f.reason != OK:
-        if tagger.fail(w, i, f.reason, f.reason_offset):
-            raise Malformed(f.reason, f.reason_offset)
+        _fail(tracker, w, i, f.reason, f.reason_offset)
         return 0
-    b.seq = tagger.seq_of(i)
+    b.seq = tracker.tags.seq_of(i)
     b.txn = scope.txn
     b.xid = scope.xid
     if gid != NULL:
-        b.gid = tagger.records.keep(gid, <size_t> gid_length)
-    tagger.records.boundaries.push_back(b)
+        b.gid = tracker.records.keep(gid, <size_t> gid_length)
+    tracker.records.boundaries.push_back(b)
     if scope.txn == NONE64 or not (kind == MSG_COMMIT or kind == MSG_STREAM_COMMIT or kind == MSG_COMMIT_PREPARED
                                    or kind == MSG_STREAM_ABORT or kind == MSG_ROLLBACK_PREPARED):
         return 0
@@ -414,11 +491,11 @@ cdef int _load_boundary(Tagger tagger, Window w, int64_t i, MessageScope* scope)
         o.commit_timestamp = b.timestamp
     elif kind == MSG_STREAM_ABORT and b.subxid != b.xid:
         o.subxid = b.subxid
-    tagger.records.outcomes.push_back(o)
+    tracker.records.outcomes.push_back(o)
     return 0
 
 
-cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict origins) except -1:
+cdef int _load_origin(StreamTracker tracker, Window w, int64_t i, int64_t txn, dict origins) except -1:
     """Keeps the last Origin of each transaction in `origins`."""
     cdef Fields f
     cdef const uint8_t* name = NULL
@@ -429,29 +506,28 @@ cdef int _load_origin(Tagger tagger, Window w, int64_t i, int64_t txn, dict orig
     read_text(&f, &name, &length)
     finish(&f)
     if f.reason != OK:
-        if tagger.fail(w, i, f.reason, f.reason_offset):
-            raise Malformed(f.reason, f.reason_offset)
+        _fail(tracker, w, i, f.reason, f.reason_offset)
         return 0
     known = origins.get(txn)
-    if known is None or known[0] < tagger.seq_of(i):
-        origins[txn] = (tagger.seq_of(i), lsn, (<const char*> name)[:length])
+    if known is None or known[0] < tracker.tags.seq_of(i):
+        origins[txn] = (tracker.tags.seq_of(i), lsn, (<const char*> name)[:length])
     return 0
 
 
-cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
+cdef int _complete_boundaries(StreamTracker tracker, dict origins) except -1:
     """Adds to boundary records what other messages of the transaction say: its origin, and when it was prepared."""
     cdef BoundaryRecord b
     cdef RecordReader[BoundaryRecord] reader
     cdef RecordLog[BoundaryRecord] completed
     cdef bytes name
     cdef dict prepared = {}
-    reader.begin(tagger.records.boundaries)
+    reader.begin(tracker.records.boundaries)
     while reader.next(b):
         if (b.kind == MSG_PREPARE or b.kind == MSG_STREAM_PREPARE) and b.txn != NONE64:
             prepared[b.txn] = b.timestamp
     if not origins and not prepared:
         return 0
-    reader.begin(tagger.records.boundaries)
+    reader.begin(tracker.records.boundaries)
     while reader.next(b):
         if b.kind == MSG_COMMIT_PREPARED and b.txn in prepared:
             b.prepare_timestamp = prepared[b.txn]
@@ -459,13 +535,13 @@ cdef int _complete_boundaries(Tagger tagger, dict origins) except -1:
                                  or b.kind == MSG_PREPARE or b.kind == MSG_STREAM_PREPARE
                                  or (b.kind == MSG_STREAM_ABORT and b.subxid == b.xid)):
             _, b.origin_lsn, name = origins[b.txn]
-            b.origin = tagger.records.keep(<const uint8_t*> <const char*> name, <size_t> len(name))
+            b.origin = tracker.records.keep(<const uint8_t*> <const char*> name, <size_t> len(name))
         completed.push_back(b)
-    tagger.records.boundaries.swap(completed)
+    tracker.records.boundaries.swap(completed)
     return 0
 
 
-cdef int _load_message(Tagger tagger, Window w, int64_t i, MessageScope* scope) except -1:
+cdef int _load_message(StreamTracker tracker, Window w, int64_t i, MessageScope* scope) except -1:
     cdef Fields f
     cdef MessageRecord m
     cdef const uint8_t* prefix = NULL
@@ -474,14 +550,13 @@ cdef int _load_message(Tagger tagger, Window w, int64_t i, MessageScope* scope) 
     start_fields(&f, w.base + w.start[i], w.length[i], 5 if w.flags[i] & IN_STREAM else 1)
     parse_message(&f, &m, &prefix, &prefix_length, &content, &content_length)
     if f.reason != OK:
-        if tagger.fail(w, i, f.reason, f.reason_offset):
-            raise Malformed(f.reason, f.reason_offset)
+        _fail(tracker, w, i, f.reason, f.reason_offset)
         return 0
-    m.seq = tagger.seq_of(i)
+    m.seq = tracker.tags.seq_of(i)
     if m.transactional:
         m.txn = scope.txn
         m.xid = scope.xid
-    m.prefix = tagger.records.keep(prefix, <size_t> prefix_length)
-    m.content = tagger.records.keep(content, <size_t> content_length)
-    tagger.records.messages.push_back(m)
+    m.prefix = tracker.records.keep(prefix, <size_t> prefix_length)
+    m.content = tracker.records.keep(content, <size_t> content_length)
+    tracker.records.messages.push_back(m)
     return 0

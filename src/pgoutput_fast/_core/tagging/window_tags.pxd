@@ -12,13 +12,16 @@ cdef class Tags:
     cdef int64_t base_seq
     cdef vector[uint8_t] taken           # per message: 0 if it was rejected or has come before
     cdef vector[MessageScope] scopes     # scopes of several consecutive messages each
-    cdef vector[uint32_t] scope_of        # per message: its scope
+    cdef vector[uint32_t] scope_of       # per message: its scope
     # The items: messages that have rows, and their relation versions.
     cdef vector[uint32_t] item_message
     cdef vector[int32_t] item_slot
     cdef int64_t items
-    cdef vector[int64_t] loaded_lsns     # of tagged payloads: `lsns` points here if some are null
-    cdef object _loaded                  # of tagged payloads: owns what the pointers above point to
+    # Only tagged payloads need these.
+    cdef vector[int32_t] described       # per message: slot of the version that a Relation message described
+    cdef vector[int64_t] session_starts  # ordinals in the window of messages that begin a session
+    cdef vector[int64_t] loaded_lsns     # `lsns` points here if some are null
+    cdef object loaded                   # owns what the pointers above point to
 
     cdef inline int64_t seq_of(self, int64_t i) noexcept nogil:
         return self.seqs[i] if self.seqs != NULL else self.base_seq + i
@@ -26,6 +29,18 @@ cdef class Tags:
     cdef inline int64_t lsn_of(self, int64_t i) noexcept nogil:
         return self.lsns[i] if self.lsns != NULL and self.lsns[i] != 0 else NONE64
 
+    cdef inline void add_item(self, int64_t i, int32_t slot) noexcept nogil:
+        """Notes that message i has rows of a relation version. The caller has reserved it."""
+        self.item_message[self.items] = <uint32_t> i
+        self.item_slot[self.items] = slot
+        self.items += 1
+
+    cdef inline void set_last_scope(self, int64_t i) noexcept nogil:
+        """Notes that message i belongs to the scope that was added last."""
+        self.scope_of[i] = <uint32_t> self.scopes.size() - 1
+
+    cdef int start(self, int64_t count, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1
+    cdef int reserve_items(self, int64_t items) except -1 nogil
     cdef int swap_tags(self, Tags other) except -1
     cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                          int32_t column, int32_t described, int32_t sent) except -1 nogil

@@ -4,11 +4,34 @@ from libcpp.algorithm cimport swap
 
 from pgoutput_fast._core.protocol.kinds cimport MSG_TRUNCATE
 from pgoutput_fast._core.tagging.scan cimport IN_STREAM, Window
-from pgoutput_fast._core.tagging.stream_state cimport Records, RejectRecord
+from pgoutput_fast._core.tagging.stream_state cimport SLOT_UNKNOWN, Records, RejectRecord
 from pgoutput_fast._core.protocol.wire cimport load32, write_truncate_of
 
 
 cdef class Tags:
+    cdef int start(self, int64_t count, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1:
+        """Forgets the window before, and prepares for one of `count` messages."""
+        self.base_seq = base_seq
+        self.seqs = seqs
+        self.lsns = lsns
+        self.items = 0
+        self.reserve_items(count)
+        self.scope_of.resize(<size_t> count)
+        self.described.clear()
+        self.described.resize(<size_t> count, SLOT_UNKNOWN)
+        self.taken.clear()
+        self.taken.resize(<size_t> count, 1)
+        self.scopes.clear()
+        self.session_starts.clear()
+        return 0
+
+    cdef int reserve_items(self, int64_t items) except -1 nogil:
+        """Makes sure that `items` items fit in all."""
+        if <int64_t> self.item_slot.size() < items:
+            self.item_message.resize(<size_t> items)
+            self.item_slot.resize(<size_t> items)  # last: if memory runs out, the next call resizes both again
+        return 0
+
     cdef int swap_tags(self, Tags other) except -1:
         """Swaps all values. So a window's tags leave the tagger, and the tagger gets memory that it can use again."""
         swap(self.seqs, other.seqs)
@@ -20,8 +43,10 @@ cdef class Tags:
         self.item_message.swap(other.item_message)
         self.item_slot.swap(other.item_slot)
         swap(self.items, other.items)
+        self.described.swap(other.described)
+        self.session_starts.swap(other.session_starts)
         self.loaded_lsns.swap(other.loaded_lsns)
-        self._loaded, other._loaded = other._loaded, self._loaded
+        self.loaded, other.loaded = other.loaded, self.loaded
 
     cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                          int32_t column, int32_t described, int32_t sent) except -1 nogil:
