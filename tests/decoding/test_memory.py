@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
+import pyarrow as pa
 import pytest
 from benchmarks import memory
 
+from pgoutput_fast import Options, encode
+from pgoutput_fast._core.rows.decode import NativeDecoder
+from pgoutput_fast.encode import ColumnSpec, RelationSpec
+
 if sys.platform != "linux":
     pytest.skip("peaks are read from /proc", allow_module_level=True)
+
+TABLE = RelationSpec(16384, "public", "t", (ColumnSpec("content", 25),))
+OPENING = (encode.encode_begin(1, 0, 7), encode.encode_relation(TABLE))
+INSERT = encode.encode_insert(16384, ["a" * 1_000])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -46,3 +56,35 @@ def test_the_peak_is_seen() -> None:
     taken = memory.measure("text of 100 kB")
     assert taken.input >= 100 * memory.MB
     assert taken.peak >= 0.9 * taken.output >= 80 * memory.MB
+
+
+def _native(threads: int = 1) -> NativeDecoder:
+    return NativeDecoder(Options(threads=threads), None, None)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_decoder_does_not_keep_rows_that_it_has_decoded(threads: int) -> None:
+    tagger = _native()
+    tagged, _ = tagger.tag([pa.array([*OPENING, *[INSERT] * 40_000], pa.binary())], None, None, True)
+    assert tagged.nbytes > 40_000_000
+    decoder = _native(threads)
+    decoder.learn_from(tagger, 0)
+    del tagger
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    changes, _ = decoder.decode([pa.array([encode.encode_begin(2, 0, 8)], pa.binary())], None, None, tagged)
+    assert sum(len(batch) for _, batch in changes) == 40_000
+    del changes, tagged
+    gc.collect()
+    assert pa.total_allocated_bytes() < before - 40_000_000
+
+
+def test_a_later_call_uses_the_memory_of_the_calls_before() -> None:
+    decoder = _native()
+    frames = []
+    for _ in range(4):
+        decoder.decode([pa.array([*OPENING, INSERT, encode.encode_commit(1, 2, 0)], pa.binary())], None, None)
+        (pool,) = (each for each in gc.get_referents(decoder) if type(each).__name__ == "UnusedMemory")
+        (waiting,) = (each for each in gc.get_referents(pool) if any(type(one).__name__ == "Frame" for one in each))
+        frames.append({id(each) for each in waiting})
+    assert frames[1] == frames[2] == frames[3]

@@ -79,7 +79,7 @@ private:
     };
     static_assert(sizeof(Header) <= ALIGNMENT, "the header lies in the line before the data");
 
-    static constexpr size_t KEPT_LIMIT = size_t{256} << 20;
+    static constexpr size_t KEPT_LIMIT = size_t{256} << 20;  // of each extension module's pool
     static constexpr size_t SMALLEST_KEPT = size_t{1} << 15;
     // Blocks from this size on are mapped. malloc maps large blocks too, but only until the first of them is freed.
     // From then on it takes them from its heap, and a block that outgrew its place leaves a hole there. With 200

@@ -122,7 +122,7 @@ struct ColumnBuffers {
         rows += n;
     }
 
-    // The end of the last list, in rows of the child.
+    // Of a LIST: the end of the last list, in rows of the child.
     size_t list_end() const noexcept {
         if (offsets.size() == 0) return 0;
         return static_cast<size_t>(reinterpret_cast<const int32_t*>(offsets.data())[offsets.size() / 4 - 1]);
@@ -140,7 +140,7 @@ struct ColumnStatistics {
     double bytes_per_row = 0;            // average length of a value in the previous batch: it sizes the next buffers
 };
 
-// Working memory of the converters. It has no contents between two blocks.
+// Working memory of the converters. What a block leaves in it means nothing to the next block.
 struct ColumnScratch {
     std::vector<Cell> cells;
     std::vector<uint8_t> arena;

@@ -41,7 +41,7 @@ cdef extern from "simd/dispatch.hpp" namespace "pgo":
 
 
 cdef extern from "columns/blocks.hpp" namespace "pgo" nogil:
-    void _hold "pgo::BlockPool::hold"(unsigned int milliseconds) noexcept
+    void _hold "pgo::BlockPool::hold"(unsigned int milliseconds) except +
 
 
 cdef Column* make_column(object column_type) except NULL:
@@ -56,12 +56,12 @@ cdef Column* make_column(object column_type) except NULL:
     column.width = kernel.width
     column.text = kernel.text
     column.binary = kernel.binary
-    column.precision = column_type.precision
-    column.scale = column_type.scale
-    column.element_oid = column_type.element_oid
     if name == b"numeric_string":
         column.numerics = NUMERIC_ITSELF
     try:
+        column.precision = column_type.precision
+        column.scale = column_type.scale
+        column.element_oid = column_type.element_oid
         if column_type.child is not None:
             column.child.reset(make_column(column_type.child))
             if column_type.child.fields:
@@ -69,8 +69,9 @@ cdef Column* make_column(object column_type) except NULL:
             if column.child.get().numerics != NO_NUMERICS:
                 column.numerics = IN_MULTIRANGE if name == b"multirange" else IN_ARRAY
         for field in column_type.fields:
+            oid = field.oid
             part = make_column(field.type)
-            column.add_field(part, field.oid)
+            column.add_field(part, oid)
             if part.numerics != NO_NUMERICS:
                 column.numerics = IN_RANGE if name == b"range" else IN_COMPOSITE
     except BaseException:

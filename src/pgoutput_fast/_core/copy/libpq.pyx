@@ -50,14 +50,22 @@ cdef extern from *:
             return false;
         }
     }
+    static inline bool append_offset(std::vector<int32_t>& to, size_t offset) {
+        try {
+            to.push_back(static_cast<int32_t>(offset));
+            return true;
+        } catch (const std::exception&) {
+            return false;
+        }
+    }
     // The server's notices. libpq passes them on during a call, on the thread that makes the call.
     struct Notices {
         char* (*field)(const void*, int) = nullptr;
         std::vector<std::pair<std::string, std::string>> kept;  // SQLSTATE, message
         bool dropped = false;  // there was no memory, or there were too many
     };
-    // Where this thread's notices go. It is set only during a call of libpq, so a connection that outlives its listener
-    // has no dangling pointer.
+    // Where this thread's notices go. It is set only while `take` runs, and nothing in there throws. So a connection
+    // that outlives its listener has no dangling pointer.
     static thread_local Notices* listening = nullptr;
     static const size_t MOST_NOTICES = 1000;
     static inline void keep_notice(void*, const void* result) noexcept {
@@ -83,6 +91,7 @@ cdef extern from *:
     void listen(Notices* to) noexcept nogil
     int64_t monotonic_ms() noexcept nogil
     cbool append_bytes(vector[uint8_t]& to, const char* p, int64_t n) noexcept nogil
+    cbool append_offset(vector[int32_t]& to, size_t offset) noexcept nogil
 
 FUNCTIONS = (
     "PQgetCopyData", "PQfreemem", "PQconsumeInput", "PQisBusy", "PQsocket", "PQsendQuery", "PQgetResult",
@@ -187,13 +196,12 @@ cdef class CopyData:
             while <int64_t> self._data.size() < most_bytes:
                 got = self._get_copy_data(c, &message, 1)
                 if got > 0:
-                    stored = append_bytes(self._data, message, got)
+                    stored = append_bytes(self._data, message, got) and append_offset(self._offsets, self._data.size())
                     self._freemem(message)
                     if not stored:
                         break
-                    if self._offsets.size() == 1:
+                    if self._offsets.size() == 2:
                         deadline = monotonic_ms() + more_ms
-                    self._offsets.push_back(<int32_t> self._data.size())
                     looked = False
                     continue
                 if got < 0:

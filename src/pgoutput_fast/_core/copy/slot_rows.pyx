@@ -154,10 +154,10 @@ cdef class CopiedRows:
             raise ValueError("the COPY was malformed before this")
         if self._out_of_memory:
             raise MemoryError("memory ran out in an earlier chunk of the COPY: begin it anew")
-        self._out_of_memory = True
         cdef uintptr_t address = chunk.address
         cdef const uint8_t* p = <const uint8_t*> address
         cdef int64_t size = chunk.size
+        self._out_of_memory = True  # until the end of this call
         cdef bint waiting = not self._incomplete_row.empty()
         if waiting:
             self._incomplete_row.insert(self._incomplete_row.end(), p, p + size)
@@ -185,7 +185,7 @@ cdef class CopiedRows:
         return out
 
     def finish(self):
-        """Checks that the COPY is complete.
+        """Checks that the COPY is complete. After an earlier error it checks nothing.
 
         Raises:
             Malformed: if it is not.

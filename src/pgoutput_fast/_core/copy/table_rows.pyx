@@ -110,7 +110,7 @@ cdef class CopyRows:
                 # Decodes the piece without a copy of it. Keeps only an incomplete row.
                 self._take(p, size)
             else:
-                self.undecoded.append(p, <size_t> size)
+                self._keep(p, size)
                 if <int64_t> self.undecoded.size() - READ_BEFORE >= self.window_bytes:
                     self._take_undecoded()
         finally:
@@ -163,8 +163,12 @@ cdef class CopyRows:
 
     cdef int _take(self, const uint8_t* p, int64_t size) except -1:
         cdef int64_t used = self._decode(p, size, p)
+        return self._keep(p + used, size - used)
+
+    cdef int _keep(self, const uint8_t* p, int64_t size) except -1:
+        """Keeps bytes that are decoded later. If there is no memory for them, nothing more of the stream is taken."""
         self.failed = True
-        self.undecoded.append(p + used, <size_t> (size - used))
+        self.undecoded.append(p, <size_t> size)
         self.failed = False
         return 0
 

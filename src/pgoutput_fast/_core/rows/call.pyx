@@ -122,6 +122,7 @@ cdef class DecodeCall(WorkingThreads):
         self._take_finished(2 * self.threads)
         frame = self.unused.take_frame()
         if not self.windows.load_or_tag(frame, self.planner.window_messages):
+            self.unused.frames.append(frame)
             return None
         self.planner.plan_window(frame, self.windows.left())
         self.frames.append(frame)

@@ -61,11 +61,12 @@ cdef class NativeDecoder:
         self.versions = self.tracker.versions
         self.planner = BatchPlanner(options, known.types, self.tracker)
         self.unused = UnusedMemory()
+        for relation in known.relations:
+            self.versions.slot_of(relation)
+        if values is None:
+            return
         try:
-            for relation in known.relations:
-                self.versions.slot_of(relation)
-            if values is not None:
-                import_state(self.tracker, values)
+            import_state(self.tracker, values)
         except KeyError as problem:
             raise ValueError(f"not a stream state: {problem} is missing") from None
         except (TypeError, AttributeError, OverflowError, StructError) as problem:

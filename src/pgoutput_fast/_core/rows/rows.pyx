@@ -263,8 +263,8 @@ cdef class RelationRows:
             raise MemoryError("memory ran out while these rows were made: they are lost")
         if self.rows == 0:
             return 0
-        self.inconsistent = True
         array = new_array()
+        self.inconsistent = True
         try:
             self._give_columns(array)
         except BaseException:

@@ -205,7 +205,7 @@ cdef class Frame:
         return 0
 
     cdef int forget(self) except -1:
-        """Drops references to results and batches, after the results were taken. It allocates no memory."""
+        """Drops references to results, batches and tagged rows, after the results were taken. Allocates no memory."""
         cdef Task task
         for task in self.tasks:
             task.before = None
@@ -214,6 +214,7 @@ cdef class Frame:
         self.tasks = _NO_TASKS
         self.waiting = _NO_TASKS
         self.begun = 0
+        self.tags.forget_loaded()
         return 0
 
     def _error(self, RelationRows rows, Scratch scratch):

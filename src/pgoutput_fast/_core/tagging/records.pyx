@@ -218,6 +218,7 @@ cdef class RecordTables:
     def transactions(self):
         if "transactions" not in self.made:
             self.made["transactions"] = self._transactions()
+            self.records.boundaries.clear()  # no other table needs them
         return self.made["transactions"]
 
     cdef object _transactions(self):
@@ -244,9 +245,7 @@ cdef class RecordTables:
             self.put_slice(t, 10, b.origin)
             t.put_int(11, b.origin_lsn)
             t.put_bool(12, b.first_segment)
-        made = t.finish()
-        self.records.boundaries.clear()  # no other table needs them
-        return made
+        return t.finish()
 
     @property
     def outcomes(self):
@@ -363,9 +362,9 @@ cdef class RecordTables:
 cdef RecordTables take_records(Records& records, list versions, object options, object types):
     """Moves the records into a RecordTables."""
     cdef RecordTables tables = RecordTables.__new__(RecordTables)
-    tables.records.swap(records)
-    tables.versions = list(versions) if tables.records.rejects.size() else versions
+    tables.versions = list(versions) if records.rejects.size() else versions
     tables.version_count = len(versions)
     tables.options = options
     tables.types = types
+    tables.records.swap(records)  # last: if memory runs out before, the records are still where they were
     return tables

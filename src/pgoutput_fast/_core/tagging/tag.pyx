@@ -91,6 +91,7 @@ cdef class Tagger:
     def end_call(self):
         del self.saved
         self.saved = NULL
+        self.tracker.tags.forget_loaded()
 
     def undo(self):
         """Restores the state that `begin_call` saved."""

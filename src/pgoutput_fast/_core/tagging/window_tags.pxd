@@ -41,6 +41,7 @@ cdef class Tags:
 
     cdef int start(self, int64_t count, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1
     cdef int reserve_items(self, int64_t items) except -1 nogil
+    cdef int forget_loaded(self) except -1
     cdef int swap_tags(self, Tags other) except -1
     cdef int reject_into(self, Records& records, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                          int32_t column, int32_t described, int32_t sent) except -1 nogil

@@ -32,6 +32,13 @@ cdef class Tags:
             self.item_slot.resize(<size_t> items)  # last: if memory runs out, the next call resizes both again
         return 0
 
+    cdef int forget_loaded(self) except -1:
+        """Drops the tagged payloads that were loaded, so that their memory can be freed. Allocates no memory."""
+        if self.loaded is not None:
+            self.seqs = self.lsns = NULL
+            self.loaded = None
+        return 0
+
     cdef int swap_tags(self, Tags other) except -1:
         """Swaps all values. So a window's tags leave the tagger, and the tagger gets memory that it can use again."""
         swap(self.seqs, other.seqs)

@@ -15,7 +15,7 @@
 
 namespace pgo {
 
-// A converter wrote more than it said. Memory behind its buffer is damaged, so the process ends here and not anywhere.
+// A converter wrote more than it said. It may have damaged memory behind its buffer, so the process ends at once.
 [[noreturn]] inline void end_after_overrun() {
     std::fputs("registry.hpp: `longest` of a print_fixed is less than what its function prints\n", stderr);
     std::abort();
