@@ -202,7 +202,7 @@ def _parameters(found: inspect.Signature) -> Iterator[str]:
         if each.kind is kinds.KEYWORD_ONLY and before not in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL):
             yield "*"
         before = each.kind
-        stars = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(each.kind, "")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "")
         text = f"{stars}{each.name}"
         if each.annotation is not each.empty:
             text += f": {annotation(each.annotation)}"

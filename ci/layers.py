@@ -32,7 +32,7 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"_core": ("_core", "_core.*")},
     {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
     {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
-    {"ground": ("arguments", "errors", "protocol", "protocol.*")},
+    {"base": ("arguments", "errors", "protocol", "protocol.*")},
 )
 
 _IMPORT = re.compile(

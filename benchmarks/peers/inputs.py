@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from benchmarks import corpora
 from benchmarks.corpora import Corpus
 from benchmarks.corpora.columns import fixed_width, join
-from benchmarks.peers.rooms import MissingError, wal2json
+from benchmarks.peers.installations import MissingError, wal2json
 from pgoutput_fast.demo.servers import Installation, Server, ServerError, find_installations
 
 __all__ = ["Database", "Inputs"]

@@ -25,7 +25,7 @@ from benchmarks.peers import equality, page
 from benchmarks.peers.catalogue import MEMCPY, OURS, PEERS, Peer, Started
 from benchmarks.peers.figures import Figures, Outcome
 from benchmarks.peers.inputs import Inputs
-from benchmarks.peers.rooms import MissingError, programs
+from benchmarks.peers.installations import MissingError, programs
 from benchmarks.timing import Measured
 
 __all__ = ["PeerError", "Process", "check", "main", "measure", "turn"]
@@ -33,7 +33,7 @@ __all__ = ["PeerError", "Process", "check", "main", "measure", "turn"]
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED_SCALE = 0.004
 ROUNDS = 5
-_PATIENCE = 120.0
+_ANSWER_SECONDS = 120.0
 _CALLS = 9
 _ENOUGH = 0.5
 
@@ -108,10 +108,10 @@ class Process:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], _PATIENCE)
+        ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECONDS)
         line = self._process.stdout.readline() if ready else ""
         if not line:
-            raise self._failed("ended" if ready else f"did not answer in {_PATIENCE:.0f} s")
+            raise self._failed("ended" if ready else f"did not answer in {_ANSWER_SECONDS:.0f} s")
         try:
             return json.loads(line)
         except ValueError:

@@ -264,7 +264,7 @@ def test_a_large_transaction(tmp_path: Path, through: str) -> None:
             seen += np.bincount(each.batch.column("id").to_numpy(), minlength=rows + 1)
     assert seen[0] == 0
     assert (seen[1:] == 1).all()
-    # What is held is a segment's worth, a few times over.
+    # The memory in use is the size of a few segments.
     print(f"{through}: {run.stdout.strip()} MB")
     assert int(run.stdout) < 1200
 

@@ -201,7 +201,7 @@ def test_clients_that_say_nothing_do_not_hold_the_page() -> None:
             idle[-1].sendall(b"GET /metrics HT")
             assert 'running{slot="idle"} 0' in _scraped(place)
             assert threading.active_count() - before <= 17
-            # The first ones made room.
+            # The first ones gave up their places.
             idle[0].settimeout(10)
             assert idle[0].recv(1) == b""
         finally:

@@ -49,58 +49,58 @@ def make_outcomes(*ends: End, aborts: tuple[Abort, ...] = ()) -> Outcomes:
     return lost if len(lost.txns) else known
 
 
-def given(releaser: Releaser, held: ReorderBuffer, piece: Piece | None) -> list[int]:
+def given(releaser: Releaser, buffer: ReorderBuffer, piece: Piece | None) -> list[int]:
     """Ordinals of what a call releases: at once, and what is due behind it."""
     found = [] if piece is None else seqs(piece.committed())
-    while held.due:
+    while buffer.due:
         found += seqs(releaser.take_due().committed())
     return found
 
 
 def test_rows_wait_for_the_end_of_their_transaction(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 100, MANY)
     assert one.take(tagged(("I", 1, 0, 9), ("I", 2, 4, 9), ("I", 3, 0, 9)), NO_OUTCOMES) is None
-    assert sorted(held.waiting) == [0, 4]
+    assert sorted(buffer.waiting) == [0, 4]
     piece = one.take(tagged(("I", 5, 0, 9), ("I", 6, 7, 9)), make_outcomes((8, 0, "committed")))
     assert piece is not None
     assert seqs(piece.committed()) == [1, 3, 5]
     assert piece.committed().column("commit_lsn").to_pylist() == [1008] * 3
     assert piece.lost() is None
-    assert sorted(held.waiting) == [4, 7]
+    assert sorted(buffer.waiting) == [4, 7]
 
 
 def test_rows_of_no_transaction_come_at_once_and_in_their_place(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 100, MANY)
     arrived = tagged(("I", 1, 0, 9), ("M", 2, None, None), ("I", 3, 1, 9), ("M", 5, None, None))
     piece = one.take(arrived, make_outcomes((4, 0, "committed")))
-    assert given(one, held, piece) == [2, 1, 5]
+    assert given(one, buffer, piece) == [2, 1, 5]
 
 
 def test_rows_of_a_transaction_that_was_rolled_back_go(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_OUTCOMES)
     piece = one.take(tagged(("I", 3, 0, 9)), make_outcomes((4, 0, "aborted")))
-    assert given(one, held, piece) == []
-    assert list(held.waiting) == [1]
+    assert given(one, buffer, piece) == []
+    assert list(buffer.waiting) == [1]
 
 
 def test_what_a_subtransaction_rolled_back_goes_wherever_it_waited(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 0, 10), ("I", 3, 0, 11)), NO_OUTCOMES)
     one.take(tagged(("I", 4, 0, 10)), make_outcomes(aborts=((0, 10, 5),)))
     piece = one.take(
         tagged(("I", 6, 0, 10), ("I", 7, 0, 11)), make_outcomes((9, 0, "committed"), aborts=((0, 11, 8),))
     )
-    assert given(one, held, piece) == [1, 6]
+    assert given(one, buffer, piece) == [1, 6]
 
 
 def test_rows_of_lost_transactions_are_apart(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 100, MANY)
     one.take(tagged(("I", 1, 0, 9), ("I", 2, 1, 9)), NO_OUTCOMES)
     piece = one.take(tagged(("I", 3, 0, 9)), make_outcomes((4, 0, "lost")))
     assert piece is not None
@@ -111,8 +111,8 @@ def test_rows_of_lost_transactions_are_apart(spiller: Spiller) -> None:
 
 
 def test_what_is_too_much_for_a_piece_is_given_bit_by_bit(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 1, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 1, MANY)
     for seq in range(1, 5):
         one.take(tagged(("I", seq, 0, 9)), NO_OUTCOMES)
     assert not one.fits([0])
@@ -123,22 +123,22 @@ def test_what_is_too_much_for_a_piece_is_given_bit_by_bit(spiller: Spiller) -> N
     )
     assert piece is not None
     assert seqs(piece.committed()) == [6]
-    assert [due.txn for due in held.due] == [1, 0]
+    assert [due.txn for due in buffer.due] == [1, 0]
     bits = []
-    while held.due:
+    while buffer.due:
         bits.append(seqs(one.take_due().committed()))
     assert bits == [[5], [1, 2, 3, 4, 8]]
 
 
-def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, MANY, 2, MANY)
+def test_a_part_of_a_stream_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spiller) -> None:
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, MANY, 2, MANY)
     first = tagged(
         ("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 0, 9), ("I", 5, 2, 9), ("I", 6, 3, 9)
     )
     assert list(one.committed(first, NO_OUTCOMES)) == []
     one.keep_open(first, NO_OUTCOMES, [0, 1, 2])
-    assert sorted(held.waiting) == [0, 1, 2]
+    assert sorted(buffer.waiting) == [0, 1, 2]
     then = tagged(("I", 7, 1, 9), ("I", 9, 0, 9), ("I", 11, 5, 9), ("I", 12, 6, 9))
     ended = make_outcomes((8, 1, "committed"), (10, 0, "committed"), (13, 5, "committed"))
     assert [seqs(piece) for piece in one.committed(then, ended)] == [
@@ -148,10 +148,10 @@ def test_a_stretch_gives_what_commits_in_it_and_keeps_what_is_open(spiller: Spil
         [11],
     ]
     one.keep_open(then, ended, [6])
-    assert list(held.waiting) == [6], "2 is open no more: it was rolled back, or is void"
+    assert list(buffer.waiting) == [6], "2 is open no more: it was rolled back, or is void"
 
 
-def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spiller: Spiller) -> None:
+def test_large_transactions_come_in_the_order_of_their_commits(spiller: Spiller) -> None:
     one = Releaser(ReorderBuffer(), spiller, MANY, 1, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 1, 9), ("I", 3, 0, 9), ("I", 4, 1, 9))
     one.keep_open(first, NO_OUTCOMES, [0, 1])
@@ -161,11 +161,11 @@ def test_large_transactions_of_a_stretch_come_in_the_order_of_their_commits(spil
 
 
 def test_too_many_rows_in_memory_go_to_files(spiller: Spiller) -> None:
-    held = ReorderBuffer()
-    one = Releaser(held, spiller, 1, 100, MANY)
+    buffer = ReorderBuffer()
+    one = Releaser(buffer, spiller, 1, 100, MANY)
     first = tagged(("I", 1, 0, 9), ("I", 2, 0, 9))
     one.keep_open(first, NO_OUTCOMES, [0])
-    assert (held.memory, len(held.files)) == (0, 1)
+    assert (buffer.memory, len(buffer.files)) == (0, 1)
     assert [seqs(piece) for piece in one.committed(tagged(), make_outcomes((3, 0, "committed")))] == [[1, 2]]
 
 
@@ -209,8 +209,8 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
     cuts = sorted({0, 100, *(chance.randrange(80) for _ in range(chance.randrange(6)))})
     sizes = chance.choice([1, 3, 100]), chance.choice([1, MANY])
     limit = chance.choice([1, MANY])
-    held, others = ReorderBuffer(), ReorderBuffer()
-    one, other = Releaser(held, spiller, limit, *sizes), Releaser(others, spiller, limit, *sizes)
+    buffer, others = ReorderBuffer(), ReorderBuffer()
+    one, other = Releaser(buffer, spiller, limit, *sizes), Releaser(others, spiller, limit, *sizes)
     taken: list[int] = []
     given_seqs: list[int] = []
     for begin, end in pairwise(cuts):
@@ -219,7 +219,7 @@ def test_however_a_stream_is_cut_the_same_rows_come_in_the_same_order(seed: int,
             *(each for each in ends if begin <= each[0] < end),
             aborts=tuple(each for each in aborts if begin <= each[2] < end),
         )
-        taken += given(one, held, one.take(arrived, became))
+        taken += given(one, buffer, one.take(arrived, became))
         one.spill()
         given_seqs += [seq for piece in other.committed(arrived, became) for seq in seqs(piece)]
         other.keep_open(

@@ -347,7 +347,7 @@ def test_a_piece_per_batch_where_nothing_is_large() -> None:
 
 
 def test_what_is_given_comes_in_the_order_of_the_commits() -> None:
-    """Also where plain transactions are decoded straight away, and others are held back between them."""
+    """Also where plain transactions are decoded at once, and others wait in the reorder buffer between them."""
     decoder = Decoder(COMMITTED)
     prepared = [
         encode.encode_begin_prepare(1, 2, 0, 8, "g"),

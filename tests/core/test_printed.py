@@ -134,7 +134,7 @@ def test_a_count_beyond_the_cell_is_refused_before_anything_is_made(oid: int) ->
 
 
 def test_values_that_would_overflow_the_offsets_do_not_fit() -> None:
-    """A varbit prints eightfold: of 400 MB it cannot, and no room is made for it."""
+    """A varbit prints eightfold: of 400 MB it cannot, and no memory is allocated for it."""
     cell = struct.pack(">i", 2**31 - 8) + bytes(2**28 - 1)
     array, issues = convert(kind_of(1562), [None, cell, b"\0\0\0\1\x80"], True)
     assert array.to_pylist() == [None, None, "1"]

@@ -163,5 +163,5 @@ def test_logical_messages_cost_the_same_however_many_there_were() -> None:
         return min(spent)
 
     assert seconds(range(1, 100_001)) < 40 * seconds(range(1, 10_001))
-    # Each of them is below all before it, until there is no more room.
+    # Each of them is below all before it, until there is no space left.
     assert seconds(range(1023, 0, -1)) < 1

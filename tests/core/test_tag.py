@@ -289,8 +289,8 @@ def ended(*payloads: bytes, view: str = "committed") -> tuple[list[int], list[in
         outs.append(decoder.decode(payloads[cut:]))
         rows = [n for out in outs for each in out.changes for n in each.batch.column("_seq").to_pylist()]
         rejects = [n for out in outs for n in out.rejects.column("seq").to_pylist()]
-        fates = [(row["txn"], row["outcome"]) for out in outs for row in out.outcomes.to_pylist()]
-        result = sorted(rows), sorted(rejects), fates
+        outcomes = [(row["txn"], row["outcome"]) for out in outs for row in out.outcomes.to_pylist()]
+        result = sorted(rows), sorted(rejects), outcomes
         found.add(repr(result))
     assert len(found) == 1
     return result

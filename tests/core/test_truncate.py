@@ -194,7 +194,7 @@ def test_many_messages_have_room_in_several_segments(tmp_path: Path, monkeypatch
 def test_a_segment_that_is_cut_for_want_of_room_has_its_own_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that behind the batch for which there was no room: after a crash that batch would have come already."""
+    """Not that behind the batch for which there was no space: after a crash that batch would have come already."""
     monkeypatch.setattr(recorder, "MOST_BYTES", 20_000)
     first, second = (
         [encode.encode_message(lsn, "p", b"x" * 15_000, transactional=False)] for lsn in (100, 200)
@@ -220,7 +220,7 @@ def test_a_segment_that_is_cut_for_want_of_room_has_its_own_state(
 def test_a_server_truncates_partitions(
     database: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """2,000 of them; and where there is no room for that, the capture stops and does not connect again and again."""
+    """2,000 of them; and where there is no space for that, the capture stops and does not connect again and again."""
     if database.version != max(pg.installations()):
         pytest.skip("what is done with it is the same on every server")
     database.execute(

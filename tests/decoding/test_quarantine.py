@@ -162,7 +162,7 @@ def test_a_logical_message_that_was_set_aside_comes_when_it_is_sent_again(marked
     assert lsns_of([bad, [*sent[:2], sent[2][:-1], *sent[3:]], sent, sent], marked) == [
         [10, 40, 50], [20], [30], [],
     ]  # fmt: skip
-    # The last of a session, and one that comes behind a stretch that is lost.
+    # The last of a session, and one that follows a range of lost messages.
     assert lsns_of([[*sent[:3], sent[3][:-1]], sent[1:], sent], marked) == [[10, 20, 30], [40, 50], []]
     lost = [sent[0], b"C", sent[1], encode_begin(100, 0, 7), encode_commit(100, 108, 0), sent[2]]
     assert lsns_of([lost, sent[:3], sent], marked) == [[10, 30], [20], [40, 50]]
@@ -212,7 +212,7 @@ def test_a_stream_that_lost_a_relation_is_not_decoded_by_what_is_said_elsewhere(
     assert row_of_stream(start, within, stop, encode_stream_abort(7, 9)) == [4]
 
 
-def test_a_stream_may_have_lost_relations_in_a_stretch_that_is_lost() -> None:
+def test_a_stream_may_have_lost_relations_among_lost_messages() -> None:
     table = RelationSpec(7, "public", "t", COLUMNS)
     wal = [encode_stream_start(7, True), encode_stream_stop(), encode_stream_start(7, False)[:-1]]
     wal += [encode_relation(table, xid=7), encode_stream_stop()]

@@ -1,4 +1,4 @@
-"""A stream cut at every message and carried on in another process gives what it gives uncut."""
+"""A stream cut at every message and continued in another process gives the same as the whole stream."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def resident() -> int:
 
 
 def test_a_decoder_goes_on() -> None:
-    """Rooms and batches come back to a decoder, whatever became of the call before."""
+    """A decoder gets its working memory and its batches back, even if a call failed."""
     payloads = corpus("pgbench", 0.05).payloads
     decoder, other = Decoder(Options(threads=3)), Decoder()
     for _ in range(3):
@@ -242,7 +242,7 @@ def test_a_decoder_goes_on() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_more_relations_than_a_decoder_keeps_rooms_for(threads: int) -> None:
+def test_more_relations_than_a_decoder_keeps_memory_for(threads: int) -> None:
     options = Options(threads=threads)
     shape = shapes.relations(3_000, 12_000, 3_000)
     decoder, other = Decoder(options), Decoder(Options(batch_rows=2))

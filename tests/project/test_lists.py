@@ -30,8 +30,8 @@ def modules() -> Iterator[Any]:
     yield pgo
     for found in pkgutil.walk_packages(pgo.__path__, "pgoutput_fast."):
         name = found.name.removeprefix("pgoutput_fast.")
-        room = name.split(".")[0]
-        if room.startswith("_") or {name, room} & INTERNAL or (room in FACES and name != room):
+        package = name.split(".")[0]
+        if package.startswith("_") or {name, package} & INTERNAL or (package in FACES and name != package):
             continue
         if name == "spark":
             pytest.importorskip("pyspark")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
-from benchmarks.peers import equality, inputs, page, rooms, run
+from benchmarks.peers import equality, inputs, installations, page, run
 from benchmarks.peers.catalogue import MEMCPY, OURS, PEERS, Failure, Peer, Started
 from benchmarks.peers.chart import Bar, chart
 from benchmarks.peers.figures import Figures
@@ -88,7 +88,7 @@ def test_a_peer_that_ends_is_told_with_what_it_said(small: Inputs) -> None:
 
 
 def test_a_peer_that_does_not_answer_is_ended(small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_PATIENCE", 1.0)
+    monkeypatch.setattr(run, "_ANSWER_SECONDS", 1.0)
     with pytest.raises(run.PeerError, match="did not answer in 1 s"):
         run.check([_peer("import time; time.sleep(60)", "texts")], small)
 
@@ -242,7 +242,7 @@ def test_bytes_are_compared(small: Inputs, tmp_path: Path) -> None:
 
 
 def _absent(inputs: Inputs, name: str, share: float) -> Started:
-    raise rooms.MissingError("nobody has it")
+    raise installations.MissingError("nobody has it")
 
 
 def test_what_is_missing_is_in_the_table(small: Inputs) -> None:
@@ -269,43 +269,45 @@ def test_nothing_may_be_missing_in_ci(
     assert "absent on pgbench: missing: nobody has it" in capsys.readouterr().out
 
 
-def test_without_programs_rooms_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_programs_nothing_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_PEERS_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(rooms.MissingError, match="node is not installed"):
-        rooms.node_modules("pg")
-    with pytest.raises(rooms.MissingError, match="java is not installed"):
-        rooms.java_classes(ROOT / "benchmarks" / "peers" / "DebeziumDecoder.java")
-    with pytest.raises(rooms.MissingError, match="has no wal2json"):
-        rooms.wal2json(15, tmp_path / "bin")
+    with pytest.raises(installations.MissingError, match="node is not installed"):
+        installations.node_modules("pg")
+    with pytest.raises(installations.MissingError, match="java is not installed"):
+        installations.java_classes(ROOT / "benchmarks" / "peers" / "DebeziumDecoder.java")
+    with pytest.raises(installations.MissingError, match="has no wal2json"):
+        installations.wal2json(15, tmp_path / "bin")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "wal2json.so").touch()
-    assert rooms.wal2json(15, tmp_path / "bin") is None
+    assert installations.wal2json(15, tmp_path / "bin") is None
 
 
-def test_a_room_is_whole_or_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_installation_is_complete_or_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_PEERS_CACHE", str(tmp_path))
     tried = []
 
-    def fail(room: Path) -> None:
-        tried.append(room)
-        (room / "half").touch()
-        raise rooms.MissingError("no network")
+    def fail(directory: Path) -> None:
+        tried.append(directory)
+        (directory / "half").touch()
+        raise installations.MissingError("no network")
 
     for _ in range(2):
-        with pytest.raises(rooms.MissingError, match="no network"):
-            rooms._room("a", fail)
+        with pytest.raises(installations.MissingError, match="no network"):
+            installations._installed("a", fail)
     assert len(tried) == 1
     assert list(tmp_path.iterdir()) == []
-    rooms._failed.clear()  # as in the next process
-    made = [rooms._room("a", lambda room: (room / "whole").touch()) for _ in range(2)]
+    installations._failed.clear()  # as in the next process
+    made = [installations._installed("a", lambda directory: (directory / "whole").touch()) for _ in range(2)]
     assert made[0] == made[1]
     assert [path.name for path in made[0].iterdir()] == ["whole"]
 
 
 def test_a_server_has_the_rows(small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(major: int, bindir: Path) -> None:
-        raise rooms.MissingError("not asked for")
+        raise installations.MissingError("not asked for")
 
     monkeypatch.setattr(inputs, "wal2json", none)
     if not inputs.find_installations():
@@ -313,7 +315,7 @@ def test_a_server_has_the_rows(small: Inputs, monkeypatch: pytest.MonkeyPatch) -
     with Inputs(SCALE) as own:
         # Of fixed width are 19 bytes of a header, 2 of an end, and in each row at least 2 and 4 for each column.
         assert own.database.copied_bytes > 21 + 740 * (2 + 16 * 4)
-        with pytest.raises(rooms.MissingError):
+        with pytest.raises(installations.MissingError):
             _ = own.json
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reference.nested import Types, convert, resolve
-from reference.records import Column, Frame, Relation, ReorderBuffer, Said, Transaction
+from reference.records import Column, Frame, Relation, Said, Transaction, WaitingChange
 from reference.types import Cell, MalformedError, Reader, Value, read_images
 
 Row = dict[str, Any]
@@ -199,9 +199,9 @@ class Decoder:
 
     def set_aside(self, txn: Transaction) -> None:
         """Sets aside all waiting changes of a transaction whose outcome is not known."""
-        for held in txn.held:
-            problem = MalformedError("its transaction was lost to a bad message", relation=held.relation)
-            self.reject(held.frame, problem)
+        for change in txn.waiting:
+            problem = MalformedError("its transaction was lost to a bad message", relation=change.relation)
+            self.reject(change.frame, problem)
 
     def is_void(self, txn: Transaction, seq: int) -> None:
         if txn.in_doubt or txn.may_be_over:  # the transaction may have committed
@@ -392,7 +392,7 @@ class Decoder:
         elif txn:
             txn.said = [said for said in txn.said if said.subxid != subxid]
             txn.unread.discard(subxid)
-            txn.held = [held for held in txn.held if held.subxid != subxid]
+            txn.waiting = [change for change in txn.waiting if change.subxid != subxid]
             self.outcome(txn, "aborted", frame.seq, subxid=subxid)
 
     def read_prepare(self, reader: Reader) -> tuple[int, int, int, int, str]:
@@ -459,8 +459,8 @@ class Decoder:
                 self.said[said.tag, said.oid] = said
 
     def release(self, txn: Transaction) -> None:
-        held, txn.held = txn.held, []
-        for one in held:
+        waiting, txn.waiting = txn.waiting, []
+        for one in waiting:
             self.emit(one)
 
     def boundary(
@@ -523,7 +523,7 @@ class Decoder:
             "seq": frame.seq, "lsn": lsn, "txn": txn.key if txn else None, "xid": txn.xid if txn else None,
             "transactional": transactional, "prefix": prefix, "content": content,
         }  # fmt: skip
-        self.deliver(txn, ReorderBuffer(frame, None, lambda: self.out.messages.append(row)))
+        self.deliver(txn, WaitingChange(frame, None, lambda: self.out.messages.append(row)))
 
     def type(self, frame: Frame, reader: Reader) -> None:
         subxid, oid = self.prefix(reader), reader.u32()
@@ -641,7 +641,7 @@ class Decoder:
                 nothing = {column.name: None for column in relation.columns}
                 self.out.rows.append(row_of(frame, txn, subxid, relation, "truncate", False, nothing, [], []))
 
-        self.deliver(txn, ReorderBuffer(frame, subxid, emit))
+        self.deliver(txn, WaitingChange(frame, subxid, emit))
 
     def change(self, frame: Frame, reader: Reader) -> None:
         txn = self.transaction()
@@ -655,22 +655,22 @@ class Decoder:
         def emit() -> None:
             self.decode_change(frame, txn, subxid, relation, start)
 
-        self.deliver(txn, ReorderBuffer(frame, subxid, emit, relation.quoted))
+        self.deliver(txn, WaitingChange(frame, subxid, emit, relation.quoted))
 
     # --- output ---------------------------------------------------------------------------------------------
 
-    def deliver(self, txn: Transaction | None, held: ReorderBuffer) -> None:
+    def deliver(self, txn: Transaction | None, change: WaitingChange) -> None:
         if txn and self.committed:
-            txn.held.append(held)
+            txn.waiting.append(change)
         else:
-            self.emit(held)
+            self.emit(change)
 
-    def emit(self, held: ReorderBuffer) -> None:
+    def emit(self, change: WaitingChange) -> None:
         """Puts out a change. It is parsed only now: in committed mode a rolled-back change may have any bytes."""
         try:
-            held.emit()
+            change.emit()
         except MalformedError as problem:
-            self.reject(held.frame, problem)
+            self.reject(change.frame, problem)
 
     def decode_change(
         self, frame: Frame, txn: Transaction, subxid: int | None, relation: Relation, start: int

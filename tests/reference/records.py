@@ -60,7 +60,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class ReorderBuffer:
+class WaitingChange:
     """A row of output: for now or, in committed mode, for the commit of its transaction.
 
     `subxid` is None if a rollback of the subtransaction does not remove the row.
@@ -89,4 +89,4 @@ class Transaction:
     said: list[Said] = field(default_factory=list)  # descriptions in its stream blocks
     # Subtransactions that lost an R of an unknown relation; 0 means the whole transaction.
     unread: set[int] = field(default_factory=set)
-    held: list[ReorderBuffer] = field(default_factory=list)
+    waiting: list[WaitingChange] = field(default_factory=list)

@@ -297,7 +297,7 @@ def test_ranges_have_all_rows_once(database: pg.Database, schema: str) -> None:
     with Snapshot(database.dsn, ["p"], range_bytes=1 << 16) as snapshot, progress_bar(disable=True) as bar:
         ranges = snapshot.ranges("s.t")
         assert len(ranges) == (1 if database.version < 14 else 11)
-        # Rows that come later lie behind, in free room, and in new pages.
+        # Rows that come later lie behind, in free space, and in new pages.
         database.execute(
             "INSERT INTO s.t SELECT g, repeat('y', 300) FROM generate_series(10001, 13000) g",
             "UPDATE s.t SET v = 'z' WHERE id % 7 = 0",

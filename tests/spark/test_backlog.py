@@ -79,7 +79,7 @@ def test_the_backlog_has_everything_in_it(captured: Backlog) -> None:
 def test_shuffled_files_give_the_tables_of_the_server(
     spark: Any, captured: Backlog, tmp_path: Path, how: str
 ) -> None:
-    """Of rows in any order; or of stretches in order, which are tagged where they are."""
+    """Of rows in any order; or of ranges in order, which are tagged where they are."""
     order = list(range(len(captured.payloads)))
     if how == "rows":
         random.Random(SEED).shuffle(order)

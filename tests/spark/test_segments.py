@@ -32,7 +32,7 @@ COMMITTED = pgo.Options(transactions="committed")
 
 
 def _stream() -> list[bytes]:
-    """Ten tables of a size; one is altered; streams, savepoints and prepared transactions of all fates; an open end."""
+    """Ten tables of a size; one is altered; streams, savepoints, prepared transactions with all outcomes; an open end."""
     writer, noise = Writer(4, streaming="on", two_phase=True), random.Random(7)
     wal: list[bytes] = []
     for n in range(80):

@@ -69,8 +69,8 @@ def _reader(directory: Directory, schema: str | None = None, **options: str) -> 
     source = DefaultSource(given)
     if schema is not None:
         return source.streamReader(StructType.fromJson(json.loads(schema)))
-    settled = source.schema()
-    return pickle.loads(pickle.dumps(source)).streamReader(settled)
+    schema = source.schema()
+    return pickle.loads(pickle.dumps(source)).streamReader(schema)
 
 
 def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:

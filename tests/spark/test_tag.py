@@ -261,7 +261,7 @@ def test_the_first_error_has_its_place(spark: Any, bad: str) -> None:
 
 
 def write_files(directory: Path, payloads: list[bytes], cuts: list[int], more: Any = None) -> None:
-    """A Parquet file for each stretch, in row groups of twenty; names in another order than the stretches."""
+    """A Parquet file for each range, in row groups of twenty; the names have another order than the ranges."""
     directory.mkdir()
     names = [f"{k:03}.parquet" for k in range(len(cuts) + 1)]
     random.Random(2).shuffle(names)
@@ -278,7 +278,7 @@ def write_files(directory: Path, payloads: list[bytes], cuts: list[int], more: A
 def test_files_in_order_are_tagged_where_they_are(
     spark: Any, wal: list[bytes], tmp_path: Path, split: bool
 ) -> None:
-    """Some are empty. Whole ones share partitions; with `split`, a task has a stretch of one."""
+    """Some are empty. Whole ones share partitions; with `split`, a task has a range of one."""
     write_files(tmp_path / "dump", wal, [3, 100, 100, 103, 700, 701, 1000])
     if split:
         spark.conf.set("spark.sql.files.maxPartitionBytes", 4000)

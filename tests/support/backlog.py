@@ -37,7 +37,7 @@ SCHEMA = """
     CREATE TABLE {0} (id int8 PRIMARY KEY, n int, price numeric(12,2), note varchar, at timestamptz, ok bool, big text);
     ALTER TABLE {0} ALTER big SET STORAGE EXTERNAL
 """
-_STRETCH = 50_000
+_SEGMENT_MESSAGES = 50_000
 _END = "the end"
 
 
@@ -187,7 +187,7 @@ class _Received:
             self.payloads.append(message.payload)
             self.count += 1
             ended = until_end and message.payload[:1] == b"M" and _END.encode() in message.payload
-            if len(self.payloads) == _STRETCH or ended:
+            if len(self.payloads) == _SEGMENT_MESSAGES or ended:
                 self.cursor.send_feedback(flush_lsn=message.data_start)  # the server may remove older WAL
                 yield self.lsns, self.payloads
                 self.lsns, self.payloads = [], []

@@ -386,10 +386,10 @@ def sound_beyond_two_gigabytes() -> Any:
     """The payloads of a large binary array may lie anywhere. No code touches the memory before them."""
     before = (1 << 31) + 4096
     data = b"".join(WAL)
-    room = mmap.mmap(-1, before + len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    room[before:] = data
+    memory = mmap.mmap(-1, before + len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[before:] = data
     offsets = longs(*(before + each for each in ends()))
-    array = pa.Array.from_buffers(pa.large_binary(), N, [None, guarded(offsets), pa.py_buffer(room)])
+    array = pa.Array.from_buffers(pa.large_binary(), N, [None, guarded(offsets), pa.py_buffer(memory)])
     return ids(pgo.decode(array)) == ids(pgo.Decoder(COMMITTED).decode(array)) == [*range(40)]
 
 

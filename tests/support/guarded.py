@@ -20,13 +20,13 @@ _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 def guarded(data: bytes) -> pa.Buffer:
     """The bytes at the very end of readable memory."""
     page = mmap.PAGESIZE
-    room = mmap.mmap(-1, (len(data) + page - 1) // page * page + page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    end = address + len(room) - page
+    memory = mmap.mmap(-1, (len(data) + page - 1) // page * page + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    end = address + len(memory) - page
     if _LIBC.mprotect(end, page, 0):
         raise OSError(ctypes.get_errno(), "mprotect")
-    room[len(room) - page - len(data) : len(room) - page] = data
-    return pa.foreign_buffer(end - len(data), len(data), base=room)
+    memory[len(memory) - page - len(data) : len(memory) - page] = data
+    return pa.foreign_buffer(end - len(data), len(data), base=memory)
 
 
 def array_of(

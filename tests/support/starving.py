@@ -88,7 +88,7 @@ def fixture(name: str) -> list[bytes]:
 def stories() -> list[bytes]:
     """Sessions, streams, subtransactions, prepared transactions with long names, origins, messages, and damage."""
     t = RelationSpec(16384, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("v", 25)))
-    long = "a name that no small string has room for, "
+    long = "a name that no small string can store in place, "
     found = [
         encode.encode_type(20001, "public", "mood " + long, xid=None),
         *_prepared(t, 5, long + "5"),
@@ -321,16 +321,16 @@ def main(library: str, name: str, tries: int) -> None:
     ordinals = [1 + k * (count - 1) // max(tries - 1, 1) for k in range(tries)]
     failures = [(which, then_all) for then_all in (0, 1) for which in ordinals]
     warm = min(len(failures) // 2, 20)
-    held = 0
+    taken_before = 0
     for k, (which, then_all) in enumerate(failures):
         if k == warm:
             gc.collect()
-            held = taken()
+            taken_before = taken()
         print(which, end="\t", flush=True)
         print(outcome(shim, scenario, expected, which, then_all)[1], flush=True)
     gc.collect()
     if failures:
-        print("left", (taken() - held) // (len(failures) - warm), sep="\t", flush=True)
+        print("left", (taken() - taken_before) // (len(failures) - warm), sep="\t", flush=True)
 
 
 def without_python_memory(name: str, step: int) -> None:

@@ -1,1 +1,1 @@
-"""The Cython ground floor: one stage per module, no Python objects between entry and assembly."""
+"""The compiled core: one stage per module, and no Python objects between entry and assembly."""

@@ -361,13 +361,13 @@ class _PageServer(http.server.ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, *arguments: Any) -> None:
-        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._free_places = threading.BoundedSemaphore(_MOST_CLIENTS)
         self._clients: dict[Any, None] = {}  # in the order in which they came
         self._changing = threading.Lock()
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        while not self._room.acquire(timeout=0.01 if self._clients else _CLIENT_SECONDS):
+        while not self._free_places.acquire(timeout=0.01 if self._clients else _CLIENT_SECONDS):
             with self._changing:
                 longest = next(iter(self._clients), None)
                 self._clients.pop(longest, None)
@@ -391,7 +391,7 @@ class _PageServer(http.server.ThreadingHTTPServer):
     def _left(self, request: Any) -> None:
         with self._changing:
             self._clients.pop(request, None)
-        self._room.release()
+        self._free_places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Logs nothing: clients may disconnect at any time."""

@@ -28,7 +28,7 @@ __all__ = ["Retries"]
 _log = logging.getLogger("pgoutput_fast.capture")
 
 # A server repeats its work on the next connection. So after a silent connection, the next one gets more time.
-_MOST_PATIENCE = 64
+_MOST_SILENCE_FACTOR = 64
 # A connection that lasted this long was good. Its loss begins a new outage.
 _GOOD_SECONDS = 5.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,13 +50,13 @@ class Retries:
         self._silent_seconds = silent_seconds
         self._read_findings = read_findings
         self._has_begun = False
-        self._patience = 1
+        self._silence_factor = 1
         self._connected_at: float | None = None
 
     @property
     def silent_seconds(self) -> float:
         """How long the next connection may be silent; 0 for any time."""
-        return self._silent_seconds * self._patience
+        return self._silent_seconds * self._silence_factor
 
     def mark_connected(self) -> None:
         """Call it when a connection gives changes: from now on its loss may pass."""
@@ -65,7 +65,7 @@ class Retries:
 
     def mark_received(self) -> None:
         """Call it when messages arrive: the server is not silent."""
-        self._patience = 1
+        self._silence_factor = 1
 
     def run(self, connect: Callable[[], None], stop: threading.Event, seconds: float) -> None:
         """Runs connections until one ends without an error.
@@ -103,7 +103,7 @@ class Retries:
         except Exception as problem:
             self._add_advice(problem)
             if isinstance(problem, SilentError):
-                self._patience = min(self._patience * 2, _MOST_PATIENCE)
+                self._silence_factor = min(self._silence_factor * 2, _MOST_SILENCE_FACTOR)
             at = self._connected_at
             if at is None or time.monotonic() - at < _GOOD_SECONDS or not self._may_pass(problem):
                 raise

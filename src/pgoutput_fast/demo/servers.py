@@ -560,8 +560,8 @@ def _sweep(base: Path) -> None:
     """End every process that works in `base`, then remove `base`."""
     if not base.exists():
         return
-    for number, patience in ((signal.SIGQUIT, 6.0), (signal.SIGKILL, 6.0)):
-        deadline = time.monotonic() + patience
+    for number, seconds in ((signal.SIGQUIT, 6.0), (signal.SIGKILL, 6.0)):
+        deadline = time.monotonic() + seconds
         while (pids := _processes_of(base)) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(OSError):

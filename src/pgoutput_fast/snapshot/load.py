@@ -142,7 +142,7 @@ def streamed(
     """Yields, in this thread, what `run` produces in its threads. At most `most_waiting` batches wait.
 
     Args:
-        run: receives a function that puts (table, batch) and waits for room, and an event that says that no more is
+        run: receives a function that puts (table, batch) and waits for space, and an event that says that no more is
             wanted.
         most_waiting: limit of waiting batches.
 

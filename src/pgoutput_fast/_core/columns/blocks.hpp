@@ -255,18 +255,18 @@ private:
 
 // A std::allocator over the pool, for a std::vector that grows large in every call.
 template <class T>
-struct Kept {
+struct PooledAllocator {
     using value_type = T;
-    Kept() = default;
+    PooledAllocator() = default;
     template <class U>
-    Kept(const Kept<U>&) noexcept {}
+    PooledAllocator(const PooledAllocator<U>&) noexcept {}
     T* allocate(size_t n) {
         size_t capacity;
         return reinterpret_cast<T*>(BlockPool::allocate(n * sizeof(T), &capacity));
     }
     void deallocate(T* p, size_t) noexcept { BlockPool::release(reinterpret_cast<uint8_t*>(p)); }
-    bool operator==(const Kept&) const noexcept { return true; }
-    bool operator!=(const Kept&) const noexcept { return false; }
+    bool operator==(const PooledAllocator&) const noexcept { return true; }
+    bool operator!=(const PooledAllocator&) const noexcept { return false; }
 };
 
 }  // namespace pgo

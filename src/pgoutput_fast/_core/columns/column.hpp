@@ -105,14 +105,15 @@ struct ColumnBuffers {
         return validity.append_uninitialized((n + 7) / 8);
     }
 
-    // Sets which of the n rows just appended are present: one byte per row, 0 or 1. A null `there` means all of them.
-    void append_validity(const uint8_t* there, size_t n) {
-        if (there) {
+    // Sets which of the n rows just appended are present: one byte per row, 0 or 1. If `present_rows` is null, all of
+    // them are.
+    void append_validity(const uint8_t* present_rows, size_t n) {
+        if (present_rows) {
             size_t present = 0;
-            for (size_t i = 0; i < n; ++i) present += there[i];
+            for (size_t i = 0; i < n; ++i) present += present_rows[i];
             if (present != n) {
                 if (validity.size() == 0) append_ones(validity, 0, rows);
-                append_bits(validity, rows, there, n);
+                append_bits(validity, rows, present_rows, n);
                 nulls += n - present;
                 rows += n;
                 return;
@@ -136,7 +137,7 @@ struct ColumnStatistics {
     size_t bytes_behind = 0;             // how many bytes follow the end of the last cell
     uint32_t shortest = 0, longest = 0;  // lengths of the cells that are not missing
     size_t total = 0;                    // total bytes of these cells
-    uint32_t patience = 0;               // how many chunks of cells to wait before a vector loop is tried again
+    uint32_t chunks_to_skip = 0;         // how many chunks of cells to convert before a vector loop is tried again
     double bytes_per_row = 0;            // average length of a value in the previous batch: it sizes the next buffers
 };
 

@@ -154,6 +154,6 @@ def refused_quickly(column_type, values, bint binary):
     cdef Issues issues
     try:
         _convert(column, values, binary, 64, issues)
-        return column.patience != 0
+        return column.chunks_to_skip != 0
     finally:
         del column

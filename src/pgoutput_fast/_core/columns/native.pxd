@@ -69,9 +69,9 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
         size_t nulls "buffers.nulls"
         Buffer data "buffers.data"
         int32_t* reserve_offsets "buffers.reserve_offsets"(size_t n) except +
-        void append_validity "buffers.append_validity"(const uint8_t* there, size_t n) except +
+        void append_validity "buffers.append_validity"(const uint8_t* present_rows, size_t n) except +
         # Of its ColumnStatistics.
-        uint32_t patience "statistics.patience"
+        uint32_t chunks_to_skip "statistics.chunks_to_skip"
         unique_ptr[Column] child
         void add_field(Column* field, uint32_t oid) except +
         Mark mark()

@@ -36,7 +36,8 @@ struct CopyHeader {
 
 // Takes the header's bytes at p, as long as the header is not complete. Returns how many bytes it took: 0 if more bytes
 // must come first, -1 if this is not a header, or if it has unknown options.
-inline int64_t take_copy_header(CopyHeader* header, const uint8_t* p, int64_t size, int64_t longest_extension) noexcept {
+inline int64_t take_copy_header(CopyHeader* header, const uint8_t* p, int64_t size,
+                                int64_t longest_extension) noexcept {
     const auto bad = [&](int64_t at) {
         header->bad_at = at;
         return int64_t{-1};

@@ -48,9 +48,9 @@ struct CopyCells {
 // Slices rows from `p` on until it has met `most_rows` rows or `most_bytes` bytes, or until no complete row is left.
 // Rows that are not `taken` get no cells. `fixed_length` has, per column, the length that all its cells probably have,
 // or VARYING. With these lengths, the processor need not wait for one value's length to find the next value.
-inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns, int64_t most_rows,
-                             int64_t most_bytes, const uint8_t* taken, const int64_t* fixed_length, CopyCells* out,
-                             CopyPlace* place) noexcept {
+inline CopyStop slice_copied(const uint8_t* p, const uint8_t* end, const uint8_t* base, int32_t columns,
+                             int64_t most_rows, int64_t most_bytes, const uint8_t* taken, const int64_t* fixed_length,
+                             CopyCells* out, CopyPlace* place) noexcept {
     const uint8_t* const first = p;
     const int64_t stride = out->stride;
     const auto bad = [&](const uint8_t* at, Reason reason, int32_t column) {

@@ -155,8 +155,8 @@ cdef struct Header:
     int64_t reason_offset
 
 
-cdef void _read(const uint8_t* p, int64_t size, int told, Header* h) noexcept nogil:
-    """Reads one header. `told`: 1 if the message is inside a stream block, 0 if not, -1 if this is not known."""
+cdef void _read(const uint8_t* p, int64_t size, int known_in_stream, Header* h) noexcept nogil:
+    """Reads one header. `known_in_stream` is 1 for a message inside a stream block, 0 outside, -1 if not known."""
     cdef uint8_t cls
     cdef bint plain, streamed
     cdef int64_t at
@@ -180,8 +180,8 @@ cdef void _read(const uint8_t* p, int64_t size, int told, Header* h) noexcept no
         elif at:
             h.xid = load32(p + at)
         return
-    if told >= 0:
-        h.in_stream = told != 0
+    if known_in_stream >= 0:
+        h.in_stream = known_in_stream != 0
     else:
         plain = _fits(p, size, 1)
         streamed = size > 5 and _fits(p, size, 5)
@@ -236,14 +236,14 @@ def headers(array, in_stream=None):
     cdef int64_t* xid = <int64_t*> address[3]
     cdef uint8_t* reason = <uint8_t*> address[4]
     cdef int64_t* byte_offset = <int64_t*> address[5]
-    cdef const signed char* told = NULL
+    cdef const signed char* known_in_stream = NULL
     cdef uintptr_t place
     if in_stream is not None:
         if len(in_stream) != n or not in_stream.type.equals(pa.int8()) or in_stream.null_count:
             raise ValueError("in_stream must be an int8 array without nulls, a value per payload")
         if n:
             place = in_stream.buffers()[1].address
-            told = (<const signed char*> place) + <int64_t> in_stream.offset
+            known_in_stream = (<const signed char*> place) + <int64_t> in_stream.offset
     cdef int64_t i, begin, end
     cdef bint damaged = payloads.count < n
     cdef Header h
@@ -255,7 +255,7 @@ def headers(array, in_stream=None):
                 if begin < 0 or end < begin or end > payloads.data_size:
                     damaged = True
                     break
-                _read(payloads.data + begin, end - begin, told[i] if told != NULL else -1, &h)
+                _read(payloads.data + begin, end - begin, known_in_stream[i] if known_in_stream != NULL else -1, &h)
                 kind[i] = payloads.data[begin] if end > begin else 0
                 stream[i] = h.in_stream
                 relation[i] = h.relation

@@ -3,11 +3,15 @@
 // what is valid, and results do not depend on the processor.
 //
 // Preconditions (ColumnStatistics::readable_around): three ranges must be readable. They are the READ_BEFORE bytes
-// before each present cell, the READ_BEHIND bytes after it, and the first READ_BEHIND bytes of the source. The loops for
-// fixed-width types get no missing cells and no empty ones.
+// before each present cell, the READ_BEHIND bytes after it, and the first READ_BEHIND bytes of the source. The loops
+// for fixed-width types get no missing cells and no empty ones.
 //
-// The number of instructions decides the speed. So two cells share a register where they fit. Errors are collected (in
-// lanes, or in the sign bit of differences) and checked once at the end.
+// The number of instructions decides the speed. So two cells share a register where they fit. The loops collect errors
+// and check them once at the end. `wrong_characters` has a lane for each character, and any lane that is not zero is an
+// error. In `mismatch` any bit is an error. In `bad` the highest bit is an error: the sign of a difference.
+//
+// Names in the loops: `expected` has the characters that every value has, and '0' where it has a digit. `largest` has
+// the largest digit in each place. `compact` is a shuffle that removes the characters between the digits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -64,9 +68,9 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
         shortest = _mm256_min_epu32(shortest, length);
         longest = _mm256_max_epi32(longest, length);
         total = _mm256_add_epi32(total, size);
-        const __m256i gone = _mm256_srai_epi32(length, 31);
-        first = _mm256_min_epu32(first, _mm256_or_si256(offset, gone));
-        end = _mm256_max_epu32(end, _mm256_andnot_si256(gone, _mm256_add_epi32(offset, size)));
+        const __m256i absent = _mm256_srai_epi32(length, 31);
+        first = _mm256_min_epu32(first, _mm256_or_si256(offset, absent));
+        end = _mm256_max_epu32(end, _mm256_andnot_si256(absent, _mm256_add_epi32(offset, size)));
     }
     alignas(32) uint32_t lanes[6][8];
     const __m256i all[6] = {signs, shortest, longest, total, first, end};
@@ -113,15 +117,16 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
     constexpr int64_t most = static_cast<int64_t>(std::numeric_limits<T>::max());
     if (column.statistics.longest > 16 || n < 2) return false;
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9), greatest = _mm256_set1_epi64x(most);
-    __m256i odd = _mm256_setzero_si256(), bad = odd;
+    __m256i wrong_characters = _mm256_setzero_si256(), bad = wrong_characters;
     for (size_t i = 0; i < n; i += 2) {
         if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
-        const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
+        const uint64_t p_length = static_cast<uint32_t>(cells[i].length);
+        const uint64_t q_length = static_cast<uint32_t>(cells[i + 1].length);
         const uint64_t p_minus = *p == '-', q_minus = *q == '-';
         __m256i x = _mm256_xor_si256(load_two(p + p_length - 16, q + q_length - 16), zeros);
         x = _mm256_and_si256(x, load_two(MASKS.last + 16 + p_length - p_minus, MASKS.last + 16 + q_length - q_minus));
-        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, nine));
         x = join_digits(x);
         const __m256i least = two_numbers(LEAST.of + p_length + (SIGNED - 1) * p_minus,
                                           LEAST.of + q_length + (SIGNED - 1) * q_minus);
@@ -132,7 +137,7 @@ bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& 
         out[i] = static_cast<T>(a);
         out[i + 1] = static_cast<T>(b);
     }
-    return !any_negative(bad) && is_zero(odd);
+    return !any_negative(bad) && is_zero(wrong_characters);
 }
 
 // Reads integers, some of which have 17 to 19 digits.
@@ -140,7 +145,7 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
     if (column.statistics.longest <= 16) return integers<int64_t>(source, cells, n, out, column);
     if (column.statistics.longest > 20) return false;
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
-    __m256i odd = _mm256_setzero_si256();
+    __m256i wrong_characters = _mm256_setzero_si256();
     uint64_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
@@ -148,7 +153,7 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
         const uint64_t minus = *p == '-', digits = length - minus;
         __m256i x = _mm256_xor_si256(load_wide(p + length - 32), zeros);
         x = _mm256_and_si256(x, last_lanes_wide(static_cast<uint32_t>(digits)));
-        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, nine));
         x = join_digits(x);
         // 19 digits cannot overflow 64 bits.
         const uint64_t value =
@@ -159,7 +164,7 @@ inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* o
         bad |= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) - (value - minus);
         out[i] = static_cast<int64_t>((value ^ (0 - minus)) + minus);
     }
-    return !(bad >> 63) && is_zero(odd);
+    return !(bad >> 63) && is_zero(wrong_characters);
 }
 
 // An oid column has 64 bits per value.
@@ -192,22 +197,24 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
         lanes[k] = static_cast<uint8_t>(k > 15 - scale ? k : k - point);
         points[k] = point && k == 15 - scale ? 0xff : 0;
     }
-    const __m256i close = load_two(lanes, lanes), pointed = load_two(points, points), dot = _mm256_set1_epi8('.' ^ '0');
+    const __m256i compact = load_two(lanes, lanes), pointed = load_two(points, points);
+    const __m256i dot = _mm256_set1_epi8('.' ^ '0');
     const __m256i zeros = _mm256_set1_epi8('0'), nine = _mm256_set1_epi8(9);
-    __m256i odd = _mm256_setzero_si256(), bad = odd;
+    __m256i wrong_characters = _mm256_setzero_si256(), bad = wrong_characters;
     int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; i += 2) {
         if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const uint8_t *p = source.base + cells[i].offset, *q = source.base + cells[i + 1].offset;
-        const uint64_t p_length = static_cast<uint32_t>(cells[i].length), q_length = static_cast<uint32_t>(cells[i + 1].length);
+        const uint64_t p_length = static_cast<uint32_t>(cells[i].length);
+        const uint64_t q_length = static_cast<uint32_t>(cells[i + 1].length);
         const uint64_t p_minus = *p == '-', q_minus = *q == '-';
         const uint64_t p_size = p_length - p_minus, q_size = q_length - q_minus;
         __m256i x = _mm256_xor_si256(load_two(p + p_length - 16, q + q_length - 16), zeros);
         x = _mm256_and_si256(x, load_two(MASKS.last + 16 + (p_size < 16 ? p_size : 16),
                                          MASKS.last + 16 + (q_size < 16 ? q_size : 16)));
-        odd = _mm256_or_si256(odd, _mm256_and_si256(_mm256_xor_si256(x, dot), pointed));
-        x = _mm256_shuffle_epi8(x, close);
-        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, nine));
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_and_si256(_mm256_xor_si256(x, dot), pointed));
+        x = _mm256_shuffle_epi8(x, compact);
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, nine));
         x = join_digits(x);
         bad = _mm256_or_si256(bad, _mm256_sub_epi64(x, two_numbers(least + p_size + SIGNED * p_minus,
                                                                    least + q_size + SIGNED * q_minus)));
@@ -218,7 +225,7 @@ inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, co
         words[2 * i + 2] = b;
         words[2 * i + 3] = b >> 63;
     }
-    return !any_negative(bad) && is_zero(odd);
+    return !any_negative(bad) && is_zero(wrong_characters);
 }
 
 // 10^k for k below 20. The last entry stands for every other k: a product with it fails the checks, unless the value is
@@ -238,19 +245,19 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
     if (column.plan.precision > MOST_PRECISION) return false;
     const uint64_t limit = POWERS_OF_TEN[column.plan.precision] - 1;
     const int scale = column.plan.scale;
-    uint64_t strange = 0, bad = 0;  // errors: any bit of `strange`, the highest bit of `bad`
+    uint64_t mismatch = 0, bad = 0;  // errors: any bit of `mismatch`, the highest bit of `bad`
     int64_t* words = reinterpret_cast<int64_t*>(out);
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint64_t header = load64(p), count = header >> 48, negative = header >> 30 & 1;
         // The header's low half may contain only a sign and the scale.
-        strange |= (header & 0xbfffffff) ^ static_cast<uint64_t>(scale);
-        strange |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
+        mismatch |= (header & 0xbfffffff) ^ static_cast<uint64_t>(scale);
+        mismatch |= static_cast<uint32_t>(cells[i].length) ^ (8 + 2 * count);
         bad |= 4 - count;
         // Four digits; missing ones become leading zeros. The shift has two steps, because a shift by 64 does nothing.
         const uint64_t half = 8 * (4 - count) & 63;
         const uint64_t digits = load64(p + 8) >> half >> half;
-        strange |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
+        mismatch |= ((digits + 0x58f058f058f058f0ull) | digits) & 0x8000800080008000ull;
         const uint64_t eights = (digits >> 16 & 0x0000ffff0000ffffull) * 10000 + (digits & 0x0000ffff0000ffffull);
         const uint64_t value = (eights >> 32) * 100000000 + (eights & 0xffffffff);
         // The lowest decimal place of the last digit, as a power of ten in thousandths of 10^-scale. In this unit the
@@ -258,14 +265,14 @@ inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* 
         const int weight = static_cast<int16_t>(header >> 32);
         const uint32_t place = static_cast<uint32_t>(4 * (weight - static_cast<int>(count) + 1) + scale + 3);
         unsigned long long high;
-        const uint64_t low = _mulx_u64(value, POWERS.of[place < 20 ? place : 20], &high), kept = low / 1000;
-        strange |= high | (kept * 1000 ^ low);
-        bad |= limit - kept;
-        const int64_t signed_kept = static_cast<int64_t>((kept ^ (0 - negative)) + negative);
-        words[2 * i] = signed_kept;
-        words[2 * i + 1] = signed_kept >> 63;
+        const uint64_t low = _mulx_u64(value, POWERS.of[place < 20 ? place : 20], &high), quotient = low / 1000;
+        mismatch |= high | (quotient * 1000 ^ low);
+        bad |= limit - quotient;
+        const int64_t signed_value = static_cast<int64_t>((quotient ^ (0 - negative)) + negative);
+        words[2 * i] = signed_value;
+        words[2 * i + 1] = signed_value >> 63;
     }
-    return !strange && !(bad >> 63);
+    return !mismatch && !(bad >> 63);
 }
 
 // For each power of ten, `divisor` is the power shifted so that its highest bit is set. `inverse` is
@@ -315,7 +322,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
         // Keeps the characters after the point where they are, and moves those before it one position to the right.
         __m256i x = _mm256_blendv_epi8(load_wide(end - 33), load_wide(end - 32), last_lanes_wide(places));
         x = _mm256_and_si256(_mm256_xor_si256(x, zeros), last_lanes_wide(all - 1));
-        const bool odd = !is_zero(_mm256_subs_epu8(x, nine));
+        const bool wrong_characters = !is_zero(_mm256_subs_epu8(x, nine));
         x = _mm256_maddubs_epi16(x, _mm256_set1_epi16(0x010a));
         x = _mm256_madd_epi16(x, _mm256_set1_epi32(0x00010064));
         x = _mm256_packus_epi32(x, x);
@@ -323,7 +330,7 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
         const uint64_t low = static_cast<uint64_t>(_mm256_extract_epi64(x, 2));
         const uint64_t high = static_cast<uint64_t>(_mm256_extract_epi64(x, 0));
         const uint64_t value = ((low & 0xffffffff) * 100000000 + (low >> 32)) + (high >> 32) * 10000000000000000ull;
-        if (__builtin_expect(odd | (value == 0) | ((high & 0xffffffff) != 0) | (high >> 32 > 999) |
+        if (__builtin_expect(wrong_characters | (value == 0) | ((high & 0xffffffff) != 0) | (high >> 32 > 999) |
                              ((p[0] == '0') & (whole > 1)), 0)) {
             if (parse_float(source.base + cells[i].offset, length, out + i)) return false;
             continue;
@@ -343,7 +350,8 @@ bool floats(Source source, const Cell* cells, size_t n, F* out, const Column&) n
         quotient += under;
         rest -= (0 - under) & divisor;
         quotient |= rest != 0;
-        const uint64_t bits = static_cast<uint64_t>(1023 - 62 + down - up) << 52 | static_cast<uint64_t>(negative) << 63;
+        const uint64_t bits =
+            static_cast<uint64_t>(1023 - 62 + down - up) << 52 | static_cast<uint64_t>(negative) << 63;
         double power;
         std::memcpy(&power, &bits, sizeof power);
         out[i] = static_cast<F>(static_cast<int64_t>(quotient)) * static_cast<F>(power);
@@ -360,7 +368,8 @@ struct DayOfYear {
     constexpr DayOfYear() : of() {
         const int days[12] = {31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31, 29};
         for (int k = 0, number = 1; k < 12; ++k)
-            for (int day = 1; day <= days[k]; ++day) of[((k + 2) % 12 + 1) * 64 + day] = static_cast<uint16_t>(number++);
+            for (int day = 1; day <= days[k]; ++day)
+                of[((k + 2) % 12 + 1) * 64 + day] = static_cast<uint16_t>(number++);
     }
 };
 inline constexpr DayOfYear DAY_OF_YEAR{};
@@ -381,27 +390,27 @@ constexpr int YEAR_FACTORS = 0x00010064, MONTH_FACTORS = 0x00010040, MINUTE_FACT
 
 inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
     if (column.statistics.longest > 10 || column.statistics.shortest < 10 || n < 2) return false;
-    const __m256i like = _mm256_broadcastsi128_si256(
+    const __m256i expected = _mm256_broadcastsi128_si256(
         _mm_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', 0, 0, 0, 0, 0, 0));
-    const __m256i most =
+    const __m256i largest =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, -1, -1, -1, -1, -1, -1));
-    const __m256i close =
+    const __m256i compact =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1));
     const __m256i factors = _mm256_setr_epi32(YEAR_FACTORS, MONTH_FACTORS, 0, 0, YEAR_FACTORS, MONTH_FACTORS, 0, 0);
-    __m256i odd = _mm256_setzero_si256();
+    __m256i wrong_characters = _mm256_setzero_si256();
     uint32_t bad = 0;
     for (size_t i = 0; i < n; i += 2) {
         if (i + 2 > n) i = n - 2;  // the last pair may overlap the one before it
         const __m256i x =
-            _mm256_xor_si256(load_two(source.base + cells[i].offset, source.base + cells[i + 1].offset), like);
-        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, most));
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, close), _mm256_set1_epi16(0x010a));
+            _mm256_xor_si256(load_two(source.base + cells[i].offset, source.base + cells[i + 1].offset), expected);
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, largest));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, compact), _mm256_set1_epi16(0x010a));
         const __m256i fields = _mm256_madd_epi16(pairs, factors);
         const uint64_t a = static_cast<uint64_t>(low_number(fields)), b = static_cast<uint64_t>(high_number(fields));
         out[i] = days_of(static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32), &bad);
         out[i + 1] = days_of(static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32), &bad);
     }
-    return static_cast<int32_t>(bad) >= 0 && is_zero(odd);
+    return static_cast<int32_t>(bad) >= 0 && is_zero(wrong_characters);
 }
 
 // Reads "YYYY-MM-DD HH:MM:SS", a fraction of two to seven characters or none, and "+00" with `zoned`. A cell fills a
@@ -410,38 +419,40 @@ template <bool zoned>
 bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     constexpr uint32_t zone = zoned ? 3 : 0;
     if (column.statistics.longest > 26 + zone || column.statistics.shortest < 19 + zone) return false;
-    const __m256i like = _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
-                                          ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0);
-    const __m256i most = _mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
-                                          0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0);
-    const __m256i close = _mm256_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, -1, -1, -1, -1,
-                                           1, 2, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i expected =
+        _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
+                         ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0);
+    const __m256i largest = _mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
+                                             0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0);
+    const __m256i compact = _mm256_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, -1, -1, -1, -1,
+                                             1, 2, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m256i factors = _mm256_setr_epi32(YEAR_FACTORS, MONTH_FACTORS, MINUTE_FACTORS, 0,
                                               YEAR_FACTORS, YEAR_FACTORS, 0, 0);
-    __m256i odd = _mm256_setzero_si256();
-    uint32_t bad = 0, strange = 0;
+    __m256i wrong_characters = _mm256_setzero_si256();
+    uint32_t bad = 0, mismatch = 0;
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint32_t length = static_cast<uint32_t>(cells[i].length);
-        __m256i x = _mm256_xor_si256(load_wide(p), like);
+        __m256i x = _mm256_xor_si256(load_wide(p), expected);
         x = _mm256_and_si256(x, first_lanes_wide(length - zone));
-        odd = _mm256_or_si256(odd, _mm256_subs_epu8(x, most));
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, close), _mm256_set1_epi16(0x010a));
+        wrong_characters = _mm256_or_si256(wrong_characters, _mm256_subs_epu8(x, largest));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_shuffle_epi8(x, compact), _mm256_set1_epi16(0x010a));
         const __m256i fields = _mm256_madd_epi16(pairs, factors);
         const uint64_t date = static_cast<uint64_t>(low_number(fields));
         const uint32_t minutes = static_cast<uint32_t>(_mm256_extract_epi32(fields, 2));
         const uint64_t rest = static_cast<uint64_t>(high_number(fields));
-        strange |= length == 20 + zone;
+        mismatch |= length == 20 + zone;
         if (zoned) {
             uint32_t offset;
             std::memcpy(&offset, p + length - 4, sizeof offset);
-            strange |= (offset >> 8) ^ 0x30302b;
+            mismatch |= (offset >> 8) ^ 0x30302b;
         }
         bad |= 1439 - minutes;
         const int64_t days = days_of(static_cast<uint32_t>(date), static_cast<uint32_t>(date >> 32), &bad);
-        out[i] = days * MICROS_PER_DAY + static_cast<int64_t>(minutes * 60000000ull + (rest & 0xffffffff) * 10000 + (rest >> 32));
+        const uint64_t clock = minutes * 60000000ull + (rest & 0xffffffff) * 10000 + (rest >> 32);
+        out[i] = days * MICROS_PER_DAY + static_cast<int64_t>(clock);
     }
-    return static_cast<int32_t>(bad) >= 0 && !strange && is_zero(odd);
+    return static_cast<int32_t>(bad) >= 0 && !mismatch && is_zero(wrong_characters);
 }
 
 // ---- bool -------------------------------------------------------------------------------------------------------
@@ -458,7 +469,8 @@ inline bool bools(Source source, const Cell* cells, size_t n, uint8_t* __restric
     return !bad;
 }
 
-inline bool binary_bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out, const Column& column) noexcept {
+inline bool binary_bools(Source source, const Cell* cells, size_t n, uint8_t* __restrict out,
+                         const Column& column) noexcept {
     if (column.statistics.longest > 1) return false;
     uint32_t all = 0;
     for (size_t i = 0; i < n; ++i) all |= out[i] = source.base[cells[i].offset];
@@ -510,7 +522,8 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
 }
 
 // Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
-inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
+inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                         const Column&) noexcept {
     const __m128i letters = load(reinterpret_cast<const uint8_t*>("0123456789abcdef")), low = _mm_set1_epi8(15);
     const __m128i first = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, -1, 12, 13);
     const __m128i second = _mm_setr_epi8(0, 1, -1, 2, 3, 4, 5, -1, 6, 7, 8, 9, 10, 11, 12, 13);
@@ -611,7 +624,8 @@ Gathered gather_pieces(Source source, const Cell* cells, size_t n, uint8_t* out,
 }
 
 template <uint32_t skip>
-Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column& column) noexcept {
+Gathered gather(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                const Column& column) noexcept {
     const bool two = column.statistics.longest > 32;
     return (two ? gather_pieces<skip, 2> : gather_pieces<skip, 1>)(source, cells, n, out, offsets);
 }

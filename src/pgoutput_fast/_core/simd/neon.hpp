@@ -34,14 +34,14 @@ inline size_t facts(const Cell* cells, size_t n, Facts* out) noexcept {
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {
         const uint32x4x2_t four = vld2q_u32(reinterpret_cast<const uint32_t*>(cells + i));  // offsets, lengths
-        const uint32x4_t gone = vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(four.val[1]), 31));
-        const uint32x4_t size = vbicq_u32(four.val[1], gone);
-        signs = vorrq_u32(signs, gone);
+        const uint32x4_t absent = vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(four.val[1]), 31));
+        const uint32x4_t size = vbicq_u32(four.val[1], absent);
+        signs = vorrq_u32(signs, absent);
         shortest = vminq_u32(shortest, four.val[1]);
         longest = vmaxq_u32(longest, size);
         total = vaddq_u32(total, size);
-        first = vminq_u32(first, vorrq_u32(four.val[0], gone));
-        end = vmaxq_u32(end, vbicq_u32(vaddq_u32(four.val[0], size), gone));
+        first = vminq_u32(first, vorrq_u32(four.val[0], absent));
+        end = vmaxq_u32(end, vbicq_u32(vaddq_u32(four.val[0], size), absent));
     }
     out->signs |= static_cast<int32_t>(vmaxvq_u32(signs));
     out->shortest = std::min(out->shortest, vminvq_u32(shortest));
@@ -70,21 +70,21 @@ template <class T>
 bool integers(Source source, const Cell* cells, size_t n, T* out, const Column& column) noexcept {
     constexpr uint64_t most = static_cast<uint64_t>(std::numeric_limits<T>::max());
     if (column.statistics.longest > 16) return false;
-    uint8x16_t odd = vdupq_n_u8(0);
+    uint8x16_t wrong_characters = vdupq_n_u8(0);
     uint64_t bad = 0;
     for (size_t i = 0; i < n; ++i) {
         const uint8_t* p = source.base + cells[i].offset;
         const uint64_t length = static_cast<uint32_t>(cells[i].length), minus = *p == '-';
         const uint8x16_t x =
             vandq_u8(veorq_u8(vld1q_u8(p + length - 16), vdupq_n_u8('0')), last_lanes(length - minus));
-        odd = vorrq_u8(odd, vcgtq_u8(x, vdupq_n_u8(9)));
+        wrong_characters = vorrq_u8(wrong_characters, vcgtq_u8(x, vdupq_n_u8(9)));
         const uint64_t value = join_digits(x);
         bad |= value - static_cast<uint64_t>(LEAST.of[length + (SIGNED - 1) * minus]);
         // Also refuses the most negative value of T, because without its sign it is greater than `most`.
         bad |= most - value;
         out[i] = static_cast<T>((value ^ (0 - minus)) + minus);
     }
-    return !(bad >> 63) && is_zero(odd);
+    return !(bad >> 63) && is_zero(wrong_characters);
 }
 
 inline bool long_integers(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
@@ -143,7 +143,8 @@ inline bool uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int3
 }
 
 // Prints UUIDs of 16 bytes each. `out` must have space for 36 n bytes and SLACK.
-inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets, const Column&) noexcept {
+inline bool binary_uuids(Source source, const Cell* cells, size_t n, uint8_t* out, int32_t* offsets,
+                         const Column&) noexcept {
     // Which of the 32 digits become the characters 0 to 15, 16 to 31 and 20 to 35. NONE becomes a dash.
     static constexpr uint8_t DIGITS[3][16] = {{0, 1, 2, 3, 4, 5, 6, 7, NONE, 8, 9, 10, 11, NONE, 12, 13},
                                               {14, 15, NONE, 16, 17, 18, 19, NONE, 20, 21, 22, 23, 24, 25, 26, 27},

@@ -165,7 +165,7 @@ cdef class RecordTables:
         self.made = {}
 
     cdef const uint8_t* at(self, Slice s) noexcept nogil:
-        return self.records.kept(s)
+        return self.records.bytes_of(s)
 
     cdef int put_slice(self, TableBuilder t, int k, Slice s) except -1 nogil:
         return t.put_bytes(k, self.at(s), s.length)

@@ -1,6 +1,5 @@
-// The state of a stream at one position: the open transactions and what Relation and Type messages said in them. Also
-// the records of what happened. This is plain data; tagging/transactions.pyx and tagging/tag.pyx have the rules that
-// change it.
+// The state of a stream at one position: the open transactions, and the relations and types that messages described in
+// them. Also the records of what happened. This is plain data: tagging/transactions.pyx and tagging/tag.pyx change it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -25,8 +24,8 @@ namespace pgo {
 // Null among int64 values. No LSN, xid or ordinal has this value.
 constexpr int64_t NONE64 = std::numeric_limits<int64_t>::min();
 
-// The slot of the version that a relation oid stands for, and the ordinal of the message that said so. Negative slots
-// are explained below.
+// The relation version that an oid stands for, and the ordinal of the Relation message that described it. `slot` is the
+// number of the version, or one of the negative values below.
 struct RelationDescription {
     int32_t slot = 0;
     int64_t seq = 0;
@@ -58,39 +57,40 @@ struct ScopedType {
     TypeName type;
 };
 
-// What Relation or Type messages said inside a streamed transaction. For each oid: what each subtransaction said last,
-// in the order of the messages. For each subtransaction: the oids that it named, because it may be rolled back.
+// The descriptions in the Relation or Type messages of one streamed transaction. For each oid: the last description in
+// each subtransaction, in the order of the messages. For each subtransaction: the oids that it described, because its
+// rollback removes these descriptions.
 template <class S>
 struct ScopedDescriptions {
     struct OfOid {
         std::map<int64_t, S> in_order;
-        std::unordered_map<uint32_t, int64_t> place_of;  // by subtransaction: its key in `in_order`
+        std::unordered_map<uint32_t, int64_t> key_of;  // by subtransaction: its key in `in_order`
     };
     std::unordered_map<uint32_t, OfOid> by_oid;
     std::unordered_map<uint32_t, std::vector<uint32_t>> oids_of;
-    int64_t places = 0;
+    int64_t last_key = 0;
 
     const S* last(uint32_t oid) const {
         auto found = by_oid.find(oid);
         return found == by_oid.end() ? nullptr : &found->second.in_order.rbegin()->second;
     }
-    void file(const S& said) {
-        OfOid& known = by_oid[said.oid];
-        if (!drop(known, said.subxid)) oids_of[said.subxid].push_back(said.oid);
-        known.in_order.emplace_hint(known.in_order.end(), ++places, said);
-        known.place_of[said.subxid] = places;
+    void add(const S& description) {
+        OfOid& known = by_oid[description.oid];
+        if (!drop(known, description.subxid)) oids_of[description.subxid].push_back(description.oid);
+        known.in_order.emplace_hint(known.in_order.end(), ++last_key, description);
+        known.key_of[description.subxid] = last_key;
     }
     void forget(uint32_t subxid) {
-        auto spoke = oids_of.find(subxid);
-        if (spoke == oids_of.end()) return;
-        for (uint32_t oid : spoke->second) {
+        auto described = oids_of.find(subxid);
+        if (described == oids_of.end()) return;
+        for (uint32_t oid : described->second) {
             auto known = by_oid.find(oid);
             drop(known->second, subxid);
             if (known->second.in_order.empty()) by_oid.erase(known);
         }
-        oids_of.erase(spoke);
+        oids_of.erase(described);
     }
-    std::vector<S> lasts() const {
+    std::vector<S> last_of_each() const {
         std::vector<S> found;
         for (const auto& entry : by_oid) found.push_back(entry.second.in_order.rbegin()->second);
         return found;
@@ -98,17 +98,17 @@ struct ScopedDescriptions {
     std::vector<S> all() const {
         std::vector<S> found;
         for (const auto& entry : by_oid)
-            for (const auto& said : entry.second.in_order) found.push_back(said.second);
+            for (const auto& description : entry.second.in_order) found.push_back(description.second);
         return found;
     }
 
 private:
-    // Returns false if the subtransaction said nothing about this oid.
+    // Returns false if the subtransaction did not describe this oid.
     static bool drop(OfOid& known, uint32_t subxid) {
-        auto place = known.place_of.find(subxid);
-        if (place == known.place_of.end()) return false;
-        known.in_order.erase(place->second);
-        known.place_of.erase(place);
+        auto key = known.key_of.find(subxid);
+        if (key == known.key_of.end()) return false;
+        known.in_order.erase(key->second);
+        known.key_of.erase(key);
         return true;
     }
 };
@@ -116,10 +116,10 @@ private:
 struct StreamDescriptions {
     ScopedDescriptions<ScopedRelation> relations;
     ScopedDescriptions<ScopedType> types;
-    std::set<uint32_t> unread;  // subtransactions with a Relation message of which not even the oid could be read
+    std::set<uint32_t> unread;  // subtransactions with a Relation message whose oid could not be read
 };
 
-// A transaction that has not ended yet: it is streamed in blocks, or being sent as a whole, or prepared.
+// A transaction that has not ended yet. The server streams it in blocks, or sends it as a whole, or it is prepared.
 struct Transaction {
     int64_t txn = NONE64;
     uint32_t xid = 0;
@@ -135,7 +135,7 @@ struct Transaction {
     int64_t origin_lsn = NONE64;
 
     void swap(Transaction& other) noexcept { std::swap(*this, other); }
-    // Begins a transaction of which only the key and xid are known.
+    // Begins a transaction. Only its key and xid are known.
     void begin(int64_t key, uint32_t its_xid) {
         txn = key;
         xid = its_xid;
@@ -144,50 +144,62 @@ struct Transaction {
         prepared = 0;
         gid.clear();
         origin.clear();
-        said_.reset();
+        descriptions_.reset();
     }
     const RelationDescription* relation(uint32_t oid) const {
-        const ScopedRelation* said = said_ ? said_->relations.last(oid) : nullptr;
-        return said ? &said->known : nullptr;
+        const ScopedRelation* description = descriptions_ ? descriptions_->relations.last(oid) : nullptr;
+        return description ? &description->known : nullptr;
     }
     const TypeName* type(uint32_t oid) const {
-        const ScopedType* said = said_ ? said_->types.last(oid) : nullptr;
-        return said ? &said->type : nullptr;
+        const ScopedType* description = descriptions_ ? descriptions_->types.last(oid) : nullptr;
+        return description ? &description->type : nullptr;
     }
-    void learn(const ScopedRelation& said) { own(said_).relations.file(said); }
-    void learn(const ScopedType& said) { own(said_).types.file(said); }
-    // Removes what a subtransaction said that was rolled back: its DDL does not count.
+    void learn(const ScopedRelation& description) { own(descriptions_).relations.add(description); }
+    void learn(const ScopedType& description) { own(descriptions_).types.add(description); }
+    // Removes the descriptions in a subtransaction that was rolled back: its DDL has no effect.
     void forget(uint32_t subxid) {
-        if (!said_ || !(said_->relations.oids_of.count(subxid) || said_->types.oids_of.count(subxid) ||
-                         said_->unread.count(subxid))) return;
-        own(said_).relations.forget(subxid);
-        own(said_).types.forget(subxid);
-        own(said_).unread.erase(subxid);
+        if (!descriptions_) return;
+        const StreamDescriptions& known = *descriptions_;
+        if (!known.relations.oids_of.count(subxid) && !known.types.oids_of.count(subxid) &&
+            !known.unread.count(subxid))
+            return;
+        own(descriptions_).relations.forget(subxid);
+        own(descriptions_).types.forget(subxid);
+        own(descriptions_).unread.erase(subxid);
     }
     // Notes a Relation message that may have been about any relation. After it, the transaction knows only the
     // relations that it describes again.
-    void miss_relation(uint32_t subxid) { own(said_).unread.insert(subxid); }
-    bool misses_relations() const { return said_ && !said_->unread.empty(); }
+    void miss_relation(uint32_t subxid) { own(descriptions_).unread.insert(subxid); }
+    bool misses_relations() const { return descriptions_ && !descriptions_->unread.empty(); }
     std::vector<uint32_t> unread() const {
-        return said_ ? std::vector<uint32_t>(said_->unread.begin(), said_->unread.end()) : std::vector<uint32_t>();
+        if (!descriptions_) return {};
+        return std::vector<uint32_t>(descriptions_->unread.begin(), descriptions_->unread.end());
     }
-    // last_*: what is valid at the transaction's end, one value per oid. all_*: everything, in the order of the
-    // messages.
-    std::vector<ScopedRelation> last_relations() const { return said_ ? said_->relations.lasts() : std::vector<ScopedRelation>(); }
-    std::vector<ScopedType> last_types() const { return said_ ? said_->types.lasts() : std::vector<ScopedType>(); }
+    // last_* returns what is valid at the transaction's end, one value per oid. all_* returns everything, in the order
+    // of the messages.
+    std::vector<ScopedRelation> last_relations() const {
+        if (!descriptions_) return {};
+        return descriptions_->relations.last_of_each();
+    }
+    std::vector<ScopedType> last_types() const {
+        if (!descriptions_) return {};
+        return descriptions_->types.last_of_each();
+    }
     std::vector<ScopedRelation> all_relations() const {
-        std::vector<ScopedRelation> all = said_ ? said_->relations.all() : std::vector<ScopedRelation>();
+        if (!descriptions_) return {};
+        std::vector<ScopedRelation> all = descriptions_->relations.all();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.known.seq < b.known.seq; });
         return all;
     }
     std::vector<ScopedType> all_types() const {
-        std::vector<ScopedType> all = said_ ? said_->types.all() : std::vector<ScopedType>();
+        if (!descriptions_) return {};
+        std::vector<ScopedType> all = descriptions_->types.all();
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type.seq < b.type.seq; });
         return all;
     }
 
 private:
-    std::shared_ptr<StreamDescriptions> said_;
+    std::shared_ptr<StreamDescriptions> descriptions_;
 };
 
 enum Context : uint8_t { OUTSIDE = 0, PLAIN = 1, PREPARING = 2, STREAMING = 3 };
@@ -202,38 +214,38 @@ struct StreamState {
     Transaction current;           // in PLAIN and PREPARING; in STREAMING only its xid is set
     SharedMap<Transaction> streamed;  // by xid
 
-    // Prepared transactions by xid. If a new transaction with the same xid begins or is complete, the prepared one is
-    // void.
+    // Prepared transactions by xid. A prepared transaction is void if a new transaction with the same xid begins or is
+    // complete.
     const SharedMap<Transaction>& prepared() const { return prepared_; }
     void prepare(const Transaction& transaction, bool doubted = false) {
         end_prepared(transaction.xid);
-        Transaction& kept = prepared_[transaction.xid];
-        kept = transaction;
-        kept.prepared = doubted ? 0 : ++prepares_;
-        named_[hash_of(transaction.gid)].emplace(kept.prepared, transaction.xid);
+        Transaction& added = prepared_[transaction.xid];
+        added = transaction;
+        added.prepared = doubted ? 0 : ++prepared_count_;
+        numbers_by_gid_[hash_of(transaction.gid)].emplace(added.prepared, transaction.xid);
     }
     void end_prepared(uint32_t xid) {
         const Transaction* transaction = prepared_.find(xid);
         if (!transaction) return;
         const uint32_t hash = hash_of(transaction->gid);
-        Numbered& numbered = named_[hash];
+        Numbered& numbered = numbers_by_gid_[hash];
         numbered.erase({transaction->prepared, xid});
-        if (numbered.empty()) named_.erase(hash);
+        if (numbered.empty()) numbers_by_gid_.erase(hash);
         prepared_.erase(xid);
     }
     // Message `seq` could not be read. It may have ended any open stream, rolled back any subtransaction of one, or
     // ended any prepared transaction. So the outcomes of all of these are not known any more.
     void doubt(int64_t seq) {
         streams_doubted_at_ = seq;
-        doubted_ = prepares_;
+        doubted_up_to_ = prepared_count_;
     }
     bool is_doubtful(const Transaction& stream) const { return stream.doubtful || stream.txn < streams_doubted_at_; }
-    bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_; }
+    bool perhaps_ended(const Transaction& transaction) const { return transaction.prepared <= doubted_up_to_; }
     // The xids of prepared transactions with this gid that may have ended.
     std::vector<uint32_t> doubted_with_gid(const std::string& gid) const {
         std::vector<uint32_t> found;
-        if (const Numbered* numbered = named_.find(hash_of(gid)))
-            for (auto each = numbered->begin(); each != numbered->end() && each->first <= doubted_; ++each)
+        if (const Numbered* numbered = numbers_by_gid_.find(hash_of(gid)))
+            for (auto each = numbered->begin(); each != numbered->end() && each->first <= doubted_up_to_; ++each)
                 if (prepared_.find(each->second)->gid == gid) found.push_back(each->second);
         return found;
     }
@@ -245,12 +257,16 @@ struct StreamState {
     // No Relation message before message `seq` is trusted any more. A relation is lost until it is described again.
     void lose_relations(int64_t seq) { relations_lost_at_ = seq; }
     int64_t relations_lost_at() const { return relations_lost_at_; }
-    int32_t slot_of(const RelationDescription& known) const { return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot; }
-    // The same where messages are lost. They may have been Relation messages of any open stream, so an open stream
-    // knows only the relations that it describes again.
+    int32_t slot_of(const RelationDescription& known) const {
+        return known.seq < relations_lost_at_ ? SLOT_LOST : known.slot;
+    }
+    // Does what lose_relations does, after messages were lost. They may have been Relation messages of any open stream,
+    // so an open stream knows only the relations that it describes again.
     void lose_messages(int64_t seq) { relations_lost_at_ = streams_lost_at_ = seq; }
     bool missed_messages(const Transaction& stream) const { return stream.txn < streams_lost_at_; }
-    bool misses_relations(const Transaction& stream) const { return missed_messages(stream) || stream.misses_relations(); }
+    bool misses_relations(const Transaction& stream) const {
+        return missed_messages(stream) || stream.misses_relations();
+    }
 
     const RelationDescription* relation(uint32_t oid) const { return relations_.find(oid); }
     const TypeName* type(uint32_t oid) const { return types_.find(oid); }
@@ -269,16 +285,16 @@ struct StreamState {
         static_assert(std::is_nothrow_move_constructible<StreamState>::value, "to undo a call takes no memory");
         std::swap(*this, other);
     }
-    // A stream has committed: what it said is now valid everywhere, except where a later message outside of it is
-    // known.
+    // A stream has committed. Its descriptions are now valid everywhere, except where a later message outside of the
+    // stream described the same oid.
     void promote(const Transaction& transaction) {
-        for (const ScopedRelation& said : transaction.last_relations()) {
-            const RelationDescription* plain = relation(said.oid);
-            if (!plain || plain->seq < said.known.seq) describe(said.oid, said.known);
+        for (const ScopedRelation& description : transaction.last_relations()) {
+            const RelationDescription* plain = relation(description.oid);
+            if (!plain || plain->seq < description.known.seq) describe(description.oid, description.known);
         }
-        for (const ScopedType& said : transaction.last_types()) {
-            const TypeName* plain = type(said.oid);
-            if (!plain || plain->seq < said.type.seq) name_type(said.oid, said.type);
+        for (const ScopedType& description : transaction.last_types()) {
+            const TypeName* plain = type(description.oid);
+            if (!plain || plain->seq < description.type.seq) name_type(description.oid, description.type);
         }
     }
 
@@ -287,11 +303,11 @@ private:
 
     SharedMap<Transaction> prepared_;
     using Numbered = std::set<std::pair<int64_t, uint32_t>>;
-    SharedMap<Numbered> named_;               // numbers and xids of prepared transactions, by a hash of the gid
-    int64_t prepares_ = 0;                    // how many transactions were prepared
-    int64_t doubted_ = 0;                     // prepared transactions up to this number may have ended
-    // What was known or open before these messages is not trusted any more. With ordinals of messages, a bad message
-    // costs the same, however much was known or open.
+    SharedMap<Numbered> numbers_by_gid_;  // numbers and xids of prepared transactions, by a hash of the gid
+    int64_t prepared_count_ = 0;          // how many transactions were prepared
+    int64_t doubted_up_to_ = 0;           // prepared transactions up to this number may have ended
+    // What was known or open before these messages is not trusted any more. This stores ordinals of messages and marks
+    // no single relation or stream. So a bad message costs the same, however much was known or open.
     int64_t relations_lost_at_ = NONE64, streams_lost_at_ = NONE64, streams_doubted_at_ = NONE64;
     SharedMap<RelationDescription> relations_;
     SharedMap<TypeName> types_;
@@ -335,8 +351,9 @@ struct RecordForm<BoundaryRecord> {
         to[0] = b.kind;
         to[1] = static_cast<uint8_t>(b.first_segment);
         to[2] = usual;
-        const int64_t values[VALUES] = {b.seq, b.txn, b.xid, b.lsn, b.end_lsn, b.timestamp, b.subxid, b.prepare_timestamp,
-                                        b.origin_lsn, b.gid.offset, b.gid.length, b.origin.offset, b.origin.length};
+        const int64_t values[VALUES] = {
+            b.seq, b.txn, b.xid, b.lsn, b.end_lsn, b.timestamp, b.subxid, b.prepare_timestamp,
+            b.origin_lsn, b.gid.offset, b.gid.length, b.origin.offset, b.origin.length};
         if (!usual) return write_some(to + 3, values, VALUES, NONE64);
         std::memcpy(to + 3, values, USUAL * sizeof(int64_t));
         return to + 3 + USUAL * sizeof(int64_t);
@@ -346,8 +363,9 @@ struct RecordForm<BoundaryRecord> {
         const uint8_t* end = from + 3 + USUAL * sizeof(int64_t);
         if (from[2]) std::memcpy(values, from + 3, USUAL * sizeof(int64_t));
         else end = read_some(from + 3, values, VALUES, NONE64);
-        b = BoundaryRecord{values[0], values[1], values[2], values[6], values[3], values[4], values[5], values[7], values[8],
-                           {values[9], values[10]}, {values[11], values[12]}, from[0], static_cast<int8_t>(from[1])};
+        b = BoundaryRecord{
+            values[0], values[1], values[2], values[6], values[3], values[4], values[5], values[7], values[8],
+            {values[9], values[10]}, {values[11], values[12]}, from[0], static_cast<int8_t>(from[1])};
         return end;
     }
 };
@@ -409,13 +427,13 @@ struct Records {
     RecordLog<OutcomeRecord> outcomes;
     RecordLog<TruncateRecord> truncates;
     RecordLog<MessageRecord> messages;
-    std::vector<RejectRecord, Kept<RejectRecord>> rejects;
-    std::vector<int64_t, Kept<int64_t>> oids;
+    std::vector<RejectRecord, PooledAllocator<RejectRecord>> rejects;
+    std::vector<int64_t, PooledAllocator<int64_t>> oids;
     std::vector<int64_t> unknown_outcomes;  // txn of transactions whose outcome is not known
     Buffer text;
 
     void swap(Records& other) noexcept { std::swap(*this, other); }
-    const uint8_t* kept(const Slice& slice) const noexcept { return text.data() + slice.offset; }
+    const uint8_t* bytes_of(const Slice& slice) const noexcept { return text.data() + slice.offset; }
     Slice keep(const uint8_t* p, size_t n) {
         Slice s{static_cast<int64_t>(text.size()), static_cast<int64_t>(n)};
         text.append(p, n);

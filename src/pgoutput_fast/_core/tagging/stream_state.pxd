@@ -48,8 +48,8 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         void swap(Transaction& other)
         const RelationDescription* relation(uint32_t oid)
         const TypeName* type(uint32_t oid)
-        void learn(const ScopedRelation& said) except +
-        void learn(const ScopedType& said) except +
+        void learn(const ScopedRelation& description) except +
+        void learn(const ScopedType& description) except +
         void forget(uint32_t subxid) except +
         void miss_relation(uint32_t subxid) except +
         vector[uint32_t] unread() except +
@@ -148,7 +148,7 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         int32_t described, sent
         Slice raw
 
-    cdef cppclass Kept[T]:
+    cdef cppclass PooledAllocator[T]:
         pass
 
     cdef cppclass RecordLog[R]:
@@ -168,11 +168,11 @@ cdef extern from "tagging/stream_state.hpp" namespace "pgo" nogil:
         RecordLog[OutcomeRecord] outcomes
         RecordLog[TruncateRecord] truncates
         RecordLog[MessageRecord] messages
-        vector[RejectRecord, Kept[RejectRecord]] rejects
-        vector[int64_t, Kept[int64_t]] oids
+        vector[RejectRecord, PooledAllocator[RejectRecord]] rejects
+        vector[int64_t, PooledAllocator[int64_t]] oids
         vector[int64_t] unknown_outcomes
         void swap(Records& other)
-        const uint8_t* kept(const Slice& slice)
+        const uint8_t* bytes_of(const Slice& slice)
         Slice keep(const uint8_t* p, size_t n) except +
         void take_rejects(Records& source) except +
         void drop_rejects()

@@ -1,6 +1,6 @@
 // One converter per type and format. A column chooses its two converters once, and they never check the type again.
-// Each converter has a loop for blocks without missing cells. That loop only finds out that a cell failed; a second
-// pass finds out which one.
+// Each converter has a loop for blocks without missing cells. That loop finds out only that some cell failed. A second
+// loop then finds out which ones.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,10 +21,10 @@ namespace pgo {
 
 // ---- fixed width: Read is Reason(const uint8_t*, uint32_t length, T*, const Column&) ----------------------------
 
-// A vector loop gets CHUNK cells at a time. After it refuses a chunk, the next PATIENCE chunks go straight to the
+// A vector loop gets CHUNK cells at a time. After it refuses a chunk, the next CHUNKS_TO_SKIP chunks go straight to the
 // portable converter.
 constexpr size_t CHUNK = 128;
-constexpr uint32_t PATIENCE = 8;
+constexpr uint32_t CHUNKS_TO_SKIP = 8;
 
 template <class T, class Read>
 inline void read_chunk(const Column& column, Source source, const Cell* cells, size_t from, size_t to, Issues& issues,
@@ -52,8 +52,8 @@ inline bool take_present(const Column& column, Source source, const Cell* cells,
     T values[CHUNK + 8];
 #ifdef PGO_AVX2
     if (vector_level == AVX512) {
-        const size_t there = avx512::pick_present(cells, n, present);
-        if (there && !quick(source, present, there, values, column)) return false;
+        const size_t count = avx512::pick_present(cells, n, present);
+        if (count && !quick(source, present, count, values, column)) return false;
         avx512::spread_values<sizeof(T)>(cells, n, reinterpret_cast<uint8_t*>(values), reinterpret_cast<uint8_t*>(out));
         return true;
     }
@@ -66,9 +66,9 @@ inline bool take_present(const Column& column, Source source, const Cell* cells,
     if (count && !quick(source, present, count, values, column)) return false;
     values[count] = T{};
     for (size_t i = 0, k = 0; i < n; ++i) {
-        const bool there = cells[i].length >= 0;
-        out[i] = values[there ? k : count];
-        k += there;
+        const bool is_present = cells[i].length >= 0;
+        out[i] = values[is_present ? k : count];
+        k += is_present;
     }
     return true;
 }
@@ -82,10 +82,10 @@ inline void read_fixed(Column& column, Source source, const Cell* cells, size_t 
     }
     for (size_t at = 0; at < n; at += CHUNK) {
         const size_t end = n - at < CHUNK ? n : at + CHUNK;
-        if (column.statistics.patience) --column.statistics.patience;
+        if (column.statistics.chunks_to_skip) --column.statistics.chunks_to_skip;
         else if (column.statistics.missing ? take_present(column, source, cells + at, end - at, out + at, quick)
                                 : quick(source, cells + at, end - at, out + at, column)) continue;
-        else column.statistics.patience = PATIENCE;
+        else column.statistics.chunks_to_skip = CHUNKS_TO_SKIP;
         read_chunk(column, source, cells, at, end, issues, out, read);
     }
 }
@@ -190,17 +190,19 @@ struct Uuid {
     uint8_t bytes[UUID_BYTES];
 };
 inline void uuid_text_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
-        if (length != UUID_TEXT) return BAD_LENGTH;
-        return parse_uuid(p, out->bytes) ? OK : BAD_TEXT;
-    });
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr,
+                        [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+                            if (length != UUID_TEXT) return BAD_LENGTH;
+                            return parse_uuid(p, out->bytes) ? OK : BAD_TEXT;
+                        });
 }
 inline void uuid_binary_to_bytes(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
-    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr, [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
-        if (length != UUID_BYTES) return BAD_LENGTH;
-        std::memcpy(out->bytes, p, UUID_BYTES);
-        return OK;
-    });
+    convert_fixed<Uuid>(column, source, cells, n, issues, nullptr,
+                        [](const uint8_t* p, uint32_t length, Uuid* out, const Column&) {
+                            if (length != UUID_BYTES) return BAD_LENGTH;
+                            std::memcpy(out->bytes, p, UUID_BYTES);
+                            return OK;
+                        });
 }
 
 // ---- bool: read as bytes, stored as bits ------------------------------------------------------------------------
@@ -248,14 +250,15 @@ inline Gathered gather_bytes(Column& column, Source source, const Cell* cells, s
     return found;
 }
 
-// A vector loop over all cells of a block. It returns true if it converted them, false if the portable writer must.
+// A vector loop over all cells of a block. It returns true if it converted them all. If it returns false, the portable
+// writer must convert them.
 using QuickBytes = bool (*)(Source, const Cell*, size_t, uint8_t*, int32_t*, const Column&) noexcept;
 
 // Lets `quick` append the values, at most `most` bytes. If this returns false, nothing was appended.
 inline bool append_quickly(Column& column, Source source, const Cell* cells, size_t n, QuickBytes quick, size_t most) {
     if (!quick || !column.statistics.readable_around) return false;
-    if (column.statistics.patience) {
-        --column.statistics.patience;
+    if (column.statistics.chunks_to_skip) {
+        --column.statistics.chunks_to_skip;
         return false;
     }
     const size_t before = column.buffers.offsets.size();
@@ -265,7 +268,7 @@ inline bool append_quickly(Column& column, Source source, const Cell* cells, siz
         return true;
     }
     column.buffers.offsets.set_size(before);
-    column.statistics.patience = PATIENCE;
+    column.statistics.chunks_to_skip = CHUNKS_TO_SKIP;
     return false;
 }
 
@@ -280,7 +283,8 @@ inline void write_bytes(Column& column, Source source, const Cell* cells, size_t
     for (size_t i = 0; i < n; ++i) {
         if (cells[i].length >= 0) {
             size_t before = column.buffers.data.size();
-            Reason reason = write(source.base + cells[i].offset, static_cast<uint32_t>(cells[i].length), column.buffers.data);
+            const uint8_t* p = source.base + cells[i].offset;
+            Reason reason = write(p, static_cast<uint32_t>(cells[i].length), column.buffers.data);
             // Offsets are int32. Only absurd numbers inside arrays can reach this limit; the limits on rows prevent
             // every other case.
             if (reason == OK && column.buffers.data.size() > MAX_OFFSET) reason = DOES_NOT_FIT;

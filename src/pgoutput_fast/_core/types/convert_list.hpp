@@ -34,7 +34,7 @@ struct Elements {
     void add_null() { cells.push_back({static_cast<uint32_t>(ARENA_FRONT), CELL_NULL}); }
 };
 
-enum class Sliced : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
+enum class SlicedList : uint8_t { GOOD, SHIFTED, MULTI, BAD, ESCAPED };
 
 // Reads an int32 as array_out prints a bound. Moves p past it.
 inline bool read_bound(const uint8_t*& p, const uint8_t* end, int64_t* out) noexcept {
@@ -54,21 +54,21 @@ struct Dimensions {
 };
 
 // Reads bounds like "[2:4]=" before the brace. The server prints them only if a dimension does not begin at 1.
-inline Sliced read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
+inline SlicedList read_text_bounds(const uint8_t*& p, const uint8_t* end, Dimensions* dimensions) noexcept {
     bool shifted = false;
     while (p < end && *p == '[') {
         int64_t lower = 0, upper = 0;
-        if (!read_bound(++p, end, &lower) || p == end || *p != ':') return Sliced::BAD;
-        if (!read_bound(++p, end, &upper) || p == end || *p != ']') return Sliced::BAD;
+        if (!read_bound(++p, end, &lower) || p == end || *p != ':') return SlicedList::BAD;
+        if (!read_bound(++p, end, &upper) || p == end || *p != ']') return SlicedList::BAD;
         ++p;
-        if (lower > upper || dimensions->count == MAX_DIMENSIONS) return Sliced::BAD;
+        if (lower > upper || dimensions->count == MAX_DIMENSIONS) return SlicedList::BAD;
         shifted = shifted || lower != 1;
         dimensions->sizes[dimensions->count++] = upper - lower + 1;
     }
-    if (dimensions->count == 0) return Sliced::GOOD;
-    if (p == end || *p != '=' || !shifted) return Sliced::BAD;
+    if (dimensions->count == 0) return SlicedList::GOOD;
+    if (p == end || *p != '=' || !shifted) return SlicedList::BAD;
     ++p;
-    return dimensions->count > 1 ? Sliced::MULTI : Sliced::SHIFTED;
+    return dimensions->count > 1 ? SlicedList::MULTI : SlicedList::SHIFTED;
 }
 
 // An element in array_out's text. `start` and `end` exclude its quotes.
@@ -146,21 +146,21 @@ inline bool is_text_of_dimensions(const uint8_t* p, const uint8_t* end, const Di
 }
 
 template <uint8_t delimiter>
-inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
+inline SlicedList slice_text_array(const uint8_t* p, const uint8_t* end, Elements& elements) {
     Dimensions promised;
-    const Sliced bounds = read_text_bounds(p, end, &promised);
+    const SlicedList bounds = read_text_bounds(p, end, &promised);
     const size_t before = elements.cells.size();
-    if (bounds == Sliced::BAD) return bounds;
-    if (end - p < 2 || *p != '{' || end[-1] != '}') return Sliced::BAD;
-    if (p[1] == '{') return is_text_of_dimensions<delimiter>(p, end, promised) ? Sliced::MULTI : Sliced::BAD;
-    if (bounds == Sliced::MULTI) return Sliced::BAD;
+    if (bounds == SlicedList::BAD) return bounds;
+    if (end - p < 2 || *p != '{' || end[-1] != '}') return SlicedList::BAD;
+    if (p[1] == '{') return is_text_of_dimensions<delimiter>(p, end, promised) ? SlicedList::MULTI : SlicedList::BAD;
+    if (bounds == SlicedList::MULTI) return SlicedList::BAD;
     ++p;
-    if (p + 1 == end) return bounds == Sliced::GOOD ? Sliced::GOOD : Sliced::BAD;
+    if (p + 1 == end) return bounds == SlicedList::GOOD ? SlicedList::GOOD : SlicedList::BAD;
     for (;;) {
         TextElement element;
-        if (!take_text_element<delimiter>(p, end, &element)) return Sliced::BAD;
+        if (!take_text_element<delimiter>(p, end, &element)) return SlicedList::BAD;
         if (element.escaped) {
-            if (!elements.copied) return Sliced::ESCAPED;
+            if (!elements.copied) return SlicedList::ESCAPED;
             size_t at = elements.arena.size();
             for (const uint8_t* q = element.start; q < element.end; ++q) {
                 if (*q == '\\') ++q;
@@ -172,14 +172,14 @@ inline Sliced slice_text_array(const uint8_t* p, const uint8_t* end, Elements& e
         } else {
             elements.add(element.start, static_cast<size_t>(element.end - element.start));
         }
-        if (p == end) return Sliced::BAD;
+        if (p == end) return SlicedList::BAD;
         if (*p == '}') {
-            const bool kept =
-                bounds == Sliced::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised.sizes[0];
-            return p + 1 == end && kept ? bounds : Sliced::BAD;
+            const bool as_promised =
+                bounds == SlicedList::GOOD || static_cast<int64_t>(elements.cells.size() - before) == promised.sizes[0];
+            return p + 1 == end && as_promised ? bounds : SlicedList::BAD;
         }
-        if (*p != delimiter) return Sliced::BAD;
-        if (++p == end) return Sliced::BAD;
+        if (*p != delimiter) return SlicedList::BAD;
+        if (++p == end) return SlicedList::BAD;
     }
 }
 
@@ -198,23 +198,23 @@ inline bool take_binary_elements(const uint8_t* p, const uint8_t* end, int64_t c
     return p == end;
 }
 
-inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t element_oid, Elements& elements,
+inline SlicedList slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t element_oid, Elements& elements,
                                  Reason* reason) {
     *reason = BAD_ARRAY;
-    if (end - p < 12) return Sliced::BAD;
+    if (end - p < 12) return SlicedList::BAD;
     uint32_t dimensions = load32(p), flags = load32(p + 4), oid = load32(p + 8);
     p += 12;
-    if (dimensions > MAX_DIMENSIONS || flags > 1) return Sliced::BAD;
+    if (dimensions > MAX_DIMENSIONS || flags > 1) return SlicedList::BAD;
     if (element_oid && oid != element_oid) {
         *reason = BAD_ELEMENT;
-        return Sliced::BAD;
+        return SlicedList::BAD;
     }
-    if (static_cast<size_t>(end - p) < 8 * static_cast<size_t>(dimensions)) return Sliced::BAD;
+    if (static_cast<size_t>(end - p) < 8 * static_cast<size_t>(dimensions)) return SlicedList::BAD;
     bool empty = dimensions == 0;
     int64_t count = 1;
     for (unsigned i = 0; i < dimensions; ++i) {
         const int64_t size = static_cast<int32_t>(load32(p + 8 * i));
-        if (size < 0) return Sliced::BAD;
+        if (size < 0) return SlicedList::BAD;
         empty = empty || size == 0;
         // Multiplies only while the count is not larger than the bytes that are left. So the product cannot overflow.
         if (!empty && count <= end - p) count *= size;
@@ -222,22 +222,24 @@ inline Sliced slice_binary_array(const uint8_t* p, const uint8_t* end, uint32_t 
     const uint8_t* const bounds = p;
     p += 8 * dimensions;
     // A cast from int2vector can leave one dimension without elements.
-    if (empty) return p == end ? Sliced::GOOD : Sliced::BAD;
+    if (empty) return p == end ? SlicedList::GOOD : SlicedList::BAD;
     if (dimensions > 1)
-        return take_binary_elements(p, end, count, [](const uint8_t*, int32_t) {}) ? Sliced::MULTI : Sliced::BAD;
+        return take_binary_elements(p, end, count, [](const uint8_t*, int32_t) {}) ? SlicedList::MULTI
+                                                                                   : SlicedList::BAD;
     const bool whole = take_binary_elements(p, end, count, [&elements](const uint8_t* at, int32_t length) {
         if (length < 0) elements.add_null();
         else elements.add(at, static_cast<size_t>(length));
     });
-    if (!whole) return Sliced::BAD;
-    return load32(bounds + 4) != 1 ? Sliced::SHIFTED : Sliced::GOOD;
+    if (!whole) return SlicedList::BAD;
+    return load32(bounds + 4) != 1 ? SlicedList::SHIFTED : SlicedList::GOOD;
 }
 
 // How a list's cell is split. `slice` appends the elements' cells. If it cannot, the reason is `malformed`.
 template <bool binary, uint8_t delimiter = ','>
 struct SliceArray {
     static constexpr Reason malformed = BAD_ARRAY;
-    static Sliced slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements, Reason* reason) {
+    static SlicedList slice(const uint8_t* p, const uint8_t* end, const Column& column, Elements& elements,
+                            Reason* reason) {
         return binary ? slice_binary_array(p, end, column.plan.element_oid, elements, reason)
                       : slice_text_array<delimiter>(p, end, elements);
     }
@@ -273,22 +275,22 @@ void convert_list(Column& column, Source source, const Cell* cells, size_t n, Is
             const uint8_t* end = p + cells[i].length;
             const size_t before = elements.cells.size();
             Reason reason = Slicer::malformed;
-            Sliced sliced = Slicer::slice(p, end, column, elements, &reason);
-            if (sliced == Sliced::ESCAPED) {
+            SlicedList sliced = Slicer::slice(p, end, column, elements, &reason);
+            if (sliced == SlicedList::ESCAPED) {
                 // Starts again at the beginning of the block, now with copies.
                 elements.copied = true;
                 issues.resize(first_issue);
                 i = static_cast<size_t>(-1);
                 continue;
             }
-            if (sliced == Sliced::MULTI) reason = MULTI_DIMENSIONAL;
-            if (sliced == Sliced::SHIFTED) reason = LOWER_BOUND;
-            if (leaves && sliced != Sliced::BAD && !places_fit(leaves, elements.cells, before)) {
-                sliced = Sliced::MULTI;
+            if (sliced == SlicedList::MULTI) reason = MULTI_DIMENSIONAL;
+            if (sliced == SlicedList::SHIFTED) reason = LOWER_BOUND;
+            if (leaves && sliced != SlicedList::BAD && !places_fit(leaves, elements.cells, before)) {
+                sliced = SlicedList::MULTI;
                 reason = TOO_MANY_ELEMENTS;
             }
-            if (sliced != Sliced::GOOD) issues.push_back({static_cast<uint32_t>(i), reason, false});
-            if (sliced == Sliced::BAD || sliced == Sliced::MULTI) elements.cells.resize(before);
+            if (sliced != SlicedList::GOOD) issues.push_back({static_cast<uint32_t>(i), reason, false});
+            if (sliced == SlicedList::BAD || sliced == SlicedList::MULTI) elements.cells.resize(before);
         }
         offsets[i + 1] = base + static_cast<int32_t>(elements.cells.size());
     }

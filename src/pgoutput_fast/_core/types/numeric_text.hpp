@@ -38,35 +38,37 @@ inline Reason add_numeric_text(Column& column, Source source, const Cell& cell, 
         Elements elements{column.scratch.cells, column.scratch.arena, source.base, false};
         const bool array = column.plan.numerics == Numerics::IN_ARRAY;
         Reason reason = array ? BAD_ARRAY : BAD_NESTED;
-        const Sliced sliced = array ? slice_binary_array(p, end, column.plan.element_oid, elements, &reason)
+        const SlicedList sliced = array ? slice_binary_array(p, end, column.plan.element_oid, elements, &reason)
                                     : slice_binary_multirange(p, end, elements);
-        if (sliced == Sliced::BAD) return reason;
-        if (sliced == Sliced::MULTI) return OK;  // its elements are not converted
+        if (sliced == SlicedList::BAD) return reason;
+        if (sliced == SlicedList::MULTI) return OK;  // its elements are not converted
         for (const Cell& element : column.scratch.cells)
             if (Reason inside = add_numeric_text(*column.child, source, element, total)) return inside;
         return OK;
     }
-    Parts parts{column.scratch.arena, source.base, false};
+    Fields fields{column.scratch.arena, source.base, false};
     if (column.plan.numerics == Numerics::IN_RANGE) {
         Cell bounds[2];
         uint8_t flags[3];
-        if (slice_binary_range(p, end, parts, bounds, bounds + 1, flags, flags + 1, flags + 2) != Parted::GOOD)
+        if (slice_binary_range(p, end, fields, bounds, bounds + 1, flags, flags + 1, flags + 2) != SlicedFields::GOOD)
             return BAD_NESTED;
         for (size_t k = 0; k < 2; ++k)
             if (Reason inside = add_numeric_text(*column.fields[k], source, bounds[k], total)) return inside;
         return OK;
     }
     column.scratch.cells.resize(column.fields.size());
-    const Parted parted = slice_binary_record(p, end, parts, column.scratch.cells.data(), 1, column.plan.field_oids);
-    if (parted == Parted::DIFFERENT) return OK;  // its fields are not converted
-    if (parted != Parted::GOOD) return BAD_NESTED;
+    Cell* const found = column.scratch.cells.data();
+    const SlicedFields sliced = slice_binary_record(p, end, fields, found, 1, column.plan.field_oids);
+    if (sliced == SlicedFields::DIFFERENT) return OK;  // its fields are not converted
+    if (sliced != SlicedFields::GOOD) return BAD_NESTED;
     for (size_t k = 0; k < column.fields.size(); ++k)
         if (Reason inside = add_numeric_text(*column.fields[k], source, column.scratch.cells[k], total)) return inside;
     return OK;
 }
 
 // Does what convert_cells does, for a column of a relation. Refuses values whose numerics would make too much text.
-inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n, Issues& issues) {
+inline void convert_column(Column& column, Convert convert, Source source, const Cell* cells, size_t n,
+                           Issues& issues) {
     Issues refused;
     if (column.plan.numerics > Numerics::ITSELF && convert == column.plan.binary) {
         for (size_t i = 0; i < n; ++i) {
@@ -81,9 +83,9 @@ inline void convert_column(Column& column, Convert convert, Source source, const
         convert_cells(column, convert, source, cells, n, issues);
         return;
     }
-    std::vector<Cell> kept(cells, cells + n);
-    for (const Issue& issue : refused) kept[issue.row].length = CELL_NULL;
-    convert_cells(column, convert, source, kept.data(), n, issues);
+    std::vector<Cell> accepted(cells, cells + n);
+    for (const Issue& issue : refused) accepted[issue.row].length = CELL_NULL;
+    convert_cells(column, convert, source, accepted.data(), n, issues);
     issues.insert(issues.end(), refused.begin(), refused.end());
 }
 

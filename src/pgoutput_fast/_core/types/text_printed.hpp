@@ -80,18 +80,18 @@ inline bool take_dotted(const uint8_t*& p, const uint8_t* end) noexcept {
 }
 
 // These return one bit per byte: `which_are` marks the bytes that equal `c`, `which_are_digits` marks digits.
-inline unsigned gathered(uint64_t highs) noexcept {
+inline unsigned high_bits(uint64_t highs) noexcept {
     return static_cast<unsigned>((highs >> 7) * 0x0102040810204080ull >> 56);
 }
 inline unsigned which_are(uint64_t eight, uint8_t c) noexcept {
     constexpr uint64_t lows = 0x7f7f7f7f7f7f7f7full;
     const uint64_t other = eight ^ 0x0101010101010101ull * c;
-    return gathered(~(((other & lows) + lows) | other | lows));
+    return high_bits(~(((other & lows) + lows) | other | lows));
 }
 inline unsigned which_are_digits(uint64_t eight) noexcept {
     constexpr uint64_t lows = 0x7f7f7f7f7f7f7f7full;
     const uint64_t value = eight ^ 0x3030303030303030ull;
-    return gathered(~(((value & lows) + 0x7676767676767676ull) | value | lows));
+    return high_bits(~(((value & lows) + 0x7676767676767676ull) | value | lows));
 }
 
 // Does what take_dotted does, for a whole text and without a branch for each digit.
@@ -162,18 +162,18 @@ inline bool is_inet(const uint8_t* p, size_t n) noexcept {
     return *p++ == '/' && take_number(p, end, v4 ? 32 : 128) && p == end;
 }
 
-// Keeps a text as it is if `Is` accepts it. `Is` accepts only ASCII, so the text needs no UTF-8 check.
-template <bool (*Is)(const uint8_t*, size_t) noexcept>
+// Keeps a text as it is if `IsValid` accepts it. `IsValid` accepts only ASCII, so the text needs no UTF-8 check.
+template <bool (*IsValid)(const uint8_t*, size_t) noexcept>
 inline void checked_text(Column& column, Source source, const Cell* cells, size_t n, Issues& issues) {
     bool good = true;
     for (size_t i = 0; i < n; ++i)
-        if (cells[i].length >= 0) good &= Is(source.base + cells[i].offset, static_cast<size_t>(cells[i].length));
+        if (cells[i].length >= 0) good &= IsValid(source.base + cells[i].offset, static_cast<size_t>(cells[i].length));
     if (good) {
         gather_bytes<0>(column, source, cells, n);
         return;
     }
     write_bytes(column, source, cells, n, issues, [](const uint8_t* p, uint32_t length, Buffer& out) {
-        if (!Is(p, length)) return BAD_TEXT;
+        if (!IsValid(p, length)) return BAD_TEXT;
         out.append(p, length);
         return OK;
     });

@@ -80,7 +80,8 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
     p += 8;
     int64_t value = (static_cast<int64_t>(h) * 3600 + m * 60 + s) * MICROS_PER_SECOND;
     unsigned high, middle, low;
-    if (end - p >= 7 && *p == '.' && (two_digits(p + 1, &high) & two_digits(p + 3, &middle) & two_digits(p + 5, &low))) {
+    if (end - p >= 7 && *p == '.' &&
+        (two_digits(p + 1, &high) & two_digits(p + 3, &middle) & two_digits(p + 5, &low))) {
         value += high * 10000 + middle * 100 + low;
         p += 7;
         if (p < end && is_digit(*p)) return false;
@@ -100,11 +101,11 @@ inline bool read_clock(const uint8_t*& p, const uint8_t* end, int64_t* micros) n
 
 // ---- the form that nearly all dates and times have: a year of four digits, and UTC ----
 
-// Checks eight characters. Where a byte of `pattern` is 0x7f, the character must be the one in `like`; where it is
+// Checks eight characters. Where a byte of `pattern` is 0x7f, the character must be the one in `expected`; where it is
 // 0x76, it must be a digit. Returns true if all are right. Byte k of `pairs` is then the number that characters k and k
 // + 1 form.
-inline bool read_pattern(const uint8_t* p, uint64_t like, uint64_t pattern, uint64_t* pairs) noexcept {
-    uint64_t v = load64_raw(p) ^ like;
+inline bool read_pattern(const uint8_t* p, uint64_t expected, uint64_t pattern, uint64_t* pairs) noexcept {
+    uint64_t v = load64_raw(p) ^ expected;
     *pairs = v * 10 + (v >> 8);
     return !(((v + pattern) | v) & 0x8080808080808080ull);
 }

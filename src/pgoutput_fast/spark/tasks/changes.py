@@ -24,7 +24,7 @@ __all__ = ["ORIGINS_SCHEMA", "SENT", "DecodeChanges", "DecodeOrigins", "DecodeRe
 
 # The columns of tagged changes that tasks receive, as SQL. Each field costs the JVM about 60 ns per row. So columns
 # that follow from others are left out: the version determines the relation, a change has an xid of its own only if it
-# was streamed, and the xid's column has room for the kind.
+# was streamed, and the xid's column has spare bits for the kind.
 _BITS = 48
 _KIND_XID = "kind_xid"
 SENT = (

@@ -11,7 +11,7 @@ namespace pgo::avx512 {
 struct Characters {
     uint8_t of[128];
 };
-inline __m512i look_at(const Characters& characters, __m512i x) {
+inline __m512i classify(const Characters& characters, __m512i x) {
     return _mm512_permutex2var_epi8(load_full(characters.of), x, load_full(characters.of + 64));
 }
 inline __mmask64 first_bytes(uint64_t n) { return _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(n)); }  // n < 256
@@ -57,9 +57,9 @@ bool copy_uuids(Source source, const Cell* cells, size_t n, uint8_t* out) noexce
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = missing ? pgo::presence(cells[i].length) : ~uint32_t{0};
         const __m512i x = load_full(source.base + (cells[i].offset & present));
-        const __m512i seen = look_at(UUID_CHARACTERS, x);
+        const __m512i seen = classify(UUID_CHARACTERS, x);
         store_full(out, x);
-        // Wrong is a character of another class than the wanted one, or a byte beyond ASCII.
+        // A byte is wrong if its class is not the wanted one, or if it is beyond ASCII.
         __m512i wrong = _mm512_ternarylogic_epi64(_mm512_andnot_si512(seen, wanted), x, high, 0xf8);
         if (missing) wrong = _mm512_and_si512(wrong, _mm512_set1_epi32(static_cast<int>(present)));
         bad = _mm512_or_si512(bad, wrong);
@@ -123,7 +123,7 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
     if (column.statistics.shortest < 2) return false;
     const __m512i join = _mm512_set1_epi16(0x0110);
     __m512i bad = _mm512_setzero_si512();
-    uint32_t strange = 0;
+    uint32_t mismatch = 0;
     int32_t at = offsets[0];
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = pgo::presence(cells[i].length);
@@ -131,26 +131,26 @@ inline bool byteas(Source source, const Cell* cells, size_t n, uint8_t* out, int
         uint16_t mark;
         std::memcpy(&mark, p, sizeof mark);
         const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
-        strange |= ((length & 1) | (mark ^ 0x785c)) & present;
+        mismatch |= ((length & 1) | (mark ^ 0x785c)) & present;
         uint32_t digits = length - (2 & present);
         const uint32_t size = digits / 2;
         p += 2;
         uint8_t* to = out;
         for (; __builtin_expect(digits > 64, 0); digits -= 64, p += 64, to += 32) {
-            const __m512i x = load_full(p), values = look_at(HEX_CHARACTERS, x);
+            const __m512i x = load_full(p), values = classify(HEX_CHARACTERS, x);
             bad = _mm512_ternarylogic_epi64(bad, values, x, 0xfe);
             avx2::store_wide(to, _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(values, join)));
         }
-        const __mmask64 here = first_bytes(digits);
-        const __m512i x = _mm512_maskz_loadu_epi8(here, p);
-        const __m512i values = _mm512_maskz_mov_epi8(here, look_at(HEX_CHARACTERS, x));
+        const __mmask64 in_range = first_bytes(digits);
+        const __m512i x = _mm512_maskz_loadu_epi8(in_range, p);
+        const __m512i values = _mm512_maskz_mov_epi8(in_range, classify(HEX_CHARACTERS, x));
         bad = _mm512_ternarylogic_epi64(bad, values, x, 0xfe);
         avx2::store_wide(to, _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(values, join)));
         out += size;
         at += static_cast<int32_t>(size);
         offsets[i + 1] = at;
     }
-    return !strange && !_mm512_movepi8_mask(bad);
+    return !mismatch && !_mm512_movepi8_mask(bad);
 }
 
 // ---- text -------------------------------------------------------------------------------------------------------
@@ -251,15 +251,15 @@ inline bool numerics(Source source, const Cell* cells, size_t n, uint8_t* out, i
     for (size_t i = 0; i < n; ++i) {
         const uint32_t present = pgo::presence(cells[i].length);
         const uint32_t length = static_cast<uint32_t>(cells[i].length) & present;
-        const uint64_t here = first_bytes(length);
-        const __m512i x = _mm512_maskz_loadu_epi8(here, source.base + (cells[i].offset & present));
+        const uint64_t in_range = first_bytes(length);
+        const __m512i x = _mm512_maskz_loadu_epi8(in_range, source.base + (cells[i].offset & present));
         store_full(out, x);
         const uint64_t digits = _mm512_cmple_epu8_mask(_mm512_sub_epi8(x, zero), nine);
         const uint64_t zeros = _mm512_cmpeq_epi8_mask(x, zero);
         const uint64_t points = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('.'));
         const uint64_t minus = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8('-')) & 1;
         // Wrong: other characters, a second point, no digit at the beginning or at the end.
-        uint64_t wrong = (digits | points | minus) ^ here;
+        uint64_t wrong = (digits | points | minus) ^ in_range;
         wrong |= _blsr_u64(points);
         wrong |= ~(digits >> minus) & 1;
         wrong |= ~(digits >> ((length - 1) & 63)) & 1;

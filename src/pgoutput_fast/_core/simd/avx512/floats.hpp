@@ -60,11 +60,11 @@ inline void store_floats(double* out, __m512d x) { _mm512_storeu_pd(out, x); }
 inline void store_floats(float* out, __m512d x) { _mm256_storeu_ps(out, _mm512_cvtpd_ps(x)); }
 
 // Eight floats as integers, and how many of their digits are after the point. `usual` marks those that could be read.
-struct Parts {
+struct EightNumbers {
     __m512i value, places;
     __mmask8 negative, usual;
 };
-inline Parts parts_of(Source source, const Cell* cells) {
+inline EightNumbers read_eight(Source source, const Cell* cells) {
     const __m512i dot = _mm512_set1_epi8('.'), zero = _mm512_set1_epi8('0'), minus = _mm512_set1_epi8('-');
     const __m512i one_right = load_full(ONE_RIGHT.of);
     const __m512i c = load_full(cells);
@@ -85,65 +85,70 @@ inline Parts parts_of(Source source, const Cell* cells) {
     const __m256i number = _mm256_andnot_si256(sign, region);
     const __m256i point = _mm256_and_si256(of_pairs(points), number);
     const __m256i first = _mm256_andnot_si256(_mm256_slli_epi32(number, 1), number);
-    // `after` is all ones if there is no point. Every character then counts as one after the point.
-    const __m256i there = _mm256_lzcnt_epi32(point), after = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, there));
+    // `after_point` is all ones if there is no point. Every character then counts as one after the point.
+    const __m256i places = _mm256_lzcnt_epi32(point);
+    const __m256i after_point = _mm256_sllv_epi32(ones, _mm256_sub_epi32(most, places));
     const __mmask8 pointed = _mm256_test_epi32_mask(point, point), negative = _mm256_test_epi32_mask(sign, sign);
     // The removal of the point moves everything before it one position to the right.
     const __m256i digits = _mm256_mask_slli_epi32(number, pointed, number, 1);
-    const Pairs behind_point(after), counted(digits);
+    const Pairs behind_point(after_point), counted(digits);
     for (int k = 0; k < 4; ++k) {
-        const __m512i closed = _mm512_mask_mov_epi8(_mm512_permutexvar_epi8(one_right, x[k]), behind_point.of[k], x[k]);
-        x[k] = _mm512_maskz_sub_epi8(counted.of[k], closed, zero);
+        const __m512i moved = _mm512_permutexvar_epi8(one_right, x[k]);
+        const __m512i compact = _mm512_mask_mov_epi8(moved, behind_point.of[k], x[k]);
+        x[k] = _mm512_maskz_sub_epi8(counted.of[k], compact, zero);
         wrong[k] = _mm512_cmpgt_epu8_mask(x[k], _mm512_set1_epi8(9));
         x[k] = join_fours(x[k]);
     }
-    __m512i tens[2];
+    __m512i joined[2];
     for (int k = 0; k < 2; ++k) {
         const __m512i fours = _mm512_packus_epi32(x[2 * k], x[2 * k + 1]);
         const __m512i eights = _mm512_madd_epi16(fours, _mm512_set1_epi32(0x00012710));
-        tens[k] = _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
+        joined[k] =
+            _mm512_add_epi64(_mm512_mul_epu32(eights, _mm512_set1_epi64(100000000)), _mm512_srli_epi64(eights, 32));
     }
     // Each of the two has the high halves of its first and third cell, then their low halves, then the same for its
     // second and fourth cell.
-    const __m512i high = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13), tens[1]);
-    const __m512i low = _mm512_permutex2var_epi64(tens[0], _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15), tens[1]);
-    Parts parts;
-    parts.negative = negative;
-    parts.value = _mm512_add_epi64(low, _mm512_mullo_epi64(high, _mm512_set1_epi64(10000000000000000)));
-    parts.places = _mm512_maskz_mov_epi64(pointed, _mm512_cvtepu32_epi64(there));
+    const __m512i high = _mm512_permutex2var_epi64(joined[0], _mm512_setr_epi64(0, 4, 1, 5, 8, 12, 9, 13), joined[1]);
+    const __m512i low = _mm512_permutex2var_epi64(joined[0], _mm512_setr_epi64(2, 6, 3, 7, 10, 14, 11, 15), joined[1]);
+    EightNumbers numbers;
+    numbers.negative = negative;
+    numbers.value = _mm512_add_epi64(low, _mm512_mullo_epi64(high, _mm512_set1_epi64(10000000000000000)));
+    numbers.places = _mm512_maskz_mov_epi64(pointed, _mm512_cvtepu32_epi64(places));
     // Refuses a character that is not a digit, a first zero before a character other than the point, a point without a
     // digit before it or after it, and too many digits.
     const __m256i after_zero = _mm256_slli_epi32(_mm256_and_si256(of_pairs(zeros), first), 1);
-    const __m256i led = _mm256_andnot_si256(point, _mm256_and_si256(after_zero, number));
-    const __m256i bare = _mm256_and_si256(point, _mm256_or_si256(first, _mm256_set1_epi32(static_cast<int>(0x80000000))));
-    const __m256i any = _mm256_or_si256(of_pairs(wrong), _mm256_or_si256(led, bare));
+    const __m256i leading_zero = _mm256_andnot_si256(point, _mm256_and_si256(after_zero, number));
+    const __m256i last = _mm256_set1_epi32(static_cast<int>(0x80000000));
+    const __m256i lone_point = _mm256_and_si256(point, _mm256_or_si256(first, last));
+    const __m256i any = _mm256_or_si256(of_pairs(wrong), _mm256_or_si256(leading_zero, lone_point));
     const __mmask8 long_ones = _mm256_cmpgt_epu32_mask(length, _mm256_set1_epi32(31));
-    parts.usual = static_cast<__mmask8>(~(_mm256_test_epi32_mask(any, any) | long_ones |
+    numbers.usual = static_cast<__mmask8>(~(_mm256_test_epi32_mask(any, any) | long_ones |
                                           _mm256_testn_epi32_mask(number, number) |
                                           _mm512_cmpgt_epu64_mask(high, _mm512_set1_epi64(999)) |
-                                          _mm512_cmpgt_epu64_mask(parts.places, _mm512_set1_epi64(MOST_PLACES))));
-    return parts;
+                                          _mm512_cmpgt_epu64_mask(numbers.places, _mm512_set1_epi64(MOST_PLACES))));
+    return numbers;
 }
 
-// Reads floats without an exponent and with at most 19 significant digits. The others are parsed one by one and do not
-// make this refuse the chunk, because they may be many.
+// Reads floats without an exponent and with at most 19 significant digits. It parses all others one by one, and does
+// not refuse the chunk because of them: there may be many.
 template <class F>
 bool floats(Source source, const Cell* cells, size_t n, F* out, const Column& column) noexcept {
     if (n < CELLS) return avx2::floats<F>(source, cells, n, out, column);
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
-        const Parts parts = parts_of(source, cells + i);
-        __m512d x = quotients(parts.value, parts.places);
-        x = _mm512_mask_xor_pd(x, parts.negative, x, _mm512_set1_pd(-0.0));
+        const EightNumbers numbers = read_eight(source, cells + i);
+        __m512d x = quotients(numbers.value, numbers.places);
+        x = _mm512_mask_xor_pd(x, numbers.negative, x, _mm512_set1_pd(-0.0));
         store_floats(out + i, x);
-        __mmask8 usual = parts.usual;
+        __mmask8 usual = numbers.usual;
         // A double in the middle between two values of F may have come there by rounding, so it is parsed again.
         if (sizeof(F) < sizeof(double))
             usual &= _mm512_cmpneq_epu64_mask(_mm512_and_si512(_mm512_castpd_si512(x), _mm512_set1_epi64(0x1fffffff)),
                                               _mm512_set1_epi64(0x10000000));
         for (uint32_t others = static_cast<uint8_t>(~usual); __builtin_expect(others != 0, 0); others &= others - 1) {
             const size_t k = i + _tzcnt_u32(others);
-            if (parse_float(source.base + cells[k].offset, static_cast<uint32_t>(cells[k].length), out + k)) return false;
+            const uint8_t* p = source.base + cells[k].offset;
+            if (parse_float(p, static_cast<uint32_t>(cells[k].length), out + k)) return false;
         }
     }
     return true;

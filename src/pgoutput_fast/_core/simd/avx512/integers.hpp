@@ -130,7 +130,7 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
     const __m512i least_low = load_full(LEAST.of), least_high = load_full(LEAST.of + 8), one = _mm512_set1_epi64(1);
     const __m512i zero = _mm512_setzero_si512();
     const __m512i even_lengths = load_full(EVEN_LENGTHS.of), odd_lengths = load_full(ODD_LENGTHS.of);
-    __mmask64 odd = 0;
+    __mmask64 wrong_characters = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
@@ -143,8 +143,8 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
         const Digits b = digits_of(y, _mm512_permutexvar_epi8(odd_lengths, c));
         __m512i value = join_sixteens(a.values, b.values);
         __mmask8 minus = of_cells(a.minus, b.minus);
-        odd |= a.bad | b.bad;
-        __mmask8 all_here = 0xff;  // cells with at most sixteen digits
+        wrong_characters |= a.bad | b.bad;
+        __mmask8 at_most_sixteen = 0xff;  // cells with at most sixteen digits
         if (wide) {
             const uint8_t* top = base - 8;
             const __m512i high = _mm512_set_epi64(
@@ -158,13 +158,13 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
             const __mmask64 first = _mm512_cmpeq_epi8_mask(lanes, _mm512_sub_epi8(lengths, _mm512_set1_epi8(1)));
             const __mmask64 sign = _mm512_mask_cmpeq_epi8_mask(first, high, _mm512_set1_epi8('-'));
             const __m512i digits = _mm512_maskz_sub_epi8(_kandn_mask64(sign, region), high, _mm512_set1_epi8('0'));
-            odd |= _mm512_cmpgt_epu8_mask(digits, _mm512_set1_epi8(9));
+            wrong_characters |= _mm512_cmpgt_epu8_mask(digits, _mm512_set1_epi8(9));
             const __m128i signs = _mm_cvtsi64_si128(static_cast<int64_t>(sign));
             minus |= static_cast<__mmask8>(_mm_test_epi8_mask(signs, signs));
             const __m512i number = _mm512_srli_epi64(join_fours(digits), 32);
             const __m512i unsigned_length = _mm512_mask_sub_epi64(length, minus, length, one);
             const __m512i count = _mm512_subs_epu16(unsigned_length, _mm512_set1_epi64(16));
-            all_here = _mm512_cmpeq_epi64_mask(count, zero);
+            at_most_sixteen = _mm512_cmpeq_epi64_mask(count, zero);
             // 19 digits cannot overflow 64 bits. More than three digits before the last sixteen are refused.
             const __m512i powers = _mm512_setr_epi64(0, 1, 10, 100, 1000, 1000, 1000, 1000);
             const __m512i fewest = _mm512_permutexvar_epi64(count, powers);
@@ -173,10 +173,11 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
         }
         // The number of digits, less one, is the index. A sign without digits gets the last entry. Its value, zero, is
         // less than that entry, so it is refused.
-        const __m512i digits = _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
-        __m512i least = look_up(digits, least_low, least_high);
+        const __m512i index =
+            _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
+        __m512i least = look_up(index, least_low, least_high);
         least = _mm512_mask_max_epi64(least, minus, least, one);
-        bad |= _mm512_mask_cmplt_epu64_mask(all_here, value, least);
+        bad |= _mm512_mask_cmplt_epu64_mask(at_most_sixteen, value, least);
         if (wide) {
             const __m512i most = _mm512_set1_epi64(std::numeric_limits<int64_t>::max());
             bad |= _mm512_cmpgt_epu64_mask(value, _mm512_mask_add_epi64(most, minus, most, one));
@@ -188,7 +189,7 @@ bool integers_of(Source source, const Cell* cells, size_t n, T* out) noexcept {
         }
         store_numbers(out + i, value);
     }
-    return !(odd | bad);
+    return !(wrong_characters | bad);
 }
 
 template <class T>
@@ -226,12 +227,12 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
     }
     alignas(16) uint8_t lanes[16];
     for (int k = 0; k < 16; ++k) lanes[k] = static_cast<uint8_t>(k > 15 - scale ? k : k - point);
-    const __m512i close = _mm512_broadcast_i32x4(avx2::load(lanes));
+    const __m512i compact = _mm512_broadcast_i32x4(avx2::load(lanes));
     const __m512i dot = _mm512_set1_epi8(static_cast<char>('.' - '0'));
     const __mmask64 dots = point ? 0x0001000100010001ull << (15 - scale) : 0;
     const __m512i least_low = load_full(least), least_high = load_full(least + 8), one = _mm512_set1_epi64(1);
     const __m512i even_lengths = load_full(EVEN_LENGTHS.of), odd_lengths = load_full(ODD_LENGTHS.of);
-    __mmask64 odd = 0, pointed = dots;
+    __mmask64 wrong_characters = 0, pointed = dots;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
@@ -242,19 +243,21 @@ inline bool usual_decimals(Source source, const Cell* cells, size_t n, int128* o
         const __m512i y = load_four(base + ends.of[1], base + ends.of[3], base + ends.of[5], base + ends.of[7]);
         const Digits a = digits_of(x, _mm512_permutexvar_epi8(even_lengths, c));
         const Digits b = digits_of(y, _mm512_permutexvar_epi8(odd_lengths, c));
-        odd |= a.bad | b.bad;
+        wrong_characters |= a.bad | b.bad;
         // Only the points may be characters other than digits. So the final check needs both masks.
-        pointed &= _mm512_mask_cmpeq_epi8_mask(a.bad, a.values, dot) & _mm512_mask_cmpeq_epi8_mask(b.bad, b.values, dot);
-        __m512i value = join_sixteens(_mm512_shuffle_epi8(a.values, close), _mm512_shuffle_epi8(b.values, close));
+        pointed &= _mm512_mask_cmpeq_epi8_mask(a.bad, a.values, dot);
+        pointed &= _mm512_mask_cmpeq_epi8_mask(b.bad, b.values, dot);
+        __m512i value = join_sixteens(_mm512_shuffle_epi8(a.values, compact), _mm512_shuffle_epi8(b.values, compact));
         const __mmask8 minus = of_cells(a.minus, b.minus);
-        const __m512i digits = _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
-        __m512i fewest = look_up(digits, least_low, least_high);
+        const __m512i index =
+            _mm512_mask_sub_epi64(_mm512_sub_epi64(length, one), minus, length, _mm512_set1_epi64(2));
+        __m512i fewest = look_up(index, least_low, least_high);
         fewest = _mm512_mask_max_epi64(fewest, minus, fewest, one);
         bad |= _mm512_cmplt_epi64_mask(value, fewest);
         value = _mm512_mask_sub_epi64(value, minus, _mm512_setzero_si512(), value);
         store_numbers(out + i, value);
     }
-    return odd == dots && pointed == dots && !bad;
+    return wrong_characters == dots && pointed == dots && !bad;
 }
 
 inline bool decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {
@@ -288,8 +291,8 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
     const __m512i reverse = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     const __m512i ones = _mm512_set1_epi64(-1), last = _mm512_set1_epi64(0xffff), zero = _mm512_setzero_si512();
     const __m512i shown = _mm512_set1_epi64(scale);
-    __m512i strange = zero;
-    __mmask32 odd = 0;
+    __m512i mismatch = zero;
+    __mmask32 wrong_digits = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
@@ -303,10 +306,10 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         // The header's low half may contain only a sign and the scale. The length must match the number of digits.
         const __m512i low_half = _mm512_and_si512(header, _mm512_set1_epi64(0xbfffffff));
         const __m512i expected = _mm512_add_epi64(_mm512_add_epi64(count, count), _mm512_set1_epi64(8));
-        strange = _mm512_or_si512(strange, _mm512_xor_si512(low_half, shown));
-        strange = _mm512_or_si512(strange, _mm512_xor_si512(length, expected));
+        mismatch = _mm512_or_si512(mismatch, _mm512_xor_si512(low_half, shown));
+        mismatch = _mm512_or_si512(mismatch, _mm512_xor_si512(length, expected));
         digits = _mm512_andnot_si512(_mm512_srlv_epi64(ones, _mm512_slli_epi64(count, 4)), digits);
-        odd |= _mm512_cmpgt_epu16_mask(digits, _mm512_set1_epi16(9999));
+        wrong_digits |= _mm512_cmpgt_epu16_mask(digits, _mm512_set1_epi16(9999));
         // How many zero digits come before the first digit. With these, there may be at most four digits; the shift
         // would lose any more.
         const __m512i weight = _mm512_srai_epi64(_mm512_slli_epi64(header, 16), 48);
@@ -319,7 +322,7 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         digits = _mm512_srlv_epi64(digits, _mm512_slli_epi64(before, 4));
         const __m512i rest = _mm512_and_si512(digits, last);
         const __m512i quotient = _mm512_srli_epi64(_mm512_mul_epu32(rest, factor), QUOTIENT_SHIFT);
-        strange = _mm512_or_si512(strange, _mm512_xor_si512(_mm512_mul_epu32(quotient, unit), rest));
+        mismatch = _mm512_or_si512(mismatch, _mm512_xor_si512(_mm512_mul_epu32(quotient, unit), rest));
         digits = _mm512_or_si512(_mm512_andnot_si512(last, digits), quotient);
         const __m512i joined = _mm512_madd_epi16(digits, pairs);
         const __m512i value = _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(joined, 32), high_pair),
@@ -328,7 +331,7 @@ inline bool usual_binary_decimals(Source source, const Cell* cells, size_t n, in
         const __mmask8 minus = _mm512_test_epi64_mask(header, _mm512_set1_epi64(0x40000000));
         store_numbers(out + i, _mm512_mask_sub_epi64(value, minus, zero, value));
     }
-    return !odd && !bad && !_mm512_test_epi64_mask(strange, strange);
+    return !wrong_digits && !bad && !_mm512_test_epi64_mask(mismatch, mismatch);
 }
 
 inline bool binary_decimals(Source source, const Cell* cells, size_t n, int128* out, const Column& column) noexcept {

@@ -51,14 +51,14 @@ inline __m512i days_of(__m512i year, __m512i month_day, __mmask16* bad) {
 constexpr size_t DATES = 16;  // dates per step of the loop
 
 inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out) noexcept {
-    const __m512i like = _mm512_broadcast_i32x4(
+    const __m512i expected = _mm512_broadcast_i32x4(
         _mm_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', 0, 0, 0, 0, 0, 0));
-    const __m512i most = _mm512_broadcast_i32x4(_mm_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, -1, -1, -1, -1, -1, -1));
-    const __m512i close =
+    const __m512i largest = _mm512_broadcast_i32x4(_mm_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, -1, -1, -1, -1, -1, -1));
+    const __m512i compact =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1));
     const __m512i factors =
         _mm512_broadcast_i32x4(_mm_setr_epi32(avx2::YEAR_FACTORS, avx2::MONTH_FACTORS, 0, 0));
-    __mmask64 odd = 0;
+    __mmask64 wrong_characters = 0;
     __mmask16 bad = 0;
     for (size_t i = 0; i < n; i += DATES) {
         if (i + DATES > n) i = n - DATES;  // the last group may overlap the one before it
@@ -67,9 +67,10 @@ inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out
         for (int k = 0; k < 4; ++k) {
             const Cell* at = cells + i + k;
             const __m512i x = _mm512_sub_epi8(
-                load_four(base + at[0].offset, base + at[4].offset, base + at[8].offset, base + at[12].offset), like);
-            odd |= _mm512_cmpgt_epu8_mask(x, most);
-            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(x, close), _mm512_set1_epi16(0x010a));
+                load_four(base + at[0].offset, base + at[4].offset, base + at[8].offset, base + at[12].offset),
+                expected);
+            wrong_characters |= _mm512_cmpgt_epu8_mask(x, largest);
+            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(x, compact), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
         const __m512 a = _mm512_castsi512_ps(_mm512_unpacklo_epi64(fields[0], fields[1]));
@@ -78,7 +79,7 @@ inline bool usual_dates(Source source, const Cell* cells, size_t n, int32_t* out
         const __m512i month_day = _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd));
         store_full(out + i, days_of(year, month_day, &bad));
     }
-    return !odd && !bad;
+    return !wrong_characters && !bad;
 }
 
 inline bool dates(Source source, const Cell* cells, size_t n, int32_t* out, const Column& column) noexcept {
@@ -102,34 +103,38 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
     const __m512i places = _mm512_broadcast_i64x4(
         _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
                          16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31));
-    const __m512i like = _mm512_broadcast_i64x4(
+    const __m512i expected = _mm512_broadcast_i64x4(
         _mm256_setr_epi8('0', '0', '0', '0', '-', '0', '0', '-', '0', '0', ' ', '0', '0', ':', '0', '0',
                          ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0, 0, 0, 0, 0, 0));
-    const __m512i most = _mm512_broadcast_i64x4(_mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
-                                                                 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0));
-    const __m512i close = _mm512_broadcast_i64x4(_mm256_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, -1, -1, -1, -1,
-                                                                  1, 2, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m512i largest = _mm512_broadcast_i64x4(
+        _mm256_setr_epi8(9, 9, 9, 9, 0, 1, 9, 0, 3, 9, 0, 2, 9, 0, 5, 9,
+                         0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0, 0, 0, 0, 0, 0));
+    const __m512i compact = _mm512_broadcast_i64x4(
+        _mm256_setr_epi8(0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, -1, -1, -1, -1,
+                         1, 2, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1, -1));
     const __m512i factors = _mm512_broadcast_i64x4(
         _mm256_setr_epi32(avx2::YEAR_FACTORS, avx2::MONTH_FACTORS, avx2::MINUTE_FACTORS, 0,
                           avx2::YEAR_FACTORS, avx2::YEAR_FACTORS, 0, 0));
     const __m512i utc = _mm512_broadcast_i32x4(_mm_setr_epi8('+', '0', '0', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
-    __mmask64 odd = 0;
+    __mmask64 wrong_characters = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
         const __m512i c = load_full(cells + i);
         __m512i fields[4];
         for (int k = 0; k < 4; ++k) {
-            const __m512i x = load_two(source.base + cells[i + 2 * k].offset, source.base + cells[i + 2 * k + 1].offset);
+            const Cell* at = cells + i + 2 * k;
+            const __m512i x = load_two(source.base + at[0].offset, source.base + at[1].offset);
             const __m512i length = _mm512_permutexvar_epi8(load_full(PAIR_LENGTHS.of[k].of), c);
             // The position of each lane, counted from the start of the zone.
             const __m512i tail = _mm512_sub_epi8(places, _mm512_sub_epi8(length, _mm512_set1_epi8(zone)));
-            const __m512i y = _mm512_maskz_sub_epi8(_mm512_movepi8_mask(tail), x, like);
-            odd |= _mm512_cmpgt_epu8_mask(y, most);
-            if (zoned)
-                odd |= _mm512_mask_cmpneq_epi8_mask(_mm512_cmplt_epu8_mask(tail, _mm512_set1_epi8(zone)), x,
-                                                    _mm512_shuffle_epi8(utc, tail));
-            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, close), _mm512_set1_epi16(0x010a));
+            const __m512i y = _mm512_maskz_sub_epi8(_mm512_movepi8_mask(tail), x, expected);
+            wrong_characters |= _mm512_cmpgt_epu8_mask(y, largest);
+            if (zoned) {
+                const __mmask64 in_zone = _mm512_cmplt_epu8_mask(tail, _mm512_set1_epi8(zone));
+                wrong_characters |= _mm512_mask_cmpneq_epi8_mask(in_zone, x, _mm512_shuffle_epi8(utc, tail));
+            }
+            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, compact), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
         // For each cell: the year and month * 64 + day, the minutes, and seconds * 100 and the rest of the fraction.
@@ -145,16 +150,16 @@ bool usual_timestamps(Source source, const Cell* cells, size_t n, int64_t* out) 
         bad |= _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(c, 32), _mm512_set1_epi64(20 + zone));  // a point, no digits
         // `days_of` works on lanes of 32 bits. Every second lane contains no date, and its result does not count.
         const __m512i year = _mm512_and_si512(date, _mm512_set1_epi64(0xffffffff));
-        __mmask16 strange = 0;
-        const __m512i days = days_of(year, _mm512_srli_epi64(date, 32), &strange);
-        bad |= static_cast<__mmask8>(_pext_u32(strange, 0x5555));
+        __mmask16 bad_dates = 0;
+        const __m512i days = days_of(year, _mm512_srli_epi64(date, 32), &bad_dates);
+        bad |= static_cast<__mmask8>(_pext_u32(bad_dates, 0x5555));
         const __m512i whole = _mm512_mul_epi32(days, _mm512_set1_epi64(86400));
         const __m512i clock = _mm512_add_epi64(_mm512_mul_epu32(minutes, _mm512_set1_epi64(60000000)),
                                                _mm512_add_epi64(_mm512_mul_epu32(seconds, _mm512_set1_epi64(10000)),
                                                                 _mm512_srli_epi64(seconds, 32)));
         store_full(out + i, _mm512_add_epi64(_mm512_mullo_epi64(whole, _mm512_set1_epi64(MICROS_PER_SECOND)), clock));
     }
-    return !odd && !bad;
+    return !wrong_characters && !bad;
 }
 
 template <bool zoned>
@@ -168,15 +173,15 @@ bool timestamps(Source source, const Cell* cells, size_t n, int64_t* out, const 
 // Reads "HH:MM:SS", with one to six digits after a point or without a fraction.
 inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, const Column& column) noexcept {
     if (column.statistics.longest > 15 || column.statistics.shortest < 8 || n < CELLS) return false;
-    const __m512i like = _mm512_broadcast_i32x4(
+    const __m512i expected = _mm512_broadcast_i32x4(
         _mm_setr_epi8('0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', '0', '0', '0', 0));
-    const __m512i most = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));
-    const __m512i close =
+    const __m512i largest = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 9, 0, 5, 9, 0, 5, 9, 0, 9, 9, 9, 9, 9, 9, 0));
+    const __m512i compact =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, -1, -1, -1, -1));
     const __m512i factors = _mm512_broadcast_i32x4(
         _mm_setr_epi32(avx2::MINUTE_FACTORS, avx2::YEAR_FACTORS, avx2::YEAR_FACTORS, 0));
     const __m512i behind = load_full(BEHIND_16.of), low = _mm512_set1_epi64(0xffffffff);
-    __mmask64 odd = 0;
+    __mmask64 wrong_characters = 0;
     __mmask8 bad = 0;
     for (size_t i = 0; i < n; i += CELLS) {
         if (i + CELLS > n) i = n - CELLS;  // the last group may overlap the one before it
@@ -189,10 +194,10 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
                 load_four(base + at[0].offset, base + at[2].offset, base + at[4].offset, base + at[6].offset);
             const __m512i length = _mm512_permutexvar_epi8(load_full(k ? ODD_LENGTHS.of : EVEN_LENGTHS.of), c);
             // Each cell has sixteen lanes. A lane belongs to the text if more than 15 - length lanes follow it.
-            const __mmask64 here = _mm512_cmpgt_epu8_mask(behind, _mm512_sub_epi8(_mm512_set1_epi8(15), length));
-            const __m512i y = _mm512_maskz_sub_epi8(here, x, like);
-            odd |= _mm512_cmpgt_epu8_mask(y, most);
-            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, close), _mm512_set1_epi16(0x010a));
+            const __mmask64 in_range = _mm512_cmpgt_epu8_mask(behind, _mm512_sub_epi8(_mm512_set1_epi8(15), length));
+            const __m512i y = _mm512_maskz_sub_epi8(in_range, x, expected);
+            wrong_characters |= _mm512_cmpgt_epu8_mask(y, largest);
+            const __m512i pairs = _mm512_maddubs_epi16(_mm512_shuffle_epi8(y, compact), _mm512_set1_epi16(0x010a));
             fields[k] = _mm512_madd_epi16(pairs, factors);
         }
         // `clock` has the minutes and, in the high half, seconds * 100 plus the fraction's first two digits. `rest` has
@@ -205,7 +210,7 @@ inline bool times(Source source, const Cell* cells, size_t n, int64_t* out, cons
         const __m512i micros = _mm512_mul_epu32(minutes, _mm512_set1_epi64(60000000));
         store_full(out + i, _mm512_add_epi64(_mm512_add_epi64(micros, seconds), rest));
     }
-    return !odd && !bad;
+    return !wrong_characters && !bad;
 }
 
 }  // namespace pgo::avx512

