@@ -85,6 +85,8 @@ def test_a_later_call_uses_the_memory_of_the_calls_before() -> None:
     for _ in range(4):
         decoder.decode([pa.array([*OPENING, INSERT, encode.encode_commit(1, 2, 0)], pa.binary())], None, None)
         (pool,) = (each for each in gc.get_referents(decoder) if type(each).__name__ == "UnusedMemory")
-        (waiting,) = (each for each in gc.get_referents(pool) if any(type(one).__name__ == "Frame" for one in each))
+        (waiting,) = (
+            each for each in gc.get_referents(pool) if any(type(one).__name__ == "Frame" for one in each)
+        )
         frames.append({id(each) for each in waiting})
     assert frames[1] == frames[2] == frames[3]

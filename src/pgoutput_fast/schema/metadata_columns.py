@@ -6,9 +6,12 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-__all__ = ["METADATA_COLUMNS", "metadata_fields", "metadata_names"]
+__all__ = ["CHANGE_TYPES", "METADATA_COLUMNS", "metadata_fields", "metadata_names"]
 
 _TIME = pa.timestamp("us", tz="UTC")
+
+# The values of `change_type`. `rows/slice.pxd` of the compiled core has a code for each, in this order.
+CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 
 # The metadata columns of a change, without the prefix. `rows/rows.pyx` of the compiled core has the same order.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (

@@ -83,8 +83,6 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
         void free_scratch()
 
     void set_validity(Column& column, int64_t* values, size_t n, int64_t null) except +
-    # The name that _core/tagging uses.
-    void settle_nulls "pgo::set_validity"(Column& column, int64_t* values, size_t n, int64_t null) except +
     void set_known_validity(Column& column, size_t n, bint any_null, bint any_value, int64_t null) except +
     bint has_only_nulls(const Column& column)
     void append_nulls(Column& column, size_t n)

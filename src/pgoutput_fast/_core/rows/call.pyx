@@ -1,7 +1,7 @@
 """One call: windows become frames of tasks, threads do the tasks, and the results are taken in order.
 
 With several threads, one thread at a time scans and tags the next window. Then the same thread does the window's tasks,
-because it has the window in its cache. A thread that finds no more windows helps with tasks that nobody has begun. The
+because it has the window in its cache. A thread that finds no more windows helps with tasks that have not begun. The
 results are taken in the order of the stream.
 """
 cimport cython

@@ -35,8 +35,8 @@ constexpr uint64_t HEADER_BITS = (uint64_t{1} << 40) - 1;
 // of what was met.
 //
 // `shared_header` has, per column, the header that all cells have had so far, or 0 if they differ. With `learn` it is
-// filled, otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for the
-// length: that is usual for numbers, times and UUIDs.
+// filled, otherwise it is used. If a column's cells share a header, the next cell's place is known without waiting for
+// the length: that is usual for numbers, times and UUIDs.
 inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* const ends[4], const uint8_t* base,
                               int32_t columns, int64_t stride, Cell* cell, uint8_t* formats, uint64_t* shared_header,
                               bool learn) noexcept {
@@ -46,7 +46,8 @@ inline bool slice_four_tuples(const uint8_t* const starts[4], const uint8_t* con
         int64_t space = 0;  // negative once a tuple is longer than its message
         if (learn) {
             const uint64_t header = load64_raw(at[0]) & HEADER_BITS;
-            const uint64_t others = (load64_raw(at[1]) ^ header) | (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
+            const uint64_t others =
+                (load64_raw(at[1]) ^ header) | (load64_raw(at[2]) ^ header) | (load64_raw(at[3]) ^ header);
             // A null has no length: the bytes behind its first byte are not its header.
             shared_header[c] = (others & HEADER_BITS) || *at[0] == 'n' ? 0 : header;
         } else if (shared_header[c]) {

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from pgoutput_fast._core.columns.native cimport ArrowArray, Buffer, Column
 from pgoutput_fast._core.rows.scratch cimport Scratch

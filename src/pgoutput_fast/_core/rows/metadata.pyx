@@ -21,13 +21,12 @@ from pgoutput_fast._core.rows.slice cimport KEY_ONLY, Block
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, MessageScope
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 
-# Values of `_change_type`, in the order of rows/slice.pxd's codes.
-CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
+from pgoutput_fast.schema.metadata_columns import CHANGE_TYPES
 
-# The same names, each padded to sixteen bytes.
+# Each name padded to sixteen bytes, and its length.
 cdef bytes _PADDED_NAMES = b"".join(name.encode().ljust(16, b"\0") for name in CHANGE_TYPES)
 cdef const char* CHANGE_NAMES = _PADDED_NAMES
-cdef int32_t[5] CHANGE_LENGTHS = [6, 15, 16, 6, 8]
+cdef int32_t[5] CHANGE_LENGTHS = [len(name) for name in CHANGE_TYPES]
 
 # The columns that are int64 in memory, in the order of the batch's columns.
 cdef enum:

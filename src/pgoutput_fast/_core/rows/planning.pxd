@@ -13,7 +13,7 @@ cdef int64_t usual_window() noexcept
 cdef class BatchPlanner:
     """Decides which messages of a window go into which batch of which relation version, and makes tasks of that."""
     cdef object options
-    cdef object types                    # what a live server said of its types
+    cdef object types                    # types that were read from a server
     cdef StreamTracker tracker
     cdef int64_t batch_rows, batch_bytes
     cdef int64_t window_messages         # how many messages the next window has at most

@@ -44,8 +44,6 @@ cdef class RelationRows:
                         Scratch scratch) except -2 nogil
     cdef int convert_block(self, Tags tags, Window w, Block* block, Scratch scratch) except -1 nogil
     cdef int _convert_columns(self, Window w, Block* block, Scratch scratch) except -1 nogil
-    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
-                            Scratch scratch) except -1 nogil
     cdef void _rewind(self, Scratch scratch) noexcept nogil
     cdef int64_t bytes(self) noexcept nogil
     cdef bint can_take(self, int64_t bytes, int64_t rows) noexcept nogil

@@ -4,8 +4,6 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.options import Options
 
-CHANGE_TYPES: tuple[str, ...]
-
 class RelationRows:
     relation: Relation
     schema: pa.Schema

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from pgoutput_fast._core.columns.assemble cimport batch_of, drop_array, new_array
 from pgoutput_fast._core.columns.column cimport convert_column, make_column
-from pgoutput_fast._core.columns.native cimport ArrayOwner, ArrowArray, Source, give_column, start_array
+from pgoutput_fast._core.columns.native cimport ArrayOwner, ArrowArray, Column, Issues, Source, give_column, start_array
 from pgoutput_fast._core.protocol.kinds cimport COLUMN_BINARY
 from pgoutput_fast._core.protocol.limits cimport BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
 from pgoutput_fast._core.protocol.reasons cimport OK
@@ -18,10 +18,32 @@ from pgoutput_fast._core.rows.slice cimport BINARY_CELLS, TEXT_CELLS, Block, sli
 from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 
-from pgoutput_fast._core.rows import metadata
 
-# _core/tagging/records.pyx imports them from here.
-CHANGE_TYPES = metadata.CHANGE_TYPES
+cdef int _convert_mixed(Column* column, Source source, const Cell* cells, size_t n, Issues& issues) except -1 nogil:
+    """Converts a column with cells of both formats: consecutive cells of one format at a time.
+
+    A cell's format is the byte before its length.
+    """
+    cdef size_t i = 0, start = 0, before, k
+    cdef uint8_t format = 0, here
+    while start < n:
+        format = 0
+        i = start
+        while i < n:
+            if cells[i].length >= 0:
+                here = source.base[cells[i].offset - 5]
+                if format == 0:
+                    format = here
+                elif format != here:
+                    break
+            i += 1
+        before = issues.size()
+        convert_column(column[0], column.binary if format == COLUMN_BINARY else column.text, source, cells + start,
+                       i - start, issues)
+        for k in range(before, issues.size()):
+            issues[k].row += <uint32_t> start
+        start = i
+    return 0
 
 
 @cython.final
@@ -207,36 +229,8 @@ cdef class RelationRows:
                                self.columns[c].binary if formats == BINARY_CELLS else self.columns[c].text,
                                source, cells, n, scratch.issues)
             else:
-                self._convert_mixed(c, source, cells, n, scratch)
+                _convert_mixed(self.columns[c], source, cells, n, scratch.issues)
             scratch.issue_ends.push_back(<uint32_t> scratch.issues.size())
-        return 0
-
-    cdef int _convert_mixed(self, int32_t c, Source source, const Cell* cells, size_t n,
-                            Scratch scratch) except -1 nogil:
-        """Converts a column with cells of both formats: consecutive cells of one format at a time.
-
-        A cell's format is the byte before its length.
-        """
-        cdef size_t i = 0, start = 0, before, k
-        cdef uint8_t format = 0, here
-        while start < n:
-            format = 0
-            i = start
-            while i < n:
-                if cells[i].length >= 0:
-                    here = source.base[cells[i].offset - 5]
-                    if format == 0:
-                        format = here
-                    elif format != here:
-                        break
-                i += 1
-            before = scratch.issues.size()
-            convert_column(self.columns[c][0],
-                           self.columns[c].binary if format == COLUMN_BINARY else self.columns[c].text,
-                           source, cells + start, i - start, scratch.issues)
-            for k in range(before, scratch.issues.size()):
-                scratch.issues[k].row += <uint32_t> start
-            start = i
         return 0
 
     cdef void _rewind(self, Scratch scratch) noexcept nogil:

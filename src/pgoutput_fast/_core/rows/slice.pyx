@@ -216,20 +216,20 @@ cdef int64_t slice_block(Window w, const uint32_t* messages, int64_t count, int6
     It skips messages that are not `taken`. It stops at a malformed message and sets the block's reason.
     """
     cdef int64_t j
-    cdef int64_t patience = 0  # how many messages to slice until four at once are tried again
+    cdef int64_t one_by_one = 0  # how many messages to slice before four at once are tried again
     cdef const uint8_t* fetched = w.base
     block.reason = OK
     while k < count and block.rows + 2 <= block.stride and block.bytes < most_bytes:
-        if patience == 0 and k + 4 <= count and block.rows + 4 <= block.stride:
+        if one_by_one == 0 and k + 4 <= count and block.rows + 4 <= block.stride:
             for j in range(k + 4, min(k + 4 + AHEAD, count)):
                 fetched = prefetch_message(w, messages[j], fetched)
             if (taken[messages[k]] and taken[messages[k + 1]] and taken[messages[k + 2]] and taken[messages[k + 3]]
                     and slice_four_changes(w, messages + k, columns, block)):
                 k += 4
                 continue
-            patience = 16
+            one_by_one = 16
         else:
-            patience -= patience > 0
+            one_by_one -= one_by_one > 0
             if k + AHEAD < count:
                 fetched = prefetch_message(w, messages[k + AHEAD], fetched)
         if taken[messages[k]] and not slice_message(w, messages[k], columns, block):

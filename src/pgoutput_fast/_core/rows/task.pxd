@@ -11,7 +11,7 @@ from pgoutput_fast._core.tagging.window_tags cimport Tags
 cdef class Batches:
     """The batches of one relation version: the open batch, and the finished batches of the current call."""
     cdef object relation
-    cdef list spare                      # RelationRows that nobody fills
+    cdef list spare                      # unused RelationRows
     cdef RelationRows open               # the open batch; None if there is none
     cdef Task last                       # the last task of the open batch; None before its first messages
     cdef int64_t rows, bytes             # of all messages for the open batch, rejected ones included
@@ -20,12 +20,12 @@ cdef class Batches:
 
 
 cdef class Spares:
-    """RelationRows that nobody fills. Making one costs some microseconds, keeping one costs some kilobytes.
+    """Unused RelationRows. Making one costs some microseconds, keeping one costs some kilobytes.
 
     All together have at most SPARE_COLUMNS columns. If there are more, the relation version that has been unused for
     the longest time loses its RelationRows first.
     """
-    cdef dict kept                       # Batches that have any; those unused for the longest time come first
+    cdef dict owners                     # Batches that have any; those unused for the longest time come first
     cdef int64_t columns                 # how many columns all of them have
 
     cdef RelationRows take(self, Batches batches)

@@ -59,7 +59,7 @@ cdef class Batches:
 
 cdef class Spares:
     def __cinit__(self):
-        self.kept = {}
+        self.owners = {}
 
     cdef RelationRows take(self, Batches batches):
         """Returns a RelationRows for that relation version; None if none is kept."""
@@ -67,19 +67,19 @@ cdef class Spares:
             return None
         self.columns -= _columns_of(batches)
         if len(batches.spare) == 1:
-            self.kept.pop(batches, None)  # `keep` may have failed before it added them
+            self.owners.pop(batches, None)  # `keep` may have failed before it added them
         return batches.spare.pop()
 
     cdef int keep(self, Batches batches, RelationRows rows) except -1:
-        """Keeps a RelationRows that nobody fills any more."""
+        """Keeps a RelationRows that is not used any more."""
         cdef Batches oldest
         batches.spare.append(rows)
         self.columns += _columns_of(batches)
-        self.kept.pop(batches, None)
-        self.kept[batches] = None
-        while self.columns > SPARE_COLUMNS and self.kept:
-            oldest = next(iter(self.kept))
-            del self.kept[oldest]
+        self.owners.pop(batches, None)
+        self.owners[batches] = None
+        while self.columns > SPARE_COLUMNS and self.owners:
+            oldest = next(iter(self.owners))
+            del self.owners[oldest]
             self.columns -= len(oldest.spare) * _columns_of(oldest)
             oldest.spare = []
         return 0
@@ -99,8 +99,8 @@ cdef object new_lock():
 cdef int wait_for(object lock) except -1:
     """Waits until nobody holds the lock.
 
-    It allocates no memory. A `with` statement does when an exception passes it. If that fails, the process crashes or
-    the lock is never released.
+    This allocates no memory. A `with` statement allocates some when an exception passes it. If that fails, the process
+    crashes, or the lock is never released.
     """
     lock.acquire()
     lock.release()
@@ -142,7 +142,7 @@ cdef class Frame:
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
-        """Does a task that nobody has begun. Returns False if there is none. An error is kept with the task."""
+        """Does a task that has not begun. Returns False if there is none. An error is kept with the task."""
         cdef Task task
         if self.begun == len(self.waiting):
             return False
@@ -195,7 +195,7 @@ cdef class Frame:
         return 0
 
     cdef int give_up(self, object error) except -1:
-        """Ends all tasks that nobody has begun, so that nobody waits for them. It allocates no memory."""
+        """Ends all tasks that have not begun, so that nobody waits for them. It allocates no memory."""
         cdef Task task
         while self.begun < len(self.waiting):
             task = self.waiting[self.begun]

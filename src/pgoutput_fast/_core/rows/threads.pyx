@@ -59,7 +59,7 @@ cdef class WorkingThreads:
         try:
             self.work()
         except BaseException:
-            pass  # `work` has told the others
+            pass  # `work` has kept the error and stopped the other threads
         finally:
             holder.release()
 

@@ -122,7 +122,7 @@ cdef class StreamTracker:
 
     cdef bint fail_in(self, Window w, int64_t i, uint8_t reason, int64_t offset, int32_t slot,
                       int32_t column) except -1 nogil:
-        """Does what `fail` does, for a message of which the relation version or the column is known."""
+        """Does what `fail` does, for a message whose relation version or column is known."""
         self.invalid.message = i
         self.invalid.reason = reason
         self.invalid.offset = offset

@@ -19,7 +19,7 @@ from pgoutput_fast._core.protocol.kinds cimport (
     MSG_UPDATE,
 )
 from pgoutput_fast._core.protocol.reasons cimport OK, TAGS_DISAGREE, TRUNCATED, UNKNOWN_VERSION
-from pgoutput_fast._core.columns.native cimport append_bits, settle_nulls
+from pgoutput_fast._core.columns.native cimport append_bits, set_validity
 from pgoutput_fast._core.tagging.records cimport TableBuilder
 from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
 from pgoutput_fast._core.tagging.scan cimport (
@@ -183,7 +183,7 @@ cdef class _TaggedRows:
                 append_bits(t.columns[k].data, 0, bits.data(), n)
                 t.columns[k].append_validity(NULL, n)
             else:
-                settle_nulls(t.columns[k][0], out[k], n, NONE64)
+                set_validity(t.columns[k][0], out[k], n, NONE64)
         return 0
 
     cdef bint are_all(self, Window w) noexcept nogil:

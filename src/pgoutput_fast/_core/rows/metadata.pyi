@@ -1,1 +1,0 @@
-CHANGE_TYPES: tuple[str, ...]
