@@ -18,8 +18,9 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, list_segments, write_segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source.read import ManyRows, chosen_rows
+from pgoutput_fast.spark.source.read import ManyRows
 from pgoutput_fast.spark.source.stream_rows import RangeRows
+from pgoutput_fast.spark.tasks.rows import chosen_rows
 from reference import messages as reference
 from support.streams import RandomChoices, Stream, make_stream
 
@@ -58,7 +59,9 @@ def _rows(parts: list[ManyRows]) -> list[tuple[int, int, int | None]]:
         for piece in part.pieces:
             with pq.ParquetFile(piece.path) as file:
                 for k in piece.row_groups:
-                    rows = chosen_rows(file.read_row_group(k).cast(pgo.TAGGED_SCHEMA), piece)
+                    rows = chosen_rows(
+                        file.read_row_group(k).cast(pgo.TAGGED_SCHEMA), piece.bounds, piece.outcomes
+                    )
                     found += [
                         (r["seq"], r["kind"], r["commit_lsn"]) for r in rows.to_pylist() if r["kind"] != 84
                     ]

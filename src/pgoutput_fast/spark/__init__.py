@@ -14,6 +14,7 @@ from pgoutput_fast.spark.dataframes.changes import changes
 from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.transactions import transactions
+from pgoutput_fast.spark.tables.write import write_tables
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.spark.workers import register
 
@@ -28,4 +29,5 @@ __all__ = [
     "tag",
     "transactions",
     "udf",
+    "write_tables",
 ]

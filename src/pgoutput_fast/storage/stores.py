@@ -124,6 +124,14 @@ class Store(ABC):
     def remove(self, name: str) -> bool:
         """Removes a file. Returns whether it existed."""
 
+    @abstractmethod
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives a file another name in the same directory. The new name is durable. It replaces a file of that name.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+        """
+
     def put(self, name: str, content: bytes) -> None:
         """Writes a small file. It replaces a file of this name."""
         with self.write(name, replace=True) as file:
@@ -255,6 +263,10 @@ class _Directory(Store):
             fsync(directory.parent)
             self._sure.add(directory)
 
+    def rename(self, name: str, new_name: str) -> None:
+        os.rename(self._root / name, self._root / new_name)
+        fsync((self._root / new_name).parent)
+
     def remove(self, name: str) -> bool:
         try:
             (self._root / name).unlink()
@@ -342,6 +354,11 @@ class _Remote(Store):
     def _size(self, inside: str) -> int | None:
         (info,) = self._files.get_file_info([inside])
         return info.size if info.is_file else None
+
+    def rename(self, name: str, new_name: str) -> None:
+        if self._size(f"{self._root}/{name}") is None:
+            raise FileNotFoundError(f"{self}/{name} does not exist")
+        self._files.move(f"{self._root}/{name}", f"{self._root}/{new_name}")
 
     def remove(self, name: str) -> bool:
         inside = f"{self._root}/{name}"

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.protocol.kinds import CHANGES
-from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
+from pgoutput_fast.spark.tasks.rows import Bounds, chosen_rows, pack_batch, rows_of_relations, unpack_batch
 from pgoutput_fast.storage.paths import open_file
 
 __all__ = [
-    "Bounds",
     "ManyRows",
     "RowsReader",
     "SegmentRows",
-    "chosen_rows",
     "may_have",
     "ranges",
     "relevant_outcomes",
 ]
-
-# Tagged columns -> the smallest and the largest wanted value.
-Bounds = Mapping[str, tuple[int, int]]
 
 
 @dataclass
@@ -54,11 +47,11 @@ class SegmentRows(InputPartition):
 
     def __getstate__(self) -> dict[str, Any]:
         # A segment of small transactions has many outcomes. They go to each task, and they compress well.
-        return {**self.__dict__, "outcomes": None if self.outcomes is None else _packed(self.outcomes)}
+        return {**self.__dict__, "outcomes": None if self.outcomes is None else pack_batch(self.outcomes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         packed = state["outcomes"]
-        self.__dict__.update(state, outcomes=None if packed is None else _unpacked(packed))
+        self.__dict__.update(state, outcomes=None if packed is None else unpack_batch(packed))
 
 
 @dataclass
@@ -98,9 +91,9 @@ class RowsReader:
         with pq.ParquetFile(open_file(partition.path)) as file:
             for k in partition.row_groups:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
-                rows = chosen_rows(rows, partition)
+                rows = chosen_rows(rows, partition.bounds, partition.outcomes)
                 for table in self._plan.tables if tables is None else tables:
-                    for batch in _select_table(table, rows).to_batches():
+                    for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
                         yield from map(self._finished(table), table.decode(iter([batch])))
 
     def _finished(self, table: TablePlan) -> Any:
@@ -125,48 +118,6 @@ class RowsReader:
             )
 
         return finished
-
-
-def _packed(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _unpacked(packed: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(packed) as reader:
-        return checked_table(reader.read_next_batch(), "rows of another process")
-
-
-def chosen_rows(rows: pa.Table, partition: SegmentRows) -> pa.Table:
-    """The changes that lie within the bounds and are committed."""
-    kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
-    for name, (first, last) in partition.bounds.items():
-        values = rows.column(name)
-        numbers = values.fill_null(0).to_numpy()
-        kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
-    rows = _filter_rows(rows, kept)
-    if partition.outcomes is None:
-        return rows
-    from pgoutput_fast.committed.view import CommittedView
-
-    batches = [CommittedView.released(batch, partition.outcomes) for batch in rows.to_batches()]
-    return pa.Table.from_batches(batches, TAGGED_SCHEMA)
-
-
-def _select_table(table: TablePlan, rows: pa.Table) -> pa.Table:
-    """The rows of a table that its plan decodes."""
-    ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), table.oids)
-    if table.others:
-        ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), table.others)
-    return _filter_rows(rows, ours)
-
-
-def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
-    """Filters rows. Row groups are cut at relations, so usually all rows are wanted, and nothing is copied."""
-    return rows if bool(kept.all()) else rows.filter(pa.array(kept))
 
 
 def ranges(

@@ -13,7 +13,8 @@ from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.segment import Segment, one_batch, outcomes_of
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source.read import Bounds, ManyRows, SegmentRows, may_have, ranges, relevant_outcomes
+from pgoutput_fast.spark.source.read import ManyRows, SegmentRows, may_have, ranges, relevant_outcomes
+from pgoutput_fast.spark.tasks.rows import Bounds
 
 __all__ = ["RangeRows"]
 

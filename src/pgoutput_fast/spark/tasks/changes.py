@@ -62,20 +62,25 @@ class DecodeChanges:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog)
-        as_decoded = [(field.name, field.type) for field in self.target]
         for batch in batches:
-            for each in self._decoded(batch, catalog).changes:
-                rows = each.batch
-                fits = [(field.name, field.type) for field in rows.schema] == as_decoded
-                if not fits:
-                    rows = fit(rows, self.schema)
-                check_nulls(rows, self.schema, self.table)
-                if fits:
-                    yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
-                else:
-                    yield from to_types(rows, self.target).to_batches()
+            yield from self.rows_of(self.decoded(batch, catalog))
 
-    def _decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
+    def rows_of(self, decoded: Decoded) -> Iterator[pa.RecordBatch]:
+        """Yields the changes with the columns and types of `target`."""
+        as_decoded = [(field.name, field.type) for field in self.target]
+        for each in decoded.changes:
+            rows = each.batch
+            fits = [(field.name, field.type) for field in rows.schema] == as_decoded
+            if not fits:
+                rows = fit(rows, self.schema)
+            check_nulls(rows, self.schema, self.table)
+            if fits:
+                yield pa.RecordBatch.from_arrays(rows.columns, schema=self.target)
+            else:
+                yield from to_types(rows, self.target).to_batches()
+
+    def decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
+        """Decodes tagged payloads. `catalog` is the catalog of the task."""
         try:
             return decode_tagged(_whole(batch), catalog, self.options)
         except DecodeError as problem:

@@ -1,0 +1,152 @@
+"""Delta tables: files that are written already become a version of the table. Needs `pip install deltalake`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.tables.files import WrittenFile
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, check_types
+from pgoutput_fast.storage.paths import shown
+
+__all__ = ["DeltaTarget", "delta_directory"]
+
+# The application whose transactions carry the position.
+_APPLICATION = "pgoutput_fast"
+
+
+def delta_directory(directory: str) -> str:
+    """The name of a Delta table's directory. delta-rs 1.6 cannot read a table if its path has a percent sign.
+
+    `+` takes the place of `%`. It is in no other name, because a `+` in a name is percent-encoded.
+
+    >>> delta_directory("a%2Eb.C%2Fd")
+    'a+2Eb.C+2Fd'
+    """
+    return directory.replace("%", "+")
+
+
+class DeltaTarget(TableTarget):
+    """A Delta table.
+
+    The position is the version of the application transaction `pgoutput_fast` in Delta's log.
+
+    Args:
+        place: path or URI of the table.
+        storage_options: what delta-rs needs to reach the store, for example `AWS_ENDPOINT_URL`.
+
+    Raises:
+        ImportError: if `deltalake` is not installed.
+    """
+
+    hidden = False  # readers read only the files that the log names
+
+    def __init__(self, place: str, storage_options: Mapping[str, str] | None = None) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise ImportError("format='delta' needs delta-rs: pip install deltalake") from None
+        self._delta = deltalake
+        self._place = place
+        self._storage = dict(storage_options or {})
+
+    @cached_property
+    def _table(self) -> Any:
+        """The table as it is now; None if there is none."""
+        if not self._delta.DeltaTable.is_deltatable(self._place, storage_options=self._storage or None):
+            return None
+        return self._delta.DeltaTable(self._place, storage_options=self._storage or None)
+
+    def exists(self) -> bool:
+        return self._table is not None
+
+    def position(self) -> int | None:
+        return None if self._table is None else self._table.transaction_version(_APPLICATION)
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        if self._table is not None:
+            check_types(_plain(self._schema()), _plain(schema), f"the Delta table {shown(self._place)}")
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema(self._table.schema().to_arrow())
+
+    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
+        self.check_schema(schema) if mode != "overwrite" else None
+        actions = [_action(each) for each in files]
+        properties = self._delta.CommitProperties(
+            app_transactions=[self._delta.Transaction(_APPLICATION, position)]
+        )
+        whole = self._delta.Schema.from_arrow(_plain(schema))
+        if self._table is None:
+            from deltalake.transaction import create_table_with_add_actions
+
+            create_table_with_add_actions(
+                self._place,
+                whole,
+                actions,
+                mode="error",
+                storage_options=self._storage or None,
+                commit_properties=properties,
+            )
+        else:
+            if mode != "overwrite":
+                self._add_columns(whole)
+                whole = self._table.schema()
+            self._table.create_write_transaction(
+                actions,
+                "overwrite" if mode == "overwrite" else "append",
+                whole,
+                commit_properties=properties,
+            )
+        self.__dict__.pop("_table", None)
+
+    def _add_columns(self, schema: Any) -> None:
+        known = {field.name for field in self._table.schema().fields}
+        new = [field for field in schema.fields if field.name not in known]
+        if new:
+            self._table.alter.add_columns(new)
+            self.__dict__.pop("_table", None)
+
+    def committed(self) -> Collection[str]:
+        if self._table is None:
+            return ()
+        return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
+
+
+def _action(file: WrittenFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.name,
+        size=file.nbytes,
+        partition_values={},
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=_with_count(file),
+    )
+
+
+def _with_count(file: WrittenFile) -> str:
+    return json.dumps({**json.loads(file.statistics), "numRecords": file.rows})
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """The schema with the one form of each type that Delta knows: no large types, no views, no field metadata."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
+    return kind

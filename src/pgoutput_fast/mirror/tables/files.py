@@ -1,0 +1,181 @@
+"""Writes the rows of several tables as Parquet files of limited size, with bounded memory.
+
+The files are no part of a table yet: a commit adds them. Until then readers do not see them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.mirror.tables.statistics import statistics_of
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
+
+# Engines read files of about this size best.
+FILE_BYTES = 128 << 20
+# If more bytes wait, the largest table is written out.
+_MOST_WAITING = 64 << 20
+_SEQ = "seq"
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that a task wrote.
+
+    Attributes:
+        directory: the table's directory in the target.
+        name: the file's name in that directory.
+        rows: how many rows it has.
+        nbytes: its size in bytes.
+        first: the smallest ordinal of a message in it; None if its rows have none.
+        last: the largest one.
+        statistics: JSON, as `statistics_of` makes it.
+    """
+
+    directory: str
+    name: str
+    rows: int
+    nbytes: int
+    first: int | None
+    last: int | None
+    statistics: str
+
+
+def file_prefix(run: str, hidden: bool) -> str:
+    """How the names of a run's files begin. Readers of directories skip hidden names."""
+    return f"{'.' if hidden else ''}part-{run}-"
+
+
+class TableFiles:
+    """Collects rows and writes them into files. A context manager: after an error, it leaves no open file.
+
+    Args:
+        store: the target.
+        run: names the run that will commit the files.
+        hidden: whether the names are hidden until the commit.
+        file_bytes: about how many bytes a file has at most.
+        prefix: the prefix of the metadata columns.
+    """
+
+    def __init__(
+        self, store: Store, run: str, hidden: bool, *, file_bytes: int = FILE_BYTES, prefix: str = "_"
+    ) -> None:
+        self._store, self._file_bytes = store, file_bytes
+        # Each attempt of a task has names of its own.
+        self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
+        self._seq = prefix + _SEQ
+        self._count = 0
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._nbytes: dict[str, int] = {}
+        self._open: dict[str, _OpenFile] = {}
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> TableFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            try:
+                self._finish()
+            except BaseException as problem:
+                self._abandon(problem)
+                raise
+        else:
+            self._abandon(error[1])
+
+    def add(self, directory: str, batch: pa.RecordBatch) -> None:
+        """Adds rows of a table. All batches of a table have the same schema."""
+        if batch.num_rows == 0:
+            return
+        self._waiting.setdefault(directory, []).append(batch)
+        self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
+        while sum(self._nbytes.values()) > _MOST_WAITING:
+            self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
+
+    def _flush(self, directory: str) -> None:
+        """Writes the waiting rows of a table as a row group. Closes the file if it is long enough."""
+        rows = pa.Table.from_batches(self._waiting.pop(directory))
+        del self._nbytes[directory]
+        file = self._open.get(directory)
+        if file is None:
+            self._count += 1
+            name = f"{self._stem}-{self._count:05d}.parquet"
+            file = self._open[directory] = _OpenFile(self._store, directory, name, rows.schema, self._seq)
+        file.write(rows)
+        if file.nbytes >= self._file_bytes:
+            self.written.append(self._open.pop(directory).close())
+
+    def _finish(self) -> None:
+        for directory in list(self._waiting):
+            self._flush(directory)
+        for directory in list(self._open):
+            self.written.append(self._open.pop(directory).close())
+
+    def _abandon(self, error: Any) -> None:
+        for file in self._open.values():
+            file.abandon(error)
+        self._open.clear()
+        for each in self.written:
+            with suppress(Exception):
+                self._store.remove(f"{each.directory}/{each.name}")
+
+
+class _OpenFile:
+    """A file that is being written. It appears when it is closed."""
+
+    def __init__(self, store: Store, directory: str, name: str, schema: pa.Schema, seq: str) -> None:
+        self._directory, self._name, self._seq = directory, name, seq
+        self._rows = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._metadata: list[Any] = []
+        self._stack = ExitStack()
+        self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            metadata_collector=self._metadata,
+            write_page_index=False,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self._file.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._rows += rows.num_rows
+        if self._seq in rows.schema.names:
+            ends = pc.min_max(rows.column(self._seq)).as_py()
+            known = [each for each in (self._first, self._last, ends["min"], ends["max"]) if each is not None]
+            self._first, self._last = min(known, default=None), max(known, default=None)
+
+    def close(self) -> WrittenFile:
+        self._writer.close()
+        nbytes = self._file.tell()
+        self._stack.close()
+        return WrittenFile(
+            self._directory,
+            self._name,
+            self._rows,
+            nbytes,
+            self._first,
+            self._last,
+            statistics_of(self._metadata[0]),
+        )
+
+    def abandon(self, error: BaseException | None) -> None:
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(BaseException):
+            self._stack.__exit__(None if error is None else type(error), error, None)

@@ -1,0 +1,133 @@
+"""Tables of plain Parquet files: a manifest says which files the table has, and how far it goes.
+
+A commit has three steps. It writes `_pending.json`, which names the new files; from here on they belong to the table.
+It gives them visible names. It writes `_manifest.json` and removes the pending file. Whoever opens a table with a
+pending file first finishes that commit. So a process may be killed at any point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.tables.files import WrittenFile
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, check_types
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["MANIFEST", "ParquetTarget"]
+
+MANIFEST = "_manifest.json"
+_PENDING = "_pending.json"
+_VERSION = 1
+
+
+class ParquetTarget(TableTarget):
+    """A directory of Parquet files with a manifest.
+
+    Args:
+        store: the target with all tables.
+        directory: the table's directory in it.
+
+    Raises:
+        ValueError: if the manifest is damaged, or of a later version of this package.
+    """
+
+    hidden = True
+
+    def __init__(self, store: Store, directory: str) -> None:
+        self._store, self._directory = store, directory
+        pending = self._read(_PENDING)
+        if pending is not None:
+            self._finish(pending)
+        self._manifest = self._read(MANIFEST)
+
+    def exists(self) -> bool:
+        return self._manifest is not None or any(
+            not entry.hidden and entry.name.endswith(".parquet")
+            for entry in self._store.entries(self._directory)
+        )
+
+    def position(self) -> int | None:
+        return None if self._manifest is None else int(self._manifest["position"])
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        if self._manifest is not None:
+            there = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._manifest["schema"])))
+            check_types(there, schema, f"the table in {self._store}/{self._directory}")
+
+    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
+        if mode != "overwrite":
+            self.check_schema(schema)
+        before = [] if self._manifest is None or mode == "overwrite" else self._manifest["files"]
+        new = [
+            {"name": each.name.removeprefix("."), "rows": each.rows, "bytes": each.nbytes,
+             "first": each.first, "last": each.last}
+            for each in files
+        ]  # fmt: skip
+        manifest = {
+            "version": _VERSION,
+            "position": position,
+            "schema": _merged(self._manifest if before else None, schema).serialize().to_pybytes().hex(),
+            "files": [*before, *new],
+        }
+        pending = {
+            "version": _VERSION,
+            "rename": [each.name for each in files],
+            "remove": []
+            if before
+            else [name for name in self.committed() if name not in {n["name"] for n in new}],
+            "manifest": manifest,
+        }
+        self._write(_PENDING, pending)
+        self._finish(pending)
+        self._manifest = manifest
+
+    def committed(self) -> Collection[str]:
+        return () if self._manifest is None else {str(each["name"]) for each in self._manifest["files"]}
+
+    def _finish(self, pending: dict[str, Any]) -> None:
+        """Does the rest of a commit."""
+        for name in pending["rename"]:
+            with suppress(FileNotFoundError):  # it has its visible name already
+                self._store.rename(self._path(name), self._path(name.removeprefix(".")))
+        self._write(MANIFEST, pending["manifest"])
+        for name in pending["remove"]:
+            self._store.remove(self._path(name))
+        self._store.remove(self._path(_PENDING))
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _write(self, name: str, values: dict[str, Any]) -> None:
+        self._store.put(self._path(name), json.dumps(values).encode())
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            text = self._store.read(self._path(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            values = json.loads(text)
+            known = values["version"] == _VERSION
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self._store}/{self._path(name)} is damaged: restore it, or write to another target"
+            ) from None
+        if not known:
+            raise ValueError(
+                f"{self._store}/{self._path(name)} was written by a later version of pgoutput_fast"
+            )
+        return values  # type: ignore[no-any-return]
+
+
+def _merged(manifest: dict[str, Any] | None, schema: pa.Schema) -> pa.Schema:
+    """The columns of the table, then those that are new."""
+    bare = pa.schema([pa.field(field.name, field.type) for field in schema])
+    if manifest is None:
+        return bare
+    there = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
+    return pa.schema([*there, *(field for field in bare if field.name not in there.names)])

@@ -1,0 +1,1 @@
+"""Tables in a lake, written by the executors: their columns never cross the JVM."""

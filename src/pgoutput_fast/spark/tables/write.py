@@ -1,0 +1,235 @@
+"""Writes the changes of tables into a lake. The executors decode and write; a row per file goes back to the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.mirror.tables.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.mirror.tables.target import Mode
+from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.segments.segment import Segment, list_segments, segment_catalog, segment_outcomes
+from pgoutput_fast.spark.dataframes.catalog import read_catalog
+from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
+from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
+from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.tables.plan import plan_tables, plan_work
+from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
+from pgoutput_fast.spark.tasks.rows import pack_batch
+from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, REJECTS, TablePart, WriteSegments, WriteTables
+from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.storage.paths import Paths
+
+__all__ = ["write_tables"]
+
+_MODES = ("append", "overwrite", "error")
+
+
+def write_tables(
+    source: Paths | DataFrame,
+    target: str | os.PathLike[str],
+    tables: Sequence[str] | None = None,
+    format: str = "parquet",
+    transactions: Transactions = "committed",
+    mode: Mode = "append",
+    *,
+    options: Options | None = None,
+    file_bytes: int = FILE_BYTES,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> list[Row]:
+    """Writes the changes of tables as Parquet or Delta tables, all tables in one pass over the source.
+
+    The tasks decode and write the files. The driver then commits each table once: its rows appear together, or not at
+    all. A table remembers how far it goes (its position). So a run that is repeated adds nothing, and a run over a
+    source that has grown adds what is new. If a run was killed, the next one finishes or removes what it left.
+
+    The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
+    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects`.
+
+    Args:
+        source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads.
+        target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
+            both percent-encoded (with `+` in place of `%` for Delta).
+        tables: qualified names, quoted as in SQL. Default: all tables of the source.
+        format: `"parquet"` or `"delta"` (needs `pip install deltalake`).
+        transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
+            all rows.
+        mode: `"append"` adds what comes behind the table's position. `"overwrite"` replaces the tables. `"error"`
+            refuses tables that exist.
+        options: how to decode; default `Options()`.
+        file_bytes: about how many bytes a file has at most.
+        storage_options: for `"delta"` in a store: what delta-rs needs to reach it.
+        spark: the session; default: the DataFrame's, or the active one.
+
+    Returns:
+        A row per table: `table` (its directory), `rows`, `files`, `bytes`, `first` and `last` (the smallest and the
+        largest `_seq` of the new rows, null if there are none), `position` (how far the table goes now).
+
+    Raises:
+        KeyError: if there is no such table; the message lists those that exist.
+        ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
+            target has another schema or belongs to another stream, or if segments that it lacks are gone.
+        RuntimeError: if there is no session, or if another process writes to the target.
+    """
+    _check_arguments(tables, format, mode, file_bytes)
+    decoding, which = task_options(options, transactions)
+    decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
+    reader: _Source
+    if isinstance(source, DataFrame):
+        reader = _TaggedSource(source, decoding, which == "committed")
+    else:
+        reader = _SegmentSource(source, _session(spark), which == "committed")
+    with begin_run(os.fspath(target), format, storage_options or {}) as run:
+        parts = plan_tables(reader.catalog, tables, decoding, run, whole=mode != "append")
+        _check_targets(run, parts, mode, reader)
+        task = WriteTables(
+            os.fspath(target), run.name, tuple(parts), run.hidden, file_bytes, decoding.metadata_prefix, None
+        )
+        files = reader.write(task)
+        return _commit(run, parts, files, reader.last_seq, mode)
+
+
+def _check_arguments(tables: Sequence[str] | None, format: str, mode: str, file_bytes: int) -> None:
+    if tables is not None:
+        expect_list("tables", tables)
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, not {format!r}")
+    if mode not in _MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
+    if file_bytes < 1:
+        raise ValueError("file_bytes must be at least 1")
+
+
+def _session(spark: SparkSession | None) -> SparkSession:
+    found = spark if spark is not None else SparkSession.getActiveSession()
+    if found is None:
+        raise RuntimeError("there is no Spark session: make one, or pass spark=")
+    return found
+
+
+def _check_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _Source) -> None:
+    """Checks before any work that every table can take the rows."""
+    for part in parts:
+        if mode == "error" and run.table(part.directory).exists():
+            raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
+        if part.after is None:
+            if mode == "append" and run.table(part.directory).exists():
+                raise ValueError(
+                    f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
+                    "mode='overwrite'"
+                )
+        elif part.after > source.last_seq:
+            raise ValueError(
+                f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
+                f"{source.last_seq}: it is not the stream that the table was written from"
+            )
+        elif part.after + 1 < source.first_seq:
+            raise ValueError(
+                f"{run.store}/{part.directory} goes up to message {part.after}, but the source begins at message "
+                f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
+            )
+        if mode == "append":
+            run.table(part.directory).check_schema(part.decode.target)
+
+
+def _commit(
+    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], position: int, mode: Mode
+) -> list[Row]:
+    by_table: dict[str, list[WrittenFile]] = {}
+    for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
+        by_table.setdefault(file.directory, []).append(file)
+    if REJECTS in by_table:
+        # First: a run that is repeated writes only the rejects of tables that were not committed.
+        bare = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
+        if mode == "overwrite" or (run.table(REJECTS).position() or -1) < position:
+            run.commit(REJECTS, by_table[REJECTS], position, bare, mode)
+    rows = []
+    for part in parts:
+        found = by_table.get(part.directory, [])
+        if part.after != position or mode == "overwrite":
+            run.commit(part.directory, found, position, part.decode.target, mode)
+        rows.append(_summary(part.directory, found, position))
+    return rows
+
+
+def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row:
+    return Row(
+        table=directory,
+        rows=sum(each.rows for each in files),
+        files=len(files),
+        bytes=sum(each.nbytes for each in files),
+        first=min((each.first for each in files if each.first is not None), default=None),
+        last=max((each.last for each in files if each.last is not None), default=None),
+        position=position,
+    )
+
+
+class _SegmentSource:
+    """Segments: planned as the data source plans them."""
+
+    def __init__(self, paths: Paths, spark: SparkSession, committed: bool) -> None:
+        self._segments: list[Segment] = list_segments(paths)
+        if not self._segments:
+            raise ValueError("the source has no segments")
+        self._spark = spark
+        self.catalog = segment_catalog(paths)
+        self._outcomes = segment_outcomes(paths) if committed else None
+        self.first_seq = self._segments[0].first_seq
+        self.last_seq = self._segments[-1].last_seq
+
+    def write(self, task: WriteTables) -> list[WrittenFile]:
+        cores = self._spark.range(1).rdd.context.defaultParallelism if _is_classic(self._spark) else 8
+        work = plan_work(self._segments, task.tables, self._outcomes, cores)
+        if not work:
+            return []
+        numbers = self._spark.range(0, len(work), 1, len(work))
+        check_workers(numbers)
+        return _files(numbers.mapInArrow(WriteSegments(task, work), spark_schema(FILES_SCHEMA)))
+
+
+class _TaggedSource:
+    """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
+
+    def __init__(self, wal: DataFrame, options: Options, committed: bool) -> None:
+        expect_tagged(wal)
+        check_workers(wal)
+        self._wal = wal
+        self.catalog = read_catalog(wal, on_error=options.on_error)
+        self._outcomes = None
+        if committed:
+            (found,) = decode_outcomes(wal, options=options).toArrow().combine_chunks().to_batches() or [None]
+            self._outcomes = found
+        self._committed = committed
+        ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
+        if ends["last"] is None:
+            raise ValueError("the source has no payloads")
+        self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
+
+    def write(self, task: WriteTables) -> list[WrittenFile]:
+        if self._committed and self._outcomes is None:
+            return []
+        packed = None if self._outcomes is None else pack_batch(self._outcomes)
+        rows = self._wal.select(*TAGGED_SCHEMA.names)
+        return _files(rows.mapInArrow(replace(task, outcomes=packed), spark_schema(FILES_SCHEMA)))
+
+
+_Source = _SegmentSource | _TaggedSource
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    return not type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _files(written: DataFrame) -> list[WrittenFile]:
+    """Runs the job."""
+    return [WrittenFile(**row) for row in written.toArrow().to_pylist()]

@@ -1,0 +1,61 @@
+"""Chooses rows of tagged payloads on the executors. Imports no PySpark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.committed.view import CommittedView
+from pgoutput_fast.protocol.kinds import CHANGES
+from pgoutput_fast.schema.foreign import checked_table
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+
+__all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "unpack_batch"]
+
+# Tagged columns -> the smallest and the largest wanted value.
+Bounds = Mapping[str, tuple[int, int]]
+
+
+def chosen_rows(rows: pa.Table, bounds: Bounds, outcomes: pa.RecordBatch | None) -> pa.Table:
+    """The changes that lie within the bounds and, if there are outcomes, are committed."""
+    kept = np.isin(rows.column("kind").to_numpy(), CHANGES)
+    for name, (first, last) in bounds.items():
+        values = rows.column(name)
+        numbers = values.fill_null(0).to_numpy()
+        kept &= (numbers >= first) & (numbers <= last) & values.is_valid().to_numpy()
+    rows = _filter_rows(rows, kept)
+    if outcomes is None:
+        return rows
+    batches = [CommittedView.released(batch, outcomes) for batch in rows.to_batches()]
+    return pa.Table.from_batches(batches, TAGGED_SCHEMA)
+
+
+def rows_of_relations(rows: pa.Table, oids: Collection[int], others: Collection[int]) -> pa.Table:
+    """The rows of these relations, without those of the versions `others`."""
+    ours = np.isin(rows.column("relation").fill_null(-1).to_numpy(), tuple(oids))
+    if others:
+        ours &= ~np.isin(rows.column("version").fill_null(0).to_numpy(), tuple(others))
+    return _filter_rows(rows, ours)
+
+
+def _filter_rows(rows: pa.Table, kept: np.ndarray[Any, Any]) -> pa.Table:
+    """Filters rows. Row groups are cut at relations, so usually all rows are wanted, and nothing is copied."""
+    return rows if bool(kept.all()) else rows.filter(pa.array(kept))
+
+
+def pack_batch(batch: pa.RecordBatch) -> bytes:
+    """Packs a batch for the way to a task."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpack_batch(packed: bytes) -> pa.RecordBatch:
+    """Unpacks what `pack_batch` packed."""
+    with pa.ipc.open_stream(packed) as reader:
+        return checked_table(reader.read_next_batch(), "rows of another process")

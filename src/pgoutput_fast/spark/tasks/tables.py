@@ -1,0 +1,176 @@
+"""The task that writes tables: tagged payloads -> Parquet files in the target. Only a row per file goes back to Spark.
+
+Imports no PySpark; the driver pickles the instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.spark.tasks.changes import DecodeChanges
+from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, unpack_batch
+from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["FILES_SCHEMA", "REJECTS", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables"]
+
+# The directory of the rows that could not be decoded.
+REJECTS = "_rejects"
+
+FILES_SCHEMA = pa.schema(
+    [
+        ("directory", pa.string()),
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("nbytes", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("statistics", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """What a run adds to one table.
+
+    Attributes:
+        directory: the table's directory in the target.
+        oids: oids of the relations that had its name.
+        others: versions with these oids that had another name.
+        decode: decodes its changes.
+        after: the table's position. Only what comes behind it is written. None: everything.
+    """
+
+    directory: str
+    oids: tuple[int, ...]
+    others: tuple[int, ...]
+    decode: DecodeChanges
+    after: int | None
+
+
+@dataclass(frozen=True)
+class WriteTables:
+    """Tagged payloads, in any order -> files of all tables, in one pass.
+
+    Attributes:
+        target: path or URI of the target.
+        run: names the run.
+        tables: what is written.
+        hidden: whether the files have hidden names until they are committed.
+        file_bytes: about how many bytes a file has at most.
+        prefix: the prefix of the metadata columns.
+        outcomes: packed outcomes of transactions, if only committed rows are wanted, else None.
+    """
+
+    target: str
+    run: str
+    tables: tuple[TablePart, ...]
+    hidden: bool
+    file_bytes: int
+    prefix: str
+    outcomes: bytes | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes the payloads of a Spark partition."""
+        outcomes = None if self.outcomes is None else unpack_batch(self.outcomes)
+        yield self.write((pa.Table.from_batches([batch]).cast(TAGGED_SCHEMA), outcomes) for batch in batches)
+
+    def write(self, pieces: Iterable[tuple[pa.Table, pa.RecordBatch | None]]) -> pa.RecordBatch:
+        """Writes pieces of tagged payloads, each with its outcomes. Returns the files."""
+        catalogs = {each.directory: Catalog.from_json(each.decode.catalog) for each in self.tables}
+        with TableFiles(
+            open_store(self.target), self.run, self.hidden, file_bytes=self.file_bytes, prefix=self.prefix
+        ) as files:
+            for rows, outcomes in pieces:
+                for after, tables in _by_position(self.tables).items():
+                    chosen = _rows_behind(rows, outcomes, after)
+                    for table in tables:
+                        _write_table(files, table, chosen, catalogs[table.directory])
+        return _as_batch(files.written)
+
+
+def _by_position(tables: Iterable[TablePart]) -> Mapping[int | None, list[TablePart]]:
+    """Groups tables by position: nearly always all have the same."""
+    groups: dict[int | None, list[TablePart]] = {}
+    for each in tables:
+        groups.setdefault(each.after, []).append(each)
+    return groups
+
+
+def _rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None) -> pa.Table:
+    """The changes that come behind a position: those of transactions that commit behind it, or that are behind it."""
+    if outcomes is None:
+        bounds = {} if after is None else {"seq": (after + 1, (1 << 63) - 1)}
+        return chosen_rows(rows, bounds, None)
+    if after is not None:
+        # A rollback to a savepoint may lie before the position, and its transaction's commit behind it.
+        behind = outcomes.column("at_seq").to_numpy() > after
+        aborted = outcomes.column("subxid").is_valid().to_numpy(zero_copy_only=False)
+        outcomes = outcomes.filter(pa.array(np.asarray(behind | aborted)))
+    return chosen_rows(rows, {}, outcomes)
+
+
+def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: Catalog) -> None:
+    for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
+        if not batch.num_rows:
+            continue
+        decoded = table.decode.decoded(batch, catalog)
+        for each in table.decode.rows_of(decoded):
+            files.add(table.directory, each)
+        if decoded.rejects.num_rows:
+            files.add(REJECTS, decoded.rejects)
+
+
+def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([vars(each) for each in files], FILES_SCHEMA)
+
+
+@dataclass(frozen=True)
+class SegmentPiece:
+    """Row groups of one segment.
+
+    Attributes:
+        path: path or URI of the segment.
+        row_groups: their numbers.
+        outcomes: packed outcomes of their transactions; None if rows are wanted as they were sent.
+    """
+
+    path: str
+    row_groups: tuple[int, ...]
+    outcomes: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WriteSegments:
+    """Numbers of tasks -> files of all tables.
+
+    Attributes:
+        write: writes them.
+        work: for each task what it reads.
+    """
+
+    write: WriteTables
+    work: tuple[tuple[SegmentPiece, ...], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                yield self.write.write(_rows_of_pieces(self.work[task]))
+
+
+def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
+    """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
+    for piece in pieces:
+        outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
+        with pq.ParquetFile(open_file(piece.path)) as file:
+            for k in piece.row_groups:
+                yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA), outcomes

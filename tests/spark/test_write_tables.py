@@ -1,0 +1,332 @@
+"""Tables written by the executors: the same rows as one process decodes, once, whatever is killed and repeated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pgoutput_fast as pgo
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror.tables import parquet as parquet_tables
+from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.spark.tables import run as runs
+from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.table_directories import table_directory
+
+SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
+COLUMNS = (
+    ColumnSpec("id", 23, key=True),
+    ColumnSpec("note", 25),
+    ColumnSpec("at", 1114),
+    ColumnSpec("day", 1082),
+)
+TABLES = [RelationSpec(20000 + k, "public", f"t{k}", COLUMNS) for k in range(3)]
+ODD = RelationSpec(
+    20009,
+    "a.b",
+    'o"dd é',
+    (
+        ColumnSpec("id", 20, key=True),
+        ColumnSpec("marks", 1007),
+        ColumnSpec("for", 1186),
+        ColumnSpec("price", 1700),
+    ),
+)
+ALTERED = RelationSpec(20000, "public", "t0", (ColumnSpec("id", 23, key=True), ColumnSpec("added", 16)))
+
+
+def _stream() -> list[bytes]:
+    """Four tables, one of them altered, streams that are open over many messages, savepoints, an open end."""
+    writer, noise = Writer(4, streaming="on"), random.Random(11)
+    wal: list[bytes] = []
+    for n in range(60):
+        xid = 100 + n
+        wal += writer.begin(xid, 1000 * n + 1000, n)
+        for spec in TABLES:
+            for k in range(5):
+                if spec is TABLES[0] and n >= 50:
+                    wal += writer.change(ALTERED, "insert", new=[str(k), "t"])
+                else:
+                    wal += writer.change(
+                        spec,
+                        "insert",
+                        new=[str(n * 5 + k), noise.randbytes(20).hex(), "2024-02-29 12:00:00", None],
+                    )
+        wal += writer.change(ODD, "insert", new=[str(n), "{1,2,NULL}", "1 day 02:00:00", "1.50"])
+        wal += writer.commit(1000 * n + 1000, 1000 * n + 1008, n)
+        if n % 10 == 3:  # one that ends ten transactions later
+            wal += writer.stream_start(900 + n)
+            wal += writer.change(
+                TABLES[1], "insert", new=[str(-n), "streamed", "infinity", "2024-01-01"], xid=900 + n
+            )
+            wal += writer.change(TABLES[1], "insert", new=[str(-n), "rolled back", None, None], xid=2000 + n)
+            wal += writer.stream_stop() + writer.stream_abort(900 + n, 2000 + n)
+        if n % 10 == 3 and n > 10:
+            wal += writer.stream_commit(890 + n, 1000 * n + 1500, 1000 * n + 1508, n)
+    return wal
+
+
+PAYLOADS = _stream()
+NAMES = ["public.t0", "public.t1", "public.t2", '"a.b"."o""dd é"']
+DIRECTORIES = [*(table_directory("public", f"t{k}") for k in range(3)), table_directory("a.b", 'o"dd é')]
+
+
+def _cuts(seed: int, pieces: int) -> list[int]:
+    return [0, *sorted(random.Random(seed).sample(range(1, len(PAYLOADS)), pieces - 1)), len(PAYLOADS)]
+
+
+def _write_segments(directory: Path, cuts: list[int]) -> Iterator[int]:
+    """Writes a segment per piece. Yields how many payloads are written."""
+    directory.mkdir(exist_ok=True)
+    state = None
+    for begin, end in itertools.pairwise(cuts):
+        tagged, state = pgo.tag(PAYLOADS[begin:end], state)
+        write_segment(directory, tagged, state, source=SOURCE, relation_bytes=2_000)
+        yield end
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("segments")
+    list(_write_segments(directory, _cuts(1, 5)))
+    return directory
+
+
+def place_of(format: str, directory: str) -> str:
+    return directory.replace("%", "+") if format == "delta" else directory
+
+
+def read(format: str, target: Path, directory: str) -> pa.Table:
+    """The table's rows, in the order of the stream."""
+    place = target / place_of(format, directory)
+    if format == "delta":
+        rows = pa.table(deltalake.DeltaTable(str(place)).to_pyarrow_table())
+    else:
+        manifest = json.loads((place / "_manifest.json").read_text())
+        names = [each["name"] for each in manifest["files"]]
+        # A reader that lists the directory sees the same.
+        assert sorted(names) == sorted(
+            each.name for each in place.glob("*.parquet") if each.name[0] not in "._"
+        )
+        rows = pa.concat_tables([pq.read_table(place / name) for name in names], promote_options="default")
+        assert rows.num_rows == sum(each["rows"] for each in manifest["files"])
+    return rows.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
+
+
+def expected(wal: Any, name: str, transactions: Any) -> pa.Table:
+    rows = pgspark.changes(wal, name, transactions=transactions).toArrow()
+    return rows.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
+
+
+def assert_same(got: pa.Table, wanted: pa.Table) -> None:
+    assert set(got.schema.names) == set(wanted.schema.names)
+    assert got.select(wanted.schema.names).to_pylist() == wanted.to_pylist()
+
+
+@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("tagged", [False, True], ids=["segments", "payloads"])
+def test_all_tables_equal_their_changes(
+    spark: Any, stored: Path, tmp_path: Path, format: str, transactions: Any, tagged: bool
+) -> None:
+    wal = spark.read.parquet(str(stored))
+    written = pgspark.write_tables(
+        wal if tagged else stored, tmp_path, format=format, transactions=transactions
+    )
+    directories = [place_of(format, each) for each in DIRECTORIES]
+    assert [row.table for row in written] == sorted(
+        directories, key=lambda each: NAMES[directories.index(each)]
+    )
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        wanted = expected(wal, name, transactions)
+        got = read(format, tmp_path, directory)
+        assert_same(got, wanted)
+        (row,) = (each for each in written if each.table == place_of(format, directory))
+        seqs = wanted.column("_seq").to_pylist()
+        assert (row.rows, row.first, row.last) == (wanted.num_rows, min(seqs), max(seqs))
+        assert row.files == len(list((tmp_path / place_of(format, directory)).glob("*.parquet")))
+    left = {each.name for each in tmp_path.iterdir() if each.name not in directories}
+    assert left == {"_lock", "_runs", "_rejects"}  # infinity has no Arrow form
+    assert not list((tmp_path / "_runs").iterdir())
+
+
+@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_source_that_grows_adds_what_is_new(
+    spark: Any, tmp_path: Path, format: str, transactions: Any
+) -> None:
+    segments, target = tmp_path / "segments", tmp_path / "lake"
+    for _ in _write_segments(segments, _cuts(5, 4)):
+        before: set[str] = set()
+        for _again in range(2):
+            written = pgspark.write_tables(segments, target, format=format, transactions=transactions)
+            files = {str(each) for each in target.rglob("*.parquet")}
+            assert not _again or (files == before and all(row.rows == 0 for row in written))
+            before = files
+    wal = spark.read.parquet(str(segments))
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        assert_same(read(format, target, directory), expected(wal, name, transactions))
+
+
+class _KilledError(BaseException):
+    """Stands for a process that ends at once: no handler of errors runs."""
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_killed_driver_loses_and_repeats_nothing(
+    spark: Any, stored: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before and after each step of each commit: the next run ends with the right tables and no other file."""
+    wal = spark.read.parquet(str(stored))
+    wanted = {
+        directory: expected(wal, name, "committed")
+        for name, directory in zip(NAMES[:2], DIRECTORIES[:2], strict=True)
+    }
+    for at in range(40):
+        target = tmp_path / str(at)
+        steps = iter(range(1000))
+
+        def step(function: Any) -> Any:
+            def counted(*args: Any, **keywords: Any) -> Any:
+                if next(steps) == at:  # noqa: B023
+                    raise _KilledError
+                return function(*args, **keywords)
+
+            return counted
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runs.Run, "commit", step(runs.Run.commit))
+            patch.setattr(runs, "_remove_orphans", step(runs._remove_orphans))
+            patch.setattr(parquet_tables.ParquetTarget, "_write", step(parquet_tables.ParquetTarget._write))
+            store = type(open_store(target))
+            patch.setattr(store, "rename", step(store.rename))
+            patch.setattr(runs, "_clean_up", lambda *_: None)
+            try:
+                pgspark.write_tables(stored, target, NAMES[:2], format=format)
+                break
+            except _KilledError:
+                pass
+        pgspark.write_tables(stored, target, NAMES[:2], format=format)
+        for directory, rows in wanted.items():
+            assert_same(read(format, target, directory), rows)
+            named = (
+                runs.Run("x", open_store(target), format, {}).table(place_of(format, directory)).committed()
+            )
+            assert set(named) == {
+                each.name
+                for each in (target / place_of(format, directory)).iterdir()
+                if each.suffix == ".parquet"
+            }
+        assert not list((target / "_runs").iterdir())
+    assert at >= (4 if format == "delta" else 15)
+
+
+def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> None:
+    segments, target = tmp_path / "segments", tmp_path / "lake"
+    cuts = _write_segments(segments, _cuts(3, 3))
+    next(cuts)
+    pgspark.write_tables(segments, target)
+    before = {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()}
+    next(cuts)
+    newest = max(segments.glob("*.parquet"))
+    content = bytearray(newest.read_bytes())
+    content[4:4000] = b"\0" * 3996
+    newest.write_bytes(content)
+    with pytest.raises(Exception, match=r"."):
+        pgspark.write_tables(segments, target)
+    assert {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()} == before
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_modes(spark: Any, stored: Path, tmp_path: Path, format: str) -> None:
+    pgspark.write_tables(stored, tmp_path, ["public.t2"], format=format, mode="error")
+    first = read(format, tmp_path, DIRECTORIES[2])
+    with pytest.raises(ValueError, match=r"public\.t2 exists: use mode='append' or mode='overwrite'"):
+        pgspark.write_tables(stored, tmp_path, ["public.t2"], format=format, mode="error")
+    (row,) = pgspark.write_tables(
+        stored, tmp_path, ["public.t2"], format=format, mode="overwrite", transactions="as_sent"
+    )
+    assert row.rows == first.num_rows
+    assert_same(read(format, tmp_path, DIRECTORIES[2]), first)
+    assert not (tmp_path / DIRECTORIES[0]).exists()
+
+
+def test_a_table_of_another_stream_or_schema_is_refused(spark: Any, stored: Path, tmp_path: Path) -> None:
+    longer = tmp_path / "longer"
+    list(_write_segments(longer, [0, len(PAYLOADS)]))
+    shorter = tmp_path / "shorter"
+    next(_write_segments(shorter, [0, 300, len(PAYLOADS)]))
+    pgspark.write_tables(longer, tmp_path / "lake")
+    with pytest.raises(ValueError, match=r"it is not the stream that the table was written from"):
+        pgspark.write_tables(shorter, tmp_path / "lake")
+    late = tmp_path / "late"
+    pgspark.write_tables(shorter, tmp_path / "gap")
+    list(_write_segments(late, [0, 300, 400, len(PAYLOADS)]))
+    for each in sorted(late.glob("*.parquet"))[:2]:
+        each.unlink()
+    with pytest.raises(ValueError, match=r"what comes in between is gone"):
+        pgspark.write_tables(late, tmp_path / "gap")
+    pgspark.write_tables(shorter, tmp_path / "types")
+    before = {str(each): each.read_bytes() for each in (tmp_path / "types").rglob("*") if each.is_file()}
+    with pytest.raises(
+        ValueError, match=r"has another schema: its column 'price' is string, and the rows have double"
+    ):
+        pgspark.write_tables(longer, tmp_path / "types", options=pgo.Options(numeric="float64"))
+    assert {
+        str(each): each.read_bytes() for each in (tmp_path / "types").rglob("*") if each.is_file()
+    } == before
+
+
+def test_what_was_rejected_is_written_beside(spark: Any, tmp_path: Path) -> None:
+    writer = Writer()
+    wal = writer.begin(1, 100, 0)
+    wal += writer.change(TABLES[0], "insert", new=["1", "good", None, None])
+    wal += writer.change(TABLES[0], "insert", new=["x", "bad", None, None])
+    wal += writer.commit(100, 108, 0)
+    tagged, state = pgo.tag(wal)
+    (tmp_path / "segments").mkdir()
+    write_segment(tmp_path / "segments", tagged, state, source=SOURCE)
+    with pytest.raises(Exception, match=r"public\.t0"):
+        pgspark.write_tables(tmp_path / "segments", tmp_path / "lake")
+    (row,) = pgspark.write_tables(
+        tmp_path / "segments", tmp_path / "lake", options=pgo.Options(on_error="quarantine")
+    )
+    assert row.rows == 1
+    rejects = pq.read_table(next((tmp_path / "lake" / "_rejects").glob("part-*.parquet")))
+    assert [each["relation"] for each in rejects.to_pylist()] == ["public.t0"]
+
+
+def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"tables must be a list of names"):
+        pgspark.write_tables(stored, tmp_path, "public.t0")
+    with pytest.raises(ValueError, match=r"format must be one of 'parquet', 'delta', not 'orc'"):
+        pgspark.write_tables(stored, tmp_path, format="orc")
+    with pytest.raises(ValueError, match=r"mode must be one of"):
+        pgspark.write_tables(stored, tmp_path, mode="ignore")  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match=r"public\.t0"):
+        pgspark.write_tables(stored, tmp_path, ["public.missing"])
+    (tmp_path / "public.t1").mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "public.t1" / "mine.parquet")
+    with pytest.raises(ValueError, match=r"public\.t1 has no position: something else wrote it"):
+        pgspark.write_tables(stored, tmp_path, ["public.t1"])
+    with (
+        runs.begin_run(str(tmp_path), "parquet", {}),
+        pytest.raises(RuntimeError, match=r"another process writes tables"),
+    ):
+        pgspark.write_tables(stored, tmp_path, ["public.t0"])
+
+
+def test_files_stay_near_their_size(spark: Any, stored: Path, tmp_path: Path) -> None:
+    (row,) = pgspark.write_tables(stored, tmp_path, ["public.t1"], file_bytes=1)
+    assert row.files >= 1
+    assert read("parquet", tmp_path, DIRECTORIES[1]).num_rows == row.rows
