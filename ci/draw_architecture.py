@@ -92,8 +92,8 @@ def _key(group: str) -> str:
 
 def _label(patterns: Iterable[str]) -> str:
     """The folders and files of a group; those of the package itself are its `__init__.py`."""
-    names = [each for each in patterns if not each.endswith(".*")]
-    shown = [f"{name}/" if (SOURCE / PACKAGE / name).is_dir() else f"{name}.py" for name in names if name]
+    paths = [each.replace(".", "/") for each in patterns if not each.endswith(".*")]
+    shown = [f"{path}/" if (SOURCE / PACKAGE / path).is_dir() else f"{path}.py" for path in paths if path]
     return ", ".join(shown) if shown else "#95;#95;init#95;#95;.py"
 
 

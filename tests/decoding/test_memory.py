@@ -81,12 +81,12 @@ def test_a_decoder_does_not_keep_rows_that_it_has_decoded(threads: int) -> None:
 
 def test_a_later_call_uses_the_memory_of_the_calls_before() -> None:
     decoder = _native()
-    frames = []
+    used = []
     for _ in range(4):
         decoder.decode([pa.array([*OPENING, INSERT, encode.encode_commit(1, 2, 0)], pa.binary())], None, None)
         (pool,) = (each for each in gc.get_referents(decoder) if type(each).__name__ == "UnusedMemory")
         (waiting,) = (
-            each for each in gc.get_referents(pool) if any(type(one).__name__ == "Frame" for one in each)
+            each for each in gc.get_referents(pool) if any(type(one).__name__ == "WindowWork" for one in each)
         )
-        frames.append({id(each) for each in waiting})
-    assert frames[1] == frames[2] == frames[3]
+        used.append({id(each) for each in waiting})
+    assert used[1] == used[2] == used[3]

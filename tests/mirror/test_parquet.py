@@ -223,7 +223,7 @@ def _commit(writer: Writer, xid: int, *ids: int) -> list[bytes]:
     return wal + writer.commit(100 * xid, 100 * xid + 8, 0)
 
 
-def test_what_there_is_no_more_of(tmp_path: Path) -> None:
+def test_missing_segments_and_damaged_progress_are_errors(tmp_path: Path) -> None:
     """Retention waits for typed files; what is gone nevertheless, or is not theirs, is an error and no gap."""
     writer, state = Writer(), None
     for n in range(4):

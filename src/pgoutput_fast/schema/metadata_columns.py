@@ -13,7 +13,13 @@ _TIME = pa.timestamp("us", tz="UTC")
 # The values of `change_type`. `rows/slice.pxd` of the compiled core has a code for each, in this order.
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 
-# The metadata columns of a change, without the prefix. `rows/rows.pyx` of the compiled core has the same order.
+# The metadata columns of a change, without the prefix. For another column, also edit these files of `_core/rows/`:
+# `metadata.pxd` has the positions, in the same order; `metadata.pyx` fills the columns, or `named_columns.pyx` if they
+# name columns; `rows.pyx` puts the columns of both into the batch, and takes their number from `metadata.pxd`.
+#
+# A value that all rows of a transaction share also needs a field of `MessageScope`, and a column of tagged payloads:
+# `stream_state.hpp`, `stream_state.pxd`, `stream_tracker.pxd` (`set_scope`, and who calls it) and `tagged.pyx` of
+# `_core/tagging/`, `row_blocks.pyx` of `_core/copy/` (rows of a snapshot), and `TAGGED_SCHEMA` in `schema/tables.py`.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("change_type", pa.string()),
     ("seq", pa.int64()),

@@ -130,7 +130,7 @@ cdef class RowBlocks:
         """Takes from a block of so many rows what it shows of the next blocks: how long their values are."""
         cdef int32_t c
         for c in range(self.rows.count):
-            self.fixed_lengths[c] = fixed_length_of(self.rows.columns[c][0]) if self.rows.wanted[c] else VARYING
+            self.fixed_lengths[c] = fixed_length_of(self.rows.columns[c][0]) if self.rows.is_selected[c] else VARYING
         if self.rows.rows == rows and self.rows.batch_rows - self.rows.rows > BLOCK_ROWS and rows:
             # The first block of a batch.
             self.rows.expect(min(self.rows.batch_rows, 8 * max(self.row_count, BLOCK_ROWS)))

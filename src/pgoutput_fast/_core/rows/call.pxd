@@ -1,32 +1,32 @@
 from libc.stdint cimport int64_t
 
 from pgoutput_fast._core.rows.planning cimport BatchPlanner
-from pgoutput_fast._core.rows.task cimport Frame
+from pgoutput_fast._core.rows.task cimport WindowWork
 from pgoutput_fast._core.rows.threads cimport WorkingThreads
 from pgoutput_fast._core.rows.windows cimport WindowTagger
 
 
 cdef class UnusedMemory:
     """What calls use and later calls can use again."""
-    cdef list frames
+    cdef list window_works
     cdef list scratches
 
-    cdef Frame take_frame(self)
+    cdef WindowWork take_work(self)
 
 
 cdef class DecodeCall(WorkingThreads):
-    """One call: its windows, the frames in use, and the threads that work on both."""
+    """One call: its windows, and the threads that work on them."""
     cdef BatchPlanner planner
     cdef WindowTagger windows
     cdef UnusedMemory unused
     cdef int64_t threads                 # how many may work, this one included
-    cdef object frames                   # those whose results have not been taken, the oldest first
+    cdef object pending                  # windows whose results have not been taken, the oldest first
     cdef object turn                     # a lock: the thread that tags holds it
     cdef bint failed                     # a thread ended before its work was done
     cdef object error                    # why; None if there was no memory to keep it
 
-    cdef Frame _next_frame(self)
-    cdef Frame _frame_in_turn(self)
+    cdef WindowWork _next_window(self)
+    cdef WindowWork _window_in_turn(self)
     cdef int64_t _more_threads(self) except -1
     cdef int _take_finished(self, int64_t under_way) except -1
     cdef list run(self)

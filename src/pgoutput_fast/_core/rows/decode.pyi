@@ -32,7 +32,7 @@ class NativeDecoder:
         arrays: list[pa.Array],
         lsn: pa.Array | None,
         seq: pa.Array | None,
-        before: pa.RecordBatch | None = None,
+        tagged_first: pa.RecordBatch | None = None,
     ) -> tuple[list[tuple[Relation, pa.RecordBatch]], RecordTables]: ...
     def tag(
         self, arrays: list[pa.Array], lsn: pa.Array | None, seq: pa.Array | None, changes_only: bool = False

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 from pgoutput_fast._core.rows.call cimport DecodeCall, UnusedMemory
 from pgoutput_fast._core.rows.planning cimport BatchPlanner
-from pgoutput_fast._core.rows.task cimport Frame
+from pgoutput_fast._core.rows.task cimport WindowWork
 from pgoutput_fast._core.rows.windows cimport WindowTagger
 from pgoutput_fast._core.tagging.records cimport take_records
 from pgoutput_fast._core.tagging.relation_versions cimport RelationVersions
@@ -20,7 +20,8 @@ from pgoutput_fast.catalog.relations import Catalog
 
 
 @cython.final
-cdef class _Tentative:
+cdef class _UndoOnError:
+    """A context manager: an error in its block undoes all calls of the block."""
     cdef Tagger tagger
 
     def __cinit__(self, Tagger tagger):
@@ -105,7 +106,10 @@ cdef class NativeDecoder:
 
     @property
     def open_plain(self):
-        """(txn, commit LSN and timestamp) of the open plain transaction, as its Begin said; None if none is open."""
+        """The open transaction, if the server does not stream it or prepare it: (txn, commit LSN, commit timestamp).
+
+        Its Begin message gave the LSN and the timestamp of its Commit. None if there is no such transaction.
+        """
         if self.tracker.state.context != PLAIN or self.tracker.state.session_starts:
             return None
         return (
@@ -128,17 +132,17 @@ cdef class NativeDecoder:
 
     def tentative(self):
         """Returns a context manager. If its block raises, the calls in it are undone."""
-        return _Tentative(self.tagger)
+        return _UndoOnError(self.tagger)
 
     # ---- a call --------------------------------------------------------------------------------------------------
 
-    def decode(self, list arrays, lsn, seq, before=None):
+    def decode(self, list arrays, lsn, seq, tagged_first=None):
         """Decodes the payloads in `arrays`. Returns ([(relation, batch)], records).
 
-        `lsn` and `seq` are int64 Arrow arrays or None. `before` is a batch with TAGGED_SCHEMA that this decoder tagged
-        earlier: it is decoded first.
+        `lsn` and `seq` are int64 Arrow arrays or None. `tagged_first` is a batch with TAGGED_SCHEMA that this
+        decoder tagged earlier: it is decoded first.
         """
-        return self._run(arrays, lsn, seq, False, False, before)
+        return self._run(arrays, lsn, seq, False, False, tagged_first)
 
     def tag(self, list arrays, lsn, seq, bint changes_only=False):
         """Tags the payloads in `arrays`. Returns (batch with TAGGED_SCHEMA, records).
@@ -160,10 +164,12 @@ cdef class NativeDecoder:
             raise windows.error_of_tag(self.options, self.planner.types) from None
         finally:
             call.end()
+            # There is no undo, not even after an error. Valid tagged rows do not change the stream's state. Rejected
+            # ones may, but nobody reads the state of a decoder that decodes tagged rows.
             self.tagger.end_call()
 
-    def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, before):
-        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, before)
+    def _run(self, list arrays, lsn, seq, bint only_tag, bint changes_only, tagged_first):
+        cdef WindowTagger windows = WindowTagger(self.tagger, arrays, lsn, seq, tagged_first)
         cdef DecodeCall call = DecodeCall(self.planner, windows, self.unused, self.options.threads)
         cdef bint nested = self.tagger.saved != NULL
         cdef bint succeeded = False
@@ -184,9 +190,9 @@ cdef class NativeDecoder:
         return result, records
 
     cdef object _tag_all(self, WindowTagger windows, bint changes_only):
-        cdef Frame frame = self.unused.take_frame()
-        batch = windows.tag_all(frame, self.planner.window_messages, changes_only)
-        self.unused.frames.append(frame)
+        cdef WindowWork work = self.unused.take_work()
+        batch = windows.tag_all(work, self.planner.window_messages, changes_only)
+        self.unused.window_works.append(work)
         return batch
 
     cdef object _take_records(self):

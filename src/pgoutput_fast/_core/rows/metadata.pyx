@@ -28,20 +28,9 @@ cdef bytes _PADDED_NAMES = b"".join(name.encode().ljust(16, b"\0") for name in C
 cdef const char* CHANGE_NAMES = _PADDED_NAMES
 cdef int32_t[5] CHANGE_LENGTHS = [len(name) for name in CHANGE_TYPES]
 
-# The columns that are int64 in memory, in the order of the batch's columns.
-cdef enum:
-    SEQ = 0
-    LSN = 1
-    TXN = 2
-    XID = 3
-    SUBXID = 4
-    COMMIT_LSN = 5
-    COMMIT_TIMESTAMP = 6
-    COUNT = 7
-
 
 cdef inline int64_t _value_of_run(const MessageScope* run, int64_t k) noexcept nogil:
-    """Returns the value of column k in all rows of a run; NONE64 for null."""
+    """Returns the value of the column at position k in all rows of a run; NONE64 for null."""
     if k == TXN:
         return run.txn
     if k == XID:
@@ -74,7 +63,7 @@ cdef int64_t _find_runs(Tags tags, const uint32_t* messages, int64_t n, Scratch 
         scratch.run_ends[count] = end
         scratch.runs[count] = &tags.scopes[run_number]
         count += 1
-        for k in range(TXN, COUNT):
+        for k in range(TXN, NUMBERS_END):
             if _value_of_run(&tags.scopes[run_number], k) == NONE64:
                 nulls[0] |= 1 << k
             else:
@@ -117,22 +106,22 @@ cdef inline void _write_runs(Scratch scratch, int64_t count, int64_t k, int64_t*
 cdef class MetadataColumns:
     def __cinit__(self):
         cdef int k
-        for k in range(COUNT):
-            self.columns[k] = new Column()
-            self.columns[k].layout = FIXED
-            self.columns[k].width = 8
+        for k in range(SEQ, NUMBERS_END):
+            self.numbers[k] = new Column()
+            self.numbers[k].layout = FIXED
+            self.numbers[k].width = 8
 
     def __dealloc__(self):
         cdef int k
-        for k in range(COUNT):
-            del self.columns[k]
+        for k in range(SEQ, NUMBERS_END):
+            del self.numbers[k]
 
     cdef int expect(self, size_t rows) except -1 nogil:
         """Sizes the buffers for `rows` more rows."""
         cdef int k
-        for k in range(COUNT):
-            if not has_only_nulls(self.columns[k][0]):
-                self.columns[k].expect(rows)
+        for k in range(SEQ, NUMBERS_END):
+            if not has_only_nulls(self.numbers[k][0]):
+                self.numbers[k].expect(rows)
         self.changes.reserve(rows)
         return 0
 
@@ -146,33 +135,32 @@ cdef class MetadataColumns:
         cdef int64_t k
         if tags.lsns != NULL:
             values |= 1 << LSN
-        for k in range(COUNT):
-            if not values >> k & 1 and has_only_nulls(self.columns[k][0]):
-                append_nulls(self.columns[k][0], <size_t> n)
+        for k in range(SEQ, NUMBERS_END):
+            if not values >> k & 1 and has_only_nulls(self.numbers[k][0]):
+                append_nulls(self.numbers[k][0], <size_t> n)
                 continue
-            out = <int64_t*> self.columns[k].data.append_uninitialized(<size_t> n * 8)
+            out = <int64_t*> self.numbers[k].data.append_uninitialized(<size_t> n * 8)
             if k == SEQ:
                 _write_seqs(tags, messages, n, out)
             elif k == LSN:
                 _write_lsns(tags, messages, n, out)
             else:
                 _write_runs(scratch, run_count, k, out)
-            set_known_validity(self.columns[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
+            set_known_validity(self.numbers[k][0], <size_t> n, nulls >> k & 1, values >> k & 1, NONE64)
         self.changes.append(block.row_change, <size_t> n)
         return 0
 
-    cdef int give_columns(self, ArrowArray* change_types, ArrowArray* numbers, ArrowArray* key_only,
-                          int64_t rows) except -1:
-        """Moves the columns into arrays: `_change_type`, the seven numbers, and `_key_only`. Then call `clear`."""
+    cdef int give_columns(self, ArrowArray* columns, int64_t rows) except -1:
+        """Moves the columns to their positions among the batch's `columns`. Then call `clear`."""
         cdef int k
-        self._give_change_types(change_types, rows)
-        for k in range(COUNT):
-            if <int64_t> self.columns[k].nulls == rows:
-                give_nulls(self.columns[k][0], <size_t> rows, &numbers[k])
-                self.columns[k].rewind(Mark())
+        self._give_change_types(&columns[CHANGE_TYPE], rows)
+        for k in range(SEQ, NUMBERS_END):
+            if <int64_t> self.numbers[k].nulls == rows:
+                give_nulls(self.numbers[k][0], <size_t> rows, &columns[k])
+                self.numbers[k].rewind(Mark())
             else:
-                give_column(self.columns[k][0], &numbers[k])
-        self._give_key_only(key_only, rows)
+                give_column(self.numbers[k][0], &columns[k])
+        self._give_key_only(&columns[KEY_ONLY_COLUMN], rows)
         return 0
 
     cdef int _give_change_types(self, ArrowArray* out, int64_t rows) except -1:

@@ -27,8 +27,8 @@ cdef class NamedColumns:
     cdef vector[NamedCell] unrepresentable
     cdef int64_t bytes                   # of all names in these two
 
-    cdef int add_unchanged(self, Block* block, const uint8_t* wanted, int64_t rows) except -1 nogil
+    cdef int add_unchanged(self, Block* block, const uint8_t* is_selected, int64_t rows) except -1 nogil
     cdef int add_unrepresentable(self, Scratch scratch, int64_t rows) except -1 nogil
-    cdef int give_columns(self, ArrowArray* unchanged, ArrowArray* unrepresentable, int64_t rows) except -1
+    cdef int give_columns(self, ArrowArray* columns, int64_t rows) except -1
     cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out, int64_t rows) except -1
     cdef void clear(self) noexcept nogil

@@ -15,6 +15,7 @@ from pgoutput_fast._core.columns.native cimport (
 )
 from pgoutput_fast._core.protocol.limits cimport MAX_OFFSET
 from pgoutput_fast._core.protocol.wire cimport CELL_UNCHANGED
+from pgoutput_fast._core.rows.metadata cimport UNCHANGED, UNREPRESENTABLE
 from pgoutput_fast._core.rows.scratch cimport Scratch
 from pgoutput_fast._core.rows.slice cimport Block
 
@@ -31,13 +32,13 @@ cdef class NamedColumns:
         for name in names:
             self.name_bytes.push_back(len(name) + 12)
 
-    cdef int add_unchanged(self, Block* block, const uint8_t* wanted, int64_t rows) except -1 nogil:
+    cdef int add_unchanged(self, Block* block, const uint8_t* is_selected, int64_t rows) except -1 nogil:
         """Adds the block's cells that were not sent. `rows` is how many rows come before the block."""
         cdef int32_t c
         cdef int64_t i
         cdef NamedCell named
         for c in range(<int32_t> self.name_bytes.size()):
-            if not wanted[c]:
+            if not is_selected[c]:
                 continue
             for i in range(block.rows):
                 if block.cells[c * block.stride + i].length == CELL_UNCHANGED:
@@ -62,10 +63,10 @@ cdef class NamedColumns:
             first = scratch.issue_ends[c]
         return 0
 
-    cdef int give_columns(self, ArrowArray* unchanged, ArrowArray* unrepresentable, int64_t rows) except -1:
-        """Makes both columns. Then call `clear`."""
-        self._give_names(self.unchanged, unchanged, rows)
-        self._give_names(self.unrepresentable, unrepresentable, rows)
+    cdef int give_columns(self, ArrowArray* columns, int64_t rows) except -1:
+        """Makes both columns, at their positions among the batch's `columns`. Then call `clear`."""
+        self._give_names(self.unchanged, &columns[UNCHANGED], rows)
+        self._give_names(self.unrepresentable, &columns[UNREPRESENTABLE], rows)
         return 0
 
     cdef int _give_names(self, vector[NamedCell]& named, ArrowArray* out, int64_t rows) except -1:

@@ -9,9 +9,9 @@ cdef class RowsPlan:
     cdef list column_types
     cdef list column_names
     cdef vector[int64_t] type_oids
-    cdef vector[uint8_t] wanted          # per column: whether it is converted and becomes part of the batch
-    cdef int32_t given                   # how many of these columns there are
-    cdef int64_t leaves                  # how many columns these become, with the fields of composites at all depths
+    cdef vector[uint8_t] is_selected     # per column: whether it is converted and becomes part of the batch
+    cdef int32_t selected_count          # of these columns
+    cdef int64_t leaves                  # number of columns after composites are flattened, at all depths
     cdef bint nested                     # whether any column has a child or fields
     cdef int64_t block_bytes             # a block ends with the message that reaches this size
 

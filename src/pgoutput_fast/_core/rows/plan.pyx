@@ -18,7 +18,7 @@ cdef int64_t WIDEST = 32
 @cython.final
 cdef class RowsPlan:
     def __cinit__(self, relation, options, types):
-        cdef uint8_t wanted
+        cdef uint8_t is_selected
         self.column_types = [column_type_of(column, options, types) for column in relation.columns]
         self.schema = self.built_schema = relation_schema(relation, self.column_types, options)
         if options.strings == "string_view":
@@ -28,12 +28,12 @@ cdef class RowsPlan:
             )
         self.column_names = [column.name.encode() for column in relation.columns]
         chosen = options.columns_of(relation)
-        self.given = 0
+        self.selected_count = 0
         for column in relation.columns:
             self.type_oids.push_back(column.type_oid)
-            wanted = chosen is None or column.name in chosen
-            self.wanted.push_back(wanted)
-            self.given += wanted
+            is_selected = chosen is None or column.name in chosen
+            self.is_selected.push_back(is_selected)
+            self.selected_count += is_selected
         self.leaves = sum([column_type.leaves() for column_type in self.column_types])
         self.nested = any([each.child is not None or each.fields for each in self.column_types])
         widest = max([each.child.leaves() for each in self.column_types if each.child is not None], default=1)

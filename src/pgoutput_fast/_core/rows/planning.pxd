@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.rows.rows cimport RelationRows
-from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task
+from pgoutput_fast._core.rows.task cimport Batches, Spares, Task, WindowWork
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 
@@ -23,12 +23,12 @@ cdef class BatchPlanner:
     cdef set described_columns           # (table, column) that some version has; see Options.check_columns
     cdef vector[int64_t] ends            # per slot: 0, except while `_sort_messages` runs
 
-    cdef int plan_window(self, Frame frame, int64_t left) except -1
-    cdef int _sort_messages(self, Frame frame, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil
+    cdef int plan_window(self, WindowWork work, int64_t left) except -1
+    cdef int _sort_messages(self, WindowWork work, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil
     cdef Batches _batches_of(self, int32_t slot)
-    cdef Task _task_of(self, Frame frame, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left)
+    cdef Task _task_of(self, WindowWork work, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left)
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot)
     cdef int begin_call(self) except -1
-    cdef int take_results(self, Frame frame) except -1
+    cdef int take_results(self, WindowWork work) except -1
     cdef list take_batches(self)
     cdef int end_call(self) except -1

@@ -8,14 +8,14 @@ from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.limits cimport USUAL_WINDOW_MESSAGES
 from pgoutput_fast._core.rows.rows cimport RelationRows
-from pgoutput_fast._core.rows.task cimport Batches, Frame, Spares, Task, messages_that_fit
+from pgoutput_fast._core.rows.task cimport Batches, Spares, Task, WindowWork, messages_that_fit
 from pgoutput_fast._core.tagging.stream_tracker cimport StreamTracker
 
 from pgoutput_fast._core.rows.rows import make_rows
 
 cdef int64_t WINDOW_MESSAGES = USUAL_WINDOW_MESSAGES
-# If a window has more than MANY_TASKS tasks, with fewer than FEW_MESSAGES messages each on average, the next window is
-# twice as long. A task's fixed cost is then more than the cache saves.
+# Many small tasks cost more than the cache saves. So after a window of more than MANY_TASKS tasks, with under
+# FEW_MESSAGES messages each on average, the next window is twice as long, up to LONGEST_WINDOW messages.
 cdef int64_t MANY_TASKS = 256
 cdef int64_t FEW_MESSAGES = 64
 cdef int64_t LONGEST_WINDOW = 1 << 17
@@ -49,8 +49,8 @@ cdef class BatchPlanner:
 
     # ---- a window ------------------------------------------------------------------------------------------------
 
-    cdef int plan_window(self, Frame frame, int64_t left) except -1:
-        """Makes the frame's tasks for the window that was tagged last.
+    cdef int plan_window(self, WindowWork work, int64_t left) except -1:
+        """Makes the tasks for the window that was tagged last.
 
         Relation versions come in the order of their first items. `left` is how many messages of this array follow.
         """
@@ -61,40 +61,40 @@ cdef class BatchPlanner:
         cdef vector[int32_t] present
         cdef vector[int64_t] stops
         cdef size_t k
-        self.tracker.tags.swap_tags(frame.tags)
-        items = frame.tags.items
+        self.tracker.tags.swap_tags(work.tags)
+        items = work.tags.items
         with nogil:
-            self._sort_messages(frame, present, stops)
+            self._sort_messages(work, present, stops)
         for k in range(present.size()):
             batches = self._batches_of(present[k])
             while at < stops[k]:
-                task = self._task_of(frame, batches, present[k], at, stops[k], left)
+                task = self._task_of(work, batches, present[k], at, stops[k], left)
                 at += task.count
                 tasks.append(task)
         if len(tasks) <= MANY_TASKS:
             self.window_messages = WINDOW_MESSAGES
         elif items < FEW_MESSAGES * <int64_t> len(tasks):
             self.window_messages = max(WINDOW_MESSAGES, min(2 * self.window_messages, LONGEST_WINDOW))
-        return frame.start(tasks, self.options, self.types)
+        return work.start(tasks, self.options, self.types)
 
-    cdef int _sort_messages(self, Frame frame, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil:
+    cdef int _sort_messages(self, WindowWork work, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil:
         """Sorts the window's messages in `order` by relation version.
 
         `present` gets the slots of these versions, `stops` gets where the messages of each end.
         """
         cdef int64_t i, begin, at = 0
-        cdef int64_t items = frame.tags.items
+        cdef int64_t items = work.tags.items
         cdef int32_t slot
         cdef size_t k
         if self.ends.size() < self.tracker.versions.bodies.size():
             self.ends.resize(self.tracker.versions.bodies.size())
-        if <int64_t> frame.order.size() < items:
-            frame.order.resize(<size_t> items)
+        if <int64_t> work.order.size() < items:
+            work.order.resize(<size_t> items)
         # Allocated here, because nothing may fail until `ends` is 0 everywhere again.
         present.reserve(min(<size_t> items, self.ends.size()))
         stops.reserve(min(<size_t> items, self.ends.size()))
         for i in range(items):
-            slot = frame.tags.item_slot[i]
+            slot = work.tags.item_slot[i]
             if self.ends[slot] == 0:
                 present.push_back(slot)
             self.ends[slot] += 1
@@ -103,8 +103,8 @@ cdef class BatchPlanner:
             at += self.ends[present[k]]
             self.ends[present[k]] = begin
         for i in range(items):
-            slot = frame.tags.item_slot[i]
-            frame.order[self.ends[slot]] = frame.tags.item_message[i]
+            slot = work.tags.item_slot[i]
+            work.order[self.ends[slot]] = work.tags.item_message[i]
             self.ends[slot] += 1
         for k in range(present.size()):
             stops.push_back(self.ends[present[k]])
@@ -126,27 +126,27 @@ cdef class BatchPlanner:
             batches.touched = True
         return batches
 
-    cdef Task _task_of(self, Frame frame, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left):
+    cdef Task _task_of(self, WindowWork work, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left):
         """Makes a task of as many messages of a relation version as the open batch can take.
 
-        They are the messages from `at` on in the frame's `order`, and at `end` are those of the next relation version.
+        The version's messages are `order[at:end]`. The task takes the first ones that fit.
         """
         cdef int64_t rows = batches.rows
         cdef int64_t each
         cdef Task task = Task()
         task.batches = batches
-        task.before = batches.last
+        task.previous_task = batches.last
         task.begin = at
         with nogil:
             task.count = messages_that_fit(
-                frame.window, frame.order.data() + at, end - at, self.batch_rows, self.batch_bytes,
+                work.window, work.order.data() + at, end - at, self.batch_rows, self.batch_bytes,
                 &batches.rows, &batches.bytes,
             )
         task.closes = at + task.count < end
         task.expected = batches.rows - rows
         if not task.closes:
             # Later messages of the array may add rows at the same rate, but no more than the batch can take.
-            task.expected += task.expected * left // frame.window.count
+            task.expected += task.expected * left // work.window.count
             each = max(1, batches.bytes // max(1, batches.rows))
             task.expected = min(task.expected, self.batch_bytes // each)
         if batches.open is None:
@@ -173,11 +173,11 @@ cdef class BatchPlanner:
         self.touched = []
         return 0
 
-    cdef int take_results(self, Frame frame) except -1:
-        """Takes the rejects and the finished batches of a frame whose tasks are all done."""
+    cdef int take_results(self, WindowWork work) except -1:
+        """Takes the rejects and the finished batches of a window whose tasks are all done."""
         cdef Task task
-        self.tracker.records.take_rejects(frame.records)
-        for task in frame.tasks:
+        self.tracker.records.take_rejects(work.records)
+        for task in work.tasks:
             task.batches.done.extend(task.made)
             if task.closes:
                 self.spares.keep(task.batches, task.rows)

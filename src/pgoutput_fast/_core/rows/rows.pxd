@@ -12,22 +12,18 @@ from pgoutput_fast._core.tagging.scan cimport Window
 from pgoutput_fast._core.tagging.window_tags cimport Tags
 
 
-cdef enum:
-    META_COLUMNS = 11
-
-
 cdef class RelationRows:
     """Rows of one relation version: its columns, and the batch that is being filled."""
     cdef readonly object relation
     cdef readonly object schema
     cdef object built_schema             # the schema that the buffers have
     cdef int32_t count                   # of the relation's columns
-    cdef int64_t leaves                  # how many columns these become, with the fields of composites at all depths
+    cdef int64_t leaves                  # number of columns after composites are flattened, at all depths
     cdef bint nested                     # whether any column has a child or fields
     cdef int64_t block_bytes             # a block ends with the message that reaches this size
     cdef vector[Column*] columns
-    cdef vector[uint8_t] wanted          # per column: whether it is converted and becomes part of the batch
-    cdef int32_t given                   # how many of these columns there are
+    cdef vector[uint8_t] is_selected     # per column: whether it is converted and becomes part of the batch
+    cdef int32_t selected_count          # of these columns
     cdef MetadataColumns metadata
     cdef NamedColumns named
     cdef RowRejects rejects

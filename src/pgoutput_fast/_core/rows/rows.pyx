@@ -9,7 +9,7 @@ from pgoutput_fast._core.protocol.kinds cimport COLUMN_BINARY
 from pgoutput_fast._core.protocol.limits cimport BLOCK_CELLS, BLOCK_ROWS, GROWTH, LONGEST_NUMERIC, MAX_OFFSET
 from pgoutput_fast._core.protocol.reasons cimport OK
 from pgoutput_fast._core.protocol.wire cimport Cell
-from pgoutput_fast._core.rows.metadata cimport MetadataColumns
+from pgoutput_fast._core.rows.metadata cimport METADATA_COUNT, METADATA_ROW_BYTES, MetadataColumns
 from pgoutput_fast._core.rows.named_columns cimport NamedColumns
 from pgoutput_fast._core.rows.plan cimport RowsPlan, plan_of
 from pgoutput_fast._core.rows.rejects cimport RowRejects
@@ -57,8 +57,8 @@ cdef class RelationRows:
         self.rows = 0
         self.batch_rows = options.batch_rows
         self.batch_bytes = options.batch_bytes
-        self.given = plan.given
-        self.wanted.assign(plan.wanted.begin(), plan.wanted.end())
+        self.selected_count = plan.selected_count
+        self.is_selected.assign(plan.is_selected.begin(), plan.is_selected.end())
         self.columns.reserve(<size_t> self.count)
         for column_type in plan.column_types:
             self.columns.push_back(make_column(column_type))
@@ -76,7 +76,7 @@ cdef class RelationRows:
 
     cdef int64_t bytes(self) noexcept nogil:
         cdef size_t k
-        cdef size_t total = <size_t> self.rows * 80
+        cdef size_t total = <size_t> self.rows * METADATA_ROW_BYTES
         for k in range(self.columns.size()):
             total += self.columns[k].bytes()
         return <int64_t> total + self.named.bytes
@@ -177,7 +177,7 @@ cdef class RelationRows:
         if rows < BLOCK_ROWS:
             return 0
         for k in range(self.columns.size()):
-            if self.wanted[k]:
+            if self.is_selected[k]:
                 self.columns[k].learn_lengths()
                 self.columns[k].expect(<size_t> rows)
         return self.metadata.expect(<size_t> rows)
@@ -199,7 +199,7 @@ cdef class RelationRows:
             self.rejects.add_values(tags, w, block, scratch)
             self.named.add_unrepresentable(scratch, self.rows)
         if block.unchanged:
-            self.named.add_unchanged(block, self.wanted.data(), self.rows)
+            self.named.add_unchanged(block, self.is_selected.data(), self.rows)
         self.metadata.append_rows(tags, block, scratch)
         self.rows += block.rows
         self.inconsistent = False
@@ -222,7 +222,7 @@ cdef class RelationRows:
         for c in range(self.count):
             cells = block.cells + c * block.stride
             formats = block.cell_formats[c] if block.cell_formats != NULL else block.formats
-            if not self.wanted[c]:
+            if not self.is_selected[c]:
                 pass
             elif formats != (TEXT_CELLS | BINARY_CELLS):
                 convert_column(self.columns[c][0],
@@ -274,12 +274,12 @@ cdef class RelationRows:
 
     cdef int _give_columns(self, ArrowArray* array) except -1:
         """Moves all columns into a struct array, in the order of the schema."""
-        cdef size_t c, at = META_COLUMNS
-        cdef ArrayOwner* owner = start_array(array, self.rows, 0, 1, META_COLUMNS + <size_t> self.given)
-        self.metadata.give_columns(&owner.children[0], &owner.children[1], &owner.children[8], self.rows)
-        self.named.give_columns(&owner.children[9], &owner.children[10], self.rows)
+        cdef size_t c, at = METADATA_COUNT
+        cdef ArrayOwner* owner = start_array(array, self.rows, 0, 1, METADATA_COUNT + <size_t> self.selected_count)
+        self.metadata.give_columns(&owner.children[0], self.rows)
+        self.named.give_columns(&owner.children[0], self.rows)
         for c in range(self.columns.size()):
-            if self.wanted[c]:
+            if self.is_selected[c]:
                 give_column(self.columns[c][0], &owner.children[at])
                 at += 1
         return 0

@@ -36,9 +36,9 @@ cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches
     cdef RelationRows rows
-    cdef object at_work                  # its frame's lock
-    cdef Task before                     # a task that must be done first, because it fills the same batch
-    cdef int64_t begin, count            # its messages in the frame's `order`
+    cdef object unfinished_lock          # its window's lock, see WindowWork
+    cdef Task previous_task              # a task that must be done first, because it fills the same batch
+    cdef int64_t begin, count            # its messages in the window's `order`
     cdef int64_t expected                # how many more rows the batch will probably get
     cdef bint closes
     cdef list made                       # the batches that it finished
@@ -50,7 +50,7 @@ cdef object new_lock()
 cdef int wait_for(object lock) except -1
 
 
-cdef class Frame:
+cdef class WindowWork:
     """A window that is being decoded, and its tasks."""
     cdef Window window
     cdef Tags tags
@@ -62,7 +62,7 @@ cdef class Frame:
     cdef Records records                 # rejects
     cdef object options
     cdef object types
-    cdef object at_work                  # a new lock for each window, held until all tasks are done
+    cdef object unfinished_lock          # a new lock for each window, held until all tasks are done
 
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1

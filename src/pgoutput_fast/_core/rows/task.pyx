@@ -5,7 +5,7 @@ thread decodes it, or when.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from pgoutput_fast._core.rows.rows cimport META_COLUMNS
+from pgoutput_fast._core.rows.metadata cimport METADATA_COUNT
 from pgoutput_fast._core.rows.scratch cimport ROWS_DONE, ROWS_FAILED, Scratch
 from pgoutput_fast._core.tagging.scan cimport OLD_TUPLE, Window
 from pgoutput_fast._core.tagging.stream_state cimport NONE64
@@ -86,7 +86,7 @@ cdef class Spares:
 
 
 cdef int64_t _columns_of(Batches batches) except -1:
-    return META_COLUMNS + len(batches.relation.columns)
+    return METADATA_COUNT + len(batches.relation.columns)
 
 
 cdef object new_lock():
@@ -114,7 +114,7 @@ cdef class Task:
     pass
 
 
-cdef class Frame:
+cdef class WindowWork:
     def __cinit__(self):
         self.window = Window()
         self.tags = Tags()
@@ -122,23 +122,23 @@ cdef class Frame:
         self.waiting = _NO_TASKS
 
     cdef int start(self, list tasks, options, types) except -1:
-        """Takes the frame's tasks. From now on, any thread may do them."""
+        """Takes the window's tasks. From now on, any thread may do them."""
         cdef Task task
         cdef Task each
         self.options = options
         self.types = types
         self.tasks = tasks
         self.left = len(tasks)
-        self.at_work = new_lock()
+        self.unfinished_lock = new_lock()
         if tasks:
-            self.at_work.acquire()
+            self.unfinished_lock.acquire()
         for each in tasks:
-            each.at_work = self.at_work
+            each.unfinished_lock = self.unfinished_lock
         # Tasks that continue a batch come last, because the task that began the batch may still be running.
-        waiting = [task for task in tasks if task.before is None]
-        waiting.extend([task for task in tasks if task.before is not None])
+        waiting = [task for task in tasks if task.previous_task is None]
+        waiting.extend([task for task in tasks if task.previous_task is not None])
         self.begun = 0
-        self.waiting = waiting  # last, because any thread that still has the frame may now begin a task
+        self.waiting = waiting  # last, because any thread that still has this object may now begin a task
         return 0
 
     cdef bint do_one(self, Scratch scratch) except -1:
@@ -164,20 +164,20 @@ cdef class Frame:
         """Counts down the tasks that are not done."""
         self.left -= 1
         if self.left == 0:
-            self.at_work.release()
+            self.unfinished_lock.release()
         return 0
 
     cdef int _do(self, Task task, Scratch scratch) except -1:
         cdef RelationRows rows = task.rows
-        cdef Task before = task.before
+        cdef Task previous = task.previous_task
         cdef int64_t at = 0
         cdef int progress
-        task.before = None
-        if before is not None and not before.done:
-            if before.error is None and before.at_work is not self.at_work:
-                wait_for(before.at_work)  # held until it is done
-            if not before.done:
-                raise RuntimeError("what came before was not done") from before.error
+        task.previous_task = None
+        if previous is not None and not previous.done:
+            if previous.error is None and previous.unfinished_lock is not self.unfinished_lock:
+                wait_for(previous.unfinished_lock)  # held until it is done
+            if not previous.done:
+                raise RuntimeError("the earlier task of this batch failed") from previous.error
         while True:
             with nogil:
                 progress = rows.fill(self.tags, self.window, self.order.data() + task.begin, task.count,
@@ -208,7 +208,7 @@ cdef class Frame:
         """Drops references to results, batches and tagged rows, after the results were taken. Allocates no memory."""
         cdef Task task
         for task in self.tasks:
-            task.before = None
+            task.previous_task = None
             task.rows = None
             task.made = None
         self.tasks = _NO_TASKS

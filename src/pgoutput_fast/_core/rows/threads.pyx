@@ -33,7 +33,7 @@ cdef class HeldLock:
 cdef class WorkingThreads:
     def __cinit__(self):
         self.stopped = False
-        self.at_work = []
+        self.thread_locks = []
 
     cdef int work(self) except -1:
         """Does the work of one thread. If it raises, it has set what the other threads must know of that."""
@@ -46,12 +46,12 @@ cdef class WorkingThreads:
         """
         for _ in range(count):
             holder = HeldLock()
-            self.at_work.append(holder.lock)
+            self.thread_locks.append(holder.lock)
             try:
                 start_new_thread(self._work_beside, (holder,))
             except RuntimeError:
                 # No more threads can be started: the others do all the work.
-                self.at_work.pop()
+                self.thread_locks.pop()
                 break
         return 0
 
@@ -67,9 +67,9 @@ cdef class WorkingThreads:
         """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""
         cdef Py_ssize_t ended = 0
         interruption = None
-        while ended < len(self.at_work):
+        while ended < len(self.thread_locks):
             try:
-                self.at_work[ended].acquire()
+                self.thread_locks[ended].acquire()
                 ended += 1
             except BaseException as error:
                 self.stopped = True

@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 
 from pgoutput_fast._core.protocol.limits cimport MESSAGE_WINDOW_BYTES
-from pgoutput_fast._core.rows.task cimport Frame
+from pgoutput_fast._core.rows.task cimport WindowWork
 from pgoutput_fast._core.tagging.scan cimport Payloads, scan_window
 from pgoutput_fast._core.tagging.stream_state cimport NONE64, STREAMING
 from pgoutput_fast._core.tagging.stream_tracker cimport InvalidMessage, StreamTracker
@@ -54,31 +54,31 @@ cdef object _one_tagged_batch(list tagged, payload):
 
 @cython.final
 cdef class WindowTagger:
-    def __cinit__(self, Tagger tagger, list arrays, lsn, seq, before):
+    def __cinit__(self, Tagger tagger, list arrays, lsn, seq, tagged_first):
         self.tagger = tagger
         self.arrays = arrays
         self.lsn = lsn
         self.seq = seq
         self.lsns = _int64_values(lsn)
         self.seqs = _int64_values(seq)
-        self.before = before
+        self.tagged_first = tagged_first
 
-    cdef bint tag_next(self, Frame frame, int64_t most_messages) except -1:
+    cdef bint tag_next(self, WindowWork work, int64_t most_messages) except -1:
         """Scans and tags the next window of payloads. Returns False if there is none."""
         cdef Tagger tagger = self.tagger
         cdef bint in_stream
         cdef int64_t taken
         while self.payloads is None or self.at == self.payloads.count:
-            if self.array == len(self.arrays):
+            if self.next_array == len(self.arrays):
                 return False
-            self.payloads = Payloads(self.arrays[self.array])
-            self.array += 1
+            self.payloads = Payloads(self.arrays[self.next_array])
+            self.next_array += 1
             self.at = 0
         in_stream = tagger.tracker.state.context == STREAMING and not tagger.tracker.state.session_starts
-        taken = scan_window(self.payloads, self.at, most_messages, MESSAGE_WINDOW_BYTES, &in_stream, frame.window)
-        self.window = frame.window
+        taken = scan_window(self.payloads, self.at, most_messages, MESSAGE_WINDOW_BYTES, &in_stream, work.window)
+        self.window = work.window
         tagger.tag_window(
-            frame.window,
+            work.window,
             tagger.tracker.state.next_seq,
             self.seqs + self.done if self.seqs != NULL else NULL,
             self.lsns + self.done if self.lsns != NULL else NULL,
@@ -87,30 +87,33 @@ cdef class WindowTagger:
         self.done += taken
         return True
 
-    cdef bint load_or_tag(self, Frame frame, int64_t most_messages) except -1:
-        """Does what `tag_next` does; but the tagged rows that come first are one window, and come with their tags."""
-        if self.before is None:
-            return self.tag_next(frame, most_messages)
-        self.window = frame.window
-        load_tagged(self.tagger.tracker, frame.window, self.before)
-        self.before = None
+    cdef bint load_or_tag(self, WindowWork work, int64_t most_messages) except -1:
+        """Loads the tagged rows that come first: they are the first window, and have tags already.
+
+        After that, or if there are none, it calls `tag_next`. Returns False if there is no window left.
+        """
+        if self.tagged_first is None:
+            return self.tag_next(work, most_messages)
+        self.window = work.window
+        load_tagged(self.tagger.tracker, work.window, self.tagged_first)
+        self.tagged_first = None
         return True
 
     cdef int64_t left(self) noexcept:
         """Returns how many messages of the current array are not tagged yet."""
         return 0 if self.payloads is None else self.payloads.count - self.at
 
-    cdef object tag_all(self, Frame frame, int64_t most_messages, bint changes_only):
+    cdef object tag_all(self, WindowWork work, int64_t most_messages, bint changes_only):
         """Returns all messages as one batch with TAGGED_SCHEMA."""
         cdef list tagged = []
         cdef bint whole = len(self.arrays) == 1
-        while self.tag_next(frame, most_messages):
-            head, messages, more = tagged_columns(self.tagger.tracker, frame.window, changes_only)
-            part = self.payloads.owner.slice(self.at - frame.window.count, frame.window.count)
+        while self.tag_next(work, most_messages):
+            head, messages, extra = tagged_columns(self.tagger.tracker, work.window, changes_only)
+            part = self.payloads.owner.slice(self.at - work.window.count, work.window.count)
             whole = whole and messages is None
             if messages is not None:
-                if more is not None:
-                    part = pa.concat_arrays([part.cast(pa.large_binary()), more])
+                if extra is not None:
+                    part = pa.concat_arrays([part.cast(pa.large_binary()), extra])
                 part = part.take(messages)
                 part = part.fill_null(b"") if messages.null_count else part
             tagged.append((head, part))

@@ -189,8 +189,8 @@ def control_messages(array, int context, bint seen_end):
         A dict with these keys:
 
         messages: ordinals of boundary, Relation, Type and Origin messages. Boundary and Origin messages of plain
-            transactions that begin and end in the batch are left out. A message with an unknown tag is the last: no
-            message after it is read.
+            transactions that begin and end in the batch are left out. A message with an unknown kind byte is the last:
+            no message after it is read.
         begun: int64 array, ordinals of the Begins that were left out.
         xids: uint32 array, the xids of these transactions.
         lsns: the largest distinct LSNs of non-transactional logical messages, at most `LSNS_KEPT`, in ascending order.

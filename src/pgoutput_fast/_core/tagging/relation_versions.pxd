@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 
 
 cdef class RelationVersions:
-    """The relation versions that a stream has described so far. Each has a slot: its place in these lists."""
+    """The relation versions that a stream has described so far. Each has a slot: its index in these lists."""
     cdef readonly list relations         # Relation of each slot
     cdef dict slots                      # version id -> its slot
     cdef vector[int64_t] ids             # version id of each slot

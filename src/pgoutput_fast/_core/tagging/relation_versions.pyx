@@ -30,13 +30,13 @@ cdef class RelationVersions:
         if slot is not None:
             return slot
         slot = len(self.relations)
-        # If a later step fails, every slot still has all of these.
+        # Resize first: if a later step fails, the next call sizes these lists again.
         self.bodies.resize(<size_t> slot + 1)
         self.ids.resize(<size_t> slot + 1)
         self.oids.resize(<size_t> slot + 1)
+        self.has_user_types.resize(<size_t> slot + 1)
         self.ids[slot] = <int64_t> relation.version
         self.oids[slot] = <uint32_t> relation.oid
-        self.has_user_types.resize(<size_t> slot + 1)
         set_text(self.bodies[slot], relation.wire_body() if body is None else body)
         self.has_user_types[slot] = any(not is_built_in(column.type_oid) for column in relation.columns)
         self.relations.append(relation)
@@ -57,7 +57,7 @@ cdef class RelationVersions:
         return SLOT_UNKNOWN if known == self.named.end() else dereference(known).second
 
     cdef bint is_repeated(self, int32_t slot, const uint8_t* body, int64_t size) noexcept nogil:
-        """Whether a Relation message with this body says again what is known, and no Type message can change it."""
+        """Whether the body equals the stored one and all its types are built in. Then it need not be parsed."""
         return not self.has_user_types[slot] and same_bytes(self.bodies[slot], body, size)
 
     # ---- names -----------------------------------------------------------------------------------------------------

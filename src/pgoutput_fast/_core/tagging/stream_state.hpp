@@ -313,7 +313,8 @@ private:
     SharedMap<TypeName> types_;
 };
 
-// The transaction that a message belongs to. It is the same for several consecutive messages.
+// The transaction that a message belongs to. It is the same for several consecutive messages. A new field: see
+// schema/metadata_columns.py.
 struct MessageScope {
     int64_t txn = NONE64;
     int64_t xid = NONE64;

@@ -1,10 +1,11 @@
 """Tracks the state of a stream: which version an oid stands for, and what is uncertain after an invalid message.
 
-It knows the boundary messages, and the others only as far as something follows if one of them is invalid.
+`transactions.pyx` and `tag.pyx` handle valid messages. This module looks at a message only if it is invalid.
 """
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from pgoutput_fast._core.protocol.boundary cimport PREPARE_XID_AT, ROLLBACK_PREPARED_XID_AT
 from pgoutput_fast._core.protocol.kinds cimport (
     MSG_COMMIT,
     MSG_COMMIT_PREPARED,
@@ -133,11 +134,11 @@ cdef class StreamTracker:
         self.tags.taken[i] = 0
         self.tags.reject_into(self.records, w, i, reason, offset, slot, column, -1, -1)
         if reason != STATE_LOST:
-            self._lose_what_follows(w, i, reason)
+            self._mark_uncertain(w, i, reason)
         return False
 
-    cdef int _lose_what_follows(self, Window w, int64_t i, uint8_t reason) except -1 nogil:
-        """Notes in the state what nobody knows any more because a message is rejected."""
+    cdef int _mark_uncertain(self, Window w, int64_t i, uint8_t reason) except -1 nogil:
+        """Marks as uncertain the parts of the state that the rejected message would have set."""
         cdef uint8_t kind = w.kind[i]
         cdef uint8_t cls = message_class(kind)
         cdef int header = 5 if w.flags[i] & IN_STREAM else 1
@@ -169,11 +170,11 @@ cdef class StreamTracker:
         return 0
 
     cdef bint _may_have_ended_others(self, uint8_t kind, uint8_t reason) noexcept nogil:
-        """Whether an invalid message, or messages missing before it, may have ended others than the open transaction.
+        """Whether some transaction other than the open one may have ended unseen.
 
         A server sends a stream's aborts and commits only between transactions and stream blocks. So an invalid message
         inside of one ended no other transaction. But if a boundary message comes too early, messages before it are
-        missing, and these may have.
+        missing. The missing messages may have ended such a transaction.
         """
         cdef uint8_t cls = message_class(kind)
         if reason == OUTSIDE_TRANSACTION:
@@ -187,7 +188,7 @@ cdef class StreamTracker:
 
     cdef int _lose_prepared(self, Window w, int64_t i) except -1 nogil:
         """Handles an invalid Commit Prepared or Rollback Prepared: the outcome of its transaction is not known."""
-        cdef uint32_t at = 26 if w.kind[i] == MSG_COMMIT_PREPARED else 34
+        cdef uint32_t at = PREPARE_XID_AT if w.kind[i] == MSG_COMMIT_PREPARED else ROLLBACK_PREPARED_XID_AT
         cdef uint32_t xid
         cdef const Transaction* t
         if w.length[i] < at + 4:

@@ -59,8 +59,8 @@ from pgoutput_fast.catalog.relations import type_offset
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.column_types import changed_type
 
-# With these options, `changed_type` compares what the wire alone says of types.
-_PLAIN = Options()
+# No user's options. So `changed_type` compares only what the messages say of the types.
+_DEFAULT_OPTIONS = Options()
 
 # Why `_tag_messages` stopped.
 cdef enum Stop:
@@ -191,7 +191,7 @@ cdef int _tag_messages(StreamTracker tracker, Tags tags, Window w, int64_t* at) 
 
 
 cdef uint8_t _not_a_message(const uint8_t* p, int64_t size) noexcept nogil:
-    """Returns the reason for a message with an unknown tag: the error can then say what the bytes may be."""
+    """Returns the reason for a message with an unknown kind byte: the error can then say what the bytes may be."""
     if is_hex_text(p, size):
         return TEXT_PAYLOAD
     if (p[0] == c'w' and size > 25) or (p[0] == c'k' and size == 18):
@@ -243,7 +243,7 @@ cdef int _tag_other(StreamTracker tracker, Tags tags, Window w, int64_t i) excep
 
 
 cdef bint _tag_truncate(StreamTracker tracker, Tags tags, Window w, int64_t i) except -1 nogil:
-    """Returns whether the message is invalid and an error must be raised."""
+    """Records a Truncate, and adds an item for each of its relations. Returns True if the caller must raise."""
     cdef const uint8_t* p = w.base + w.start[i]
     cdef int64_t at = 5 if w.flags[i] & IN_STREAM else 1
     cdef int64_t size = w.length[i]
@@ -262,7 +262,7 @@ cdef bint _tag_truncate(StreamTracker tracker, Tags tags, Window w, int64_t i) e
     at += 5
     if size - at != count * 4:
         return tracker.fail(w, i, TRUNCATED if size - at < count * 4 else TRAILING_BYTES,
-                         size if size - at < count * 4 else at + count * 4)
+                            size if size - at < count * 4 else at + count * 4)
     for k in range(count):
         slot = tracker.lookup(load32(p + at + 4 * k))
         if slot >= 0:
@@ -288,7 +288,7 @@ cdef bint _tag_truncate(StreamTracker tracker, Tags tags, Window w, int64_t i) e
 
 
 cdef bint _tag_message(StreamTracker tracker, Tags tags, Window w, int64_t i) except -1 nogil:
-    """Returns whether the message is invalid and an error must be raised."""
+    """Records a logical message, unless it is a repeat. Returns True if the caller must raise."""
     cdef Fields f
     cdef MessageRecord m
     cdef const uint8_t* prefix = NULL
@@ -324,7 +324,7 @@ cdef bint _tag_message(StreamTracker tracker, Tags tags, Window w, int64_t i) ex
 
 
 cdef bint _tag_origin(StreamTracker tracker, Window w, int64_t i) except -1 nogil:
-    """Returns whether the message is invalid and an error must be raised."""
+    """Notes the origin of the open transaction. Returns True if the caller must raise."""
     cdef Fields f
     cdef const uint8_t* name = NULL
     cdef int64_t length = 0
@@ -378,7 +378,7 @@ cdef int _register_relation(StreamTracker tracker, Window w, int64_t i) except -
     cdef const uint8_t* p = w.base + w.start[i] + header
     cdef bytes body = (<const char*> p)[:w.length[i] - header]
     cdef RelationDescription known
-    cdef bint distrusted = tracker.state.bad_type
+    cdef bint types_unknown = tracker.state.bad_type
     try:
         fields = fields_of(body)
     except Malformed as problem:
@@ -386,12 +386,14 @@ cdef int _register_relation(StreamTracker tracker, Window w, int64_t i) except -
             raise
         return 0
     tracker.state.bad_type = False
-    if distrusted:
+    # A Type message before this one could not be read, so this Relation's types are unknown: treat the relation as
+    # lost.
+    if types_unknown:
         tracker.lose_relation(fields[0], w.subxid[i], tracker.tags.seq_of(i))
         return 0
     relation = relation_of(body, tuple(sorted(_type_names(tracker, [c[1] for c in fields[4]]).items())))
     slot = tracker.versions.slot_of(relation, body)
-    column = changed_type(tracker.versions.relations[slot].columns, relation.columns, _PLAIN)
+    column = changed_type(tracker.versions.relations[slot].columns, relation.columns, _DEFAULT_OPTIONS)
     if column is not None:
         if tracker.fail_in(w, i, TYPE_CHANGED, header + type_offset(relation, column), slot, column):
             raise Malformed(TYPE_CHANGED, tracker.invalid.offset)

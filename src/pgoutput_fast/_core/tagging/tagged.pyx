@@ -1,6 +1,9 @@
-"""Tagged payloads: makes a batch with TAGGED_SCHEMA from a tagged window, and a window from a batch in any order."""
+"""Turns a tagged window into a batch with TAGGED_SCHEMA, and a batch back into a window.
+
+The rows of the batch may be in any order.
+"""
 cimport cython
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
 from libcpp.vector cimport vector
 
 from pgoutput_fast._core.protocol.boundary cimport parse_boundary, parse_message
@@ -77,12 +80,13 @@ cdef enum:
     SESSION_MARK = -2
 
 
-cdef inline bint _waits(uint8_t kind) noexcept nogil:
+cdef inline bint _waits_for_commit(uint8_t kind) noexcept nogil:
+    """Whether the committed view keeps messages of this kind for later: changes, Truncates and logical messages."""
     return message_class(kind) & CHANGE or kind == MSG_TRUNCATE or kind == MSG_MESSAGE
 
 
 cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
-    """Returns (columns, messages, more messages) for the rows of a tagged window.
+    """Returns (columns, messages, extra payloads) for the rows of a tagged window.
 
     A message has one row, but a Truncate has one row per relation. A session's start has a row, too: its kind is 0, its
     `seq` is the next message's. Rejected messages have no row. With `changes_only`, only changes, truncates and logical
@@ -91,9 +95,9 @@ cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
     columns: a batch with all columns of TAGGED_SCHEMA but the payload.
     messages: int64 array, the ordinal in the window of each row's message; null at a session's start. None if the rows
         are exactly the window's messages, in order, and `changes_only` is not set.
-    more messages: large binary array; None if it would be empty. If the window has n messages, the ordinals n, n + 1,
-        ... mean its elements 0, 1, ... It is needed for a Truncate of several relations: the first row has the message
-        as it came, each further row has a Truncate of its own relation alone.
+    extra payloads: large binary array, one Truncate for each further relation of a Truncate of several relations; the
+        first row of such a message has the message as it came. If the window has n messages, the ordinal n + k is
+        element k of this array. None if there is none.
     """
     cdef TableBuilder t = TableBuilder(_HEAD_SCHEMA)
     cdef _TaggedRows rows = _TaggedRows()
@@ -102,8 +106,8 @@ cdef tuple tagged_columns(StreamTracker tracker, Window w, bint changes_only):
         rows.write_columns(tracker.tags, tracker.versions, w, t)
     if not changes_only and rows.are_all(w):
         return t.finish(), None, None
-    more = rows.take_more_messages(tracker.versions, w)
-    return t.finish(), rows.messages(), more
+    extra = rows.take_extra_payloads(tracker.versions, w)
+    return t.finish(), rows.messages(), extra
 
 
 @cython.final
@@ -120,7 +124,7 @@ cdef class _TaggedRows:
         self.message.reserve(<size_t> w.count)
         self.slot.reserve(<size_t> w.count)
         for i in range(w.count):
-            if changes_only and not _waits(w.kind[i]):
+            if changes_only and not _waits_for_commit(w.kind[i]):
                 continue
             if (not changes_only and self.marks < tags.session_starts.size()
                     and tags.session_starts[self.marks] == i):
@@ -196,8 +200,8 @@ cdef class _TaggedRows:
                 return False
         return True
 
-    cdef object take_more_messages(self, RelationVersions versions, Window w):
-        """Makes a Truncate for each row of `further`, and lets the row refer to it. Returns these messages, or None."""
+    cdef object take_extra_payloads(self, RelationVersions versions, Window w):
+        """Makes a Truncate for each row of `further`, and lets the row refer to it. Returns these payloads, or None."""
         cdef vector[uint8_t] alone
         cdef vector[int64_t] ends
         cdef int64_t i, row
@@ -321,8 +325,8 @@ cdef dict _checked_columns(batch):
         what = f"column {field.name} of tagged payloads"
         if len(column) != batch.num_rows:
             raise ValueError(f"{what} has {len(column)} values for {batch.num_rows} rows")
-        # Arrow reads a column to cast it, so that column is checked in full. Other columns are only read here, and
-        # each offset of the payloads is checked when it is used.
+        # A cast makes Arrow read the whole column, so we check such a column in full. We read the other columns
+        # ourselves, and check each payload offset on use.
         column = cast(checked(column, what, full=not column.type.equals(field.type)), what, field.type)
         if field.name in ("seq", "kind", "in_stream", "payload"):
             if column.null_count:

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from pgoutput_fast._core.protocol.boundary cimport parse_boundary
+from pgoutput_fast._core.protocol.boundary cimport COMMIT_LSN_AT, PREPARE_XID_AT, STREAM_XID_AT, parse_boundary
 from pgoutput_fast._core.protocol.fields cimport Fields, same_bytes, start_fields
 from pgoutput_fast._core.protocol.kinds cimport (
     MSG_BEGIN,
@@ -100,9 +100,9 @@ cdef int _void_prepared(StreamTracker tracker, uint32_t xid, int64_t seq) except
 
 
 cdef int _void_same_gid(StreamTracker tracker, const string& gid) except -1 nogil:
-    """Ends older prepared transactions with this gid that may have ended.
+    """Ends older prepared transactions with this gid whose end may have been missed.
 
-    Two transactions cannot be prepared under one gid, so they have ended. Their outcomes are not known.
+    A gid belongs to one prepared transaction at a time. So these transactions have ended. How is not known.
     """
     cdef vector[uint32_t] namesakes = tracker.state.doubted_with_gid(gid)
     cdef size_t k
@@ -136,14 +136,14 @@ cdef uint8_t _out_of_order(StreamTracker tracker, const BoundaryRecord& b, const
             return _expected(tracker, EXPECTED_STREAM_START)
     elif b.kind == MSG_COMMIT:
         if state.context == PLAIN:
-            offset[0] = 2
+            offset[0] = COMMIT_LSN_AT
             return <uint8_t> OK if b.lsn == state.current.commit_lsn else <uint8_t> OTHER_COMMIT
         if not state.lost:
             return _expected(tracker, EXPECTED_BEGIN)
     elif b.kind == MSG_PREPARE:
         if state.context == PREPARING:
             if b.xid != state.current.xid or not same_bytes(state.current.gid, gid, gid_length):
-                offset[0] = 26
+                offset[0] = PREPARE_XID_AT
                 return OTHER_PREPARE
         elif not state.lost:
             return _expected(tracker, EXPECTED_BEGIN_PREPARE)
@@ -152,7 +152,7 @@ cdef uint8_t _out_of_order(StreamTracker tracker, const BoundaryRecord& b, const
     elif (b.kind == MSG_STREAM_COMMIT or b.kind == MSG_STREAM_PREPARE
             or (b.kind == MSG_STREAM_START and b.first_segment == 0)):
         if state.streamed.count(<uint32_t> b.xid) == 0:
-            offset[0] = 1 if b.kind != MSG_STREAM_PREPARE else 26
+            offset[0] = PREPARE_XID_AT if b.kind == MSG_STREAM_PREPARE else STREAM_XID_AT
             return STREAM_UNKNOWN
     return OK
 
@@ -295,7 +295,7 @@ cdef int _end_between_transactions(StreamTracker tracker, BoundaryRecord* b, con
         elif b.kind != MSG_ROLLBACK_PREPARED and not _ends_part(b[0]):
             _add_origin(tracker, b, t[0])
     tracker.set_scope(b.txn, b.xid, NONE64, b.lsn if commits else NONE64, b.timestamp if commits else NONE64, False)
-    # A transaction that was never seen has no Stream Commit or Stream Prepare here: these have failed before.
+    # If t is NULL, this is not a Stream Commit or Stream Prepare: `_out_of_order` has already refused those.
     if t != NULL:
         if b.kind == MSG_STREAM_PREPARE:
             _prepare_stream(tracker, b[0], t, gid, gid_length)

@@ -10,14 +10,14 @@ cdef class Tags:
     cdef const int64_t* seqs             # per message; NULL if they count up from base_seq
     cdef const int64_t* lsns             # per message, or NULL
     cdef int64_t base_seq
-    cdef vector[uint8_t] taken           # per message: 0 if it was rejected or has come before
+    cdef vector[uint8_t] taken           # per message: 0 if it was rejected, or is a repeat
     cdef vector[MessageScope] scopes     # scopes of several consecutive messages each
     cdef vector[uint32_t] scope_of       # per message: its scope
     # The items: messages that have rows, and their relation versions.
     cdef vector[uint32_t] item_message
     cdef vector[int32_t] item_slot
     cdef int64_t items
-    # Only tagged payloads need these.
+    # Used only to write or load tagged payloads.
     cdef vector[int32_t] described       # per message: slot of the version that a Relation message described
     cdef vector[int64_t] session_starts  # ordinals in the window of messages that begin a session
     cdef vector[int64_t] loaded_lsns     # `lsns` points here if some are null

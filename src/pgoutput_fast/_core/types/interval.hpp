@@ -1,5 +1,6 @@
-// interval: months, days and microseconds. None of them is ever converted into another. Text must be in IntervalStyle
-// postgres; other styles are refused, never guessed.
+// interval: months, days and microseconds. This file parses; printing: schema/interval_text.py, encode/printed.py.
+// None of the three parts is ever converted into another. Text must be in IntervalStyle postgres; other styles are
+// refused, never guessed.
 #pragma once
 #include <cstdint>
 #include <cstring>
