@@ -1,0 +1,170 @@
+"""Tables in a lake without Spark: files of limited size, their statistics, and commits that survive a kill at any point."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.mirror.tables.parquet import MANIFEST, ParquetTarget
+from pgoutput_fast.mirror.tables.statistics import statistics_of
+from pgoutput_fast.storage.stores import open_store
+
+SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
+
+
+def _batch(first: int, rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(range(first, first + rows)), pa.array([f"{k}" * 100 for k in range(rows)])], schema=SCHEMA
+    )
+
+
+def test_files_have_all_rows_and_limited_sizes(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    noise = random.Random(1)
+    with TableFiles(store, "run", True, file_bytes=200_000) as files:
+        for k in range(12):
+            text = pa.array([noise.randbytes(4_000).hex() for _ in range(1_000)])
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(range(k * 1000, k * 1000 + 1000)), text], schema=SCHEMA
+            )
+            files.add("a" if k % 3 else "b", batch)
+    found = {name: [each for each in files.written if each.directory == name] for name in "ab"}
+    assert sum(each.rows for each in found["a"]) == 8_000
+    assert sum(each.rows for each in found["b"]) == 4_000
+    assert len(found["a"]) > 1
+    for each in files.written:
+        path = tmp_path / each.directory / each.name
+        seqs = pq.read_table(path).column("_seq").to_pylist()
+        assert (each.rows, each.first, each.last, each.nbytes) == (
+            len(seqs),
+            min(seqs),
+            max(seqs),
+            path.stat().st_size,
+        )
+        assert each.name.startswith(".part-run-")
+
+
+def test_an_error_leaves_no_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        TableFiles(open_store(tmp_path), "run", True, file_bytes=1) as files,
+    ):
+        for k in range(20):
+            files.add(
+                "t", pa.RecordBatch.from_arrays([pa.array([k]), pa.array(["x" * (8 << 20)])], schema=SCHEMA)
+            )
+        assert files.written
+        raise ZeroDivisionError
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_statistics_are_bounds_of_the_values(tmp_path: Path) -> None:
+    values: dict[str, list[Any]] = {
+        "small": [3, None, -7],
+        "text": ["b", "é", None],
+        "long": ["x" * 40, "y", "z"],
+        "float": [1.5, math.nan, None],
+        "when": [datetime(2024, 2, 29, 1, 2, 3, 456_789, UTC), None, datetime(1, 1, 1, tzinfo=UTC)],
+        "local": [datetime(2024, 2, 29, 1, 2, 3, 999_999), None, datetime(1999, 1, 1)],
+        "day": [date(2024, 2, 29), date(1, 1, 1), None],
+        "price": [Decimal("1.50"), None, Decimal("9.99")],
+        "list": [[1, 2], None, [3]],
+        "none": [None, None, None],
+    }
+    types = {
+        "small": pa.int32(), "text": pa.string(), "long": pa.string(), "float": pa.float64(),
+        "when": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "day": pa.date32(), "price": pa.decimal128(10, 2),
+        "list": pa.list_(pa.int32()), "none": pa.int32(),
+    }  # fmt: skip
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({k: pa.array(v, types[k]) for k, v in values.items()}), path, row_group_size=2)
+    found = json.loads(statistics_of(pq.read_metadata(path)))
+    assert found["numRecords"] == 3
+    assert found["nullCount"] == {name: values[name].count(None) for name in values if name != "list"}
+    assert found["minValues"] == {
+        "small": -7, "text": "b", "when": "0001-01-01T00:00:00.000Z", "local": "1999-01-01T00:00:00.000", "day": "0001-01-01",
+    }  # fmt: skip
+    assert found["maxValues"] == {
+        "small": 3, "text": "é", "when": "2024-02-29T01:02:03.457Z", "local": "2024-02-29T01:02:04.000", "day": "2024-02-29",
+    }  # fmt: skip
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def _write(store: Any, run: str, first: int) -> list[WrittenFile]:
+    with TableFiles(store, run, True) as files:
+        files.add("t", _batch(first, 10))
+    return files.written
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_commit_that_is_killed_is_finished(
+    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(20):
+        store = open_store(tmp_path / str(at))
+        ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+        files = _write(store, "two", 10)
+        left = iter(range(100))
+        with monkeypatch.context() as patch:
+            for name in ("put", "rename", "remove"):
+
+                def counted(*args: Any, _do: Any = getattr(store, name)) -> Any:
+                    if next(left) == at:  # noqa: B023
+                        raise _KilledError
+                    return _do(*args)
+
+                patch.setattr(store, name, counted)
+            try:
+                ParquetTarget(store, "t").commit(files, 19, SCHEMA, mode)
+                break
+            except _KilledError:
+                pass
+        table = ParquetTarget(store, "t")
+        done = table.position() == 19
+        assert done == (at > 0)
+        if not done:
+            table.commit(files, 19, SCHEMA, mode)
+        names = {each.name for each in (tmp_path / str(at) / "t").glob("[!._]*.parquet")}
+        assert names == set(table.committed())
+        rows = sorted(
+            seq
+            for name in names
+            for seq in pq.read_table(tmp_path / str(at) / "t" / name)["_seq"].to_pylist()
+        )
+        assert rows == list(range(0 if mode == "append" else 10, 20))
+    assert at >= 4
+
+
+def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    manifest = tmp_path / "t" / MANIFEST
+    whole = manifest.read_text()
+    manifest.write_text(whole[:-20])
+    with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
+        ParquetTarget(store, "t")
+    manifest.write_text(json.dumps({**json.loads(whole), "version": 9}))
+    with pytest.raises(ValueError, match=r"written by a later version"):
+        ParquetTarget(store, "t")
+
+
+def test_renaming(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.put("d/a", b"1")
+    store.rename("d/a", "d/b")
+    assert store.names("d") == ["d/b"]
+    with pytest.raises(FileNotFoundError):
+        store.rename("d/a", "d/c")
