@@ -15,6 +15,7 @@ from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.tagged import state_after
 from pgoutput_fast.spark.dataframes.transactions import transactions
+from pgoutput_fast.spark.tagging.batches import tag_batches
 from pgoutput_fast.spark.tagging.segments import write_segments
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.spark.workers import register
@@ -29,6 +30,7 @@ __all__ = [
     "relations",
     "state_after",
     "tag",
+    "tag_batches",
     "transactions",
     "udf",
     "write_segments",
