@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -55,16 +56,16 @@ def test_files_have_all_rows_and_limited_sizes(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ZeroDivisionError),
-        TableFiles(open_store(tmp_path), "run", True, file_bytes=1) as files,
-    ):
-        for k in range(20):
-            files.add(
-                "t", pa.RecordBatch.from_arrays([pa.array([k]), pa.array(["x" * (8 << 20)])], schema=SCHEMA)
-            )
-        assert files.written
-        raise ZeroDivisionError
+    def fail() -> None:
+        with TableFiles(open_store(tmp_path), "run", True, file_bytes=1) as files:
+            for k in range(20):
+                text = pa.array(["x" * (8 << 20)])
+                files.add("t", pa.RecordBatch.from_arrays([pa.array([k]), text], schema=SCHEMA))
+            assert files.written
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
@@ -109,6 +110,17 @@ def _write(store: Any, run: str, first: int) -> list[WrittenFile]:
     return files.written
 
 
+def _counted(function: Any, left: Iterator[int], at: int) -> Any:
+    """The function, but the call that gets the number `at` from `left` ends as if the process was killed."""
+
+    def counted(*args: Any) -> Any:
+        if next(left) == at:
+            raise _KilledError
+        return function(*args)
+
+    return counted
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_commit_that_is_killed_is_finished(
     tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
@@ -120,13 +132,7 @@ def test_a_commit_that_is_killed_is_finished(
         left = iter(range(100))
         with monkeypatch.context() as patch:
             for name in ("put", "rename", "remove"):
-
-                def counted(*args: Any, _do: Any = getattr(store, name)) -> Any:
-                    if next(left) == at:  # noqa: B023
-                        raise _KilledError
-                    return _do(*args)
-
-                patch.setattr(store, name, counted)
+                patch.setattr(store, name, _counted(getattr(store, name), left, at))
             try:
                 ParquetTarget(store, "t").commit(files, 19, SCHEMA, mode)
                 break

@@ -490,7 +490,7 @@ def test_the_page_says_what_is_so(shop: Shop, spark: Any, tmp_path: Path) -> Non
     shop.slot, shop.publication = "to_lake", "shop"
     shop.begin("orders")
     names = {name: str(tmp_path / name) for name in ("directory", "checkpoint", "target")}
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     values: dict[str, Any] = {"spark": spark, "dsn": shop.dsn, **names}
     exec(compile(example, "streaming.md", "exec"), values)
     try:

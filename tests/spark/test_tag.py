@@ -25,6 +25,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import encode
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
+from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
 from support.interleaved import everything
 from support.paths import DOCS
@@ -184,7 +185,7 @@ def test_what_is_tagged_can_be_decoded(spark: Any) -> None:
 def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
     page = (DOCS / "spark.md").read_text()
     section = page.split("## Untagged payloads\n")[1].split("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    how, then, into_segments = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     spec = encode.RelationSpec(16401, "public", "orders", (encode.ColumnSpec("id", 23),))
     writer, payloads = encode.Writer(), []
     for n in range(30):
@@ -192,9 +193,24 @@ def test_the_page_says_how(spark: Any, tmp_path: Path) -> None:
         payloads += writer.change(spec, "insert", new=[str(n)])
         payloads += writer.commit(100 * n, 100 * n + 8, 0)
     frame(spark, payloads).write.parquet(str(tmp_path / "dump"))
-    names: dict[str, Any] = {"spark": spark, "pgspark": pgspark, "path": str(tmp_path / "dump")}
-    exec(compile(block, "spark.md", "exec"), names)
-    assert [row["id"] for row in names["orders"].orderBy("_seq").collect()] == list(range(30))
+    frame(spark, payloads).where("place < 32").write.parquet(str(tmp_path / "monday"))
+    frame(spark, payloads).where("place >= 32").write.parquet(str(tmp_path / "tuesday"))
+    places = {
+        name: str(tmp_path / name) for name in ("monday", "tuesday", "tagged", "state_file", "segments")
+    }
+    names: dict[str, Any] = {"spark": spark, "pgspark": pgspark, "path": str(tmp_path / "dump"), **places}
+    for block in (how, then):
+        exec(compile(block, "spark.md", "exec"), names)
+        assert [row["id"] for row in names["orders"].orderBy("_seq").collect()] == list(range(30))
+    late = pgspark.changes(names["tomorrow"], "public.orders").orderBy("_seq").toArrow()
+    assert late.to_pylist() == names["orders"].where("_seq >= 32").orderBy("_seq").toArrow().to_pylist()
+    stored = spark.read.parquet(str(tmp_path / "tagged" / "tuesday"))
+    state = pgspark.state_after(names["today"])
+    catalog = state.catalog.merged(pgspark.read_catalog(stored))
+    alone = pgspark.changes(stored, "public.orders", catalog=catalog).orderBy("_seq").toArrow()
+    assert alone.to_pylist() == late.to_pylist()
+    exec(compile(into_segments, "spark.md", "exec"), names)
+    assert [segment.last_seq + 1 for segment in list_segments(tmp_path / "segments")] == [len(payloads)]
 
 
 def test_the_same_place_twice_is_named(spark: Any) -> None:

@@ -13,8 +13,11 @@ from pgoutput_fast.spark.dataframes.catalog import read_catalog, relations
 from pgoutput_fast.spark.dataframes.changes import changes
 from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
+from pgoutput_fast.spark.dataframes.tagged import state_after
 from pgoutput_fast.spark.dataframes.transactions import transactions
 from pgoutput_fast.spark.tables.write import write_tables
+from pgoutput_fast.spark.tagging.batches import tag_batches
+from pgoutput_fast.spark.tagging.segments import write_segments
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.spark.workers import register
 
@@ -26,8 +29,11 @@ __all__ = [
     "register",
     "rejects",
     "relations",
+    "state_after",
     "tag",
+    "tag_batches",
     "transactions",
     "udf",
+    "write_segments",
     "write_tables",
 ]

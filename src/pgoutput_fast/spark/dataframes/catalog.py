@@ -9,9 +9,10 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast._core.protocol.relations import Malformed, parse_type, relation_of
 from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError, reason_text
 from pgoutput_fast.protocol.kinds import DESCRIPTIONS, MESSAGE_KINDS, MSG_TYPE
-from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
 
 __all__ = ["read_catalog", "relations"]
 
@@ -23,6 +24,8 @@ _RELATIONS_SCHEMA = (
 
 def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "raise") -> Catalog:
     """Returns all relation versions that the tagged payloads describe. Only distinct descriptions travel to the driver.
+
+    The result of `tag(..., state=...)` also gives the relation versions of that state, which its rows may refer to.
 
     Args:
         wal: tagged payloads. Do not filter out Relation and Type rows.
@@ -46,7 +49,9 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
         .orderBy("seq")
         .collect()
     )
-    names: dict[int, tuple[str, str]] = {}
+    ends = ends_of(wal)
+    before = StreamState() if ends is None else ends.before
+    names = _type_names(before)
     found: list[Relation] = []
     for row in described:
         try:
@@ -59,7 +64,16 @@ def read_catalog(wal: DataFrame, *, on_error: Literal["raise", "quarantine"] = "
             if on_error == "raise":
                 kind = MESSAGE_KINDS[row["kind"]]
                 raise DecodeError(reason_text(problem.reason), seq=row["seq"], kind=kind) from None
-    return Catalog(found)
+    return before.catalog.merged(Catalog(found))
+
+
+def _type_names(state: StreamState) -> dict[int, tuple[str, str]]:
+    """Returns (namespace, name) of the types that Type messages named before, by oid; the last message counts."""
+    values = state.values or {}
+    scopes = [*values.get("streamed", ()), *values.get("prepared", ()), values.get("current") or {}]
+    named = [(seq, int(oid), name) for oid, (*name, seq) in values.get("types", {}).items()]
+    named += [(seq, oid, name) for scope in scopes for oid, _, *name, seq in scope.get("types", ())]
+    return {oid: (namespace, name) for _, oid, (namespace, name) in sorted(named)}
 
 
 def relations(wal: DataFrame) -> DataFrame:

@@ -1,15 +1,80 @@
-"""Checks that a DataFrame has tagged payloads."""
+"""Checks that a DataFrame has tagged payloads, and keeps the states before and behind them beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType
 
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["expect_tagged"]
+__all__ = ["Ends", "ends_of", "expect_tagged", "state_after", "with_ends"]
+
+# An attribute of a DataFrame. A DataFrame made from it has other rows, so it does not get the attribute.
+_ENDS = "_pgoutput_fast_ends"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What is known of a stream at both ends of a DataFrame of tagged payloads.
+
+    Attributes:
+        before: the state before the first payload.
+        after: the state behind the last payload.
+        first, last: the values of the order columns of the first and the last payload; empty without payloads.
+    """
+
+    before: StreamState
+    after: StreamState
+    first: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+
+def with_ends(tagged: DataFrame, ends: Ends) -> DataFrame:
+    """Returns the DataFrame, with its ends beside it."""
+    setattr(tagged, _ENDS, ends)
+    return tagged
+
+
+def ends_of(tagged: DataFrame) -> Ends | None:
+    """Returns the ends of a DataFrame that `tag` returned; None for any other."""
+    found = vars(tagged).get(_ENDS)
+    return found if isinstance(found, Ends) else None
+
+
+def state_after(tagged: DataFrame) -> StreamState:
+    """Returns the state of the stream behind tagged payloads. The next call of `tag` continues with it.
+
+    `tag` has computed it, so this runs no Spark job. Use or write the rows before you store the state: an error in a
+    change only appears then.
+
+    `state_after(tagged).to_json()` is text that you can store beside the rows; `tag(..., state=text)` takes it.
+    Its size grows with the number of relations and open transactions: some hundred bytes for each relation.
+
+    Args:
+        tagged: the DataFrame that `tag` returned, not one that was made from it.
+
+    Raises:
+        ValueError: for any other DataFrame.
+
+    Example:
+        first = pgspark.tag(monday, order_by="offset")
+        first.write.parquet("tagged/monday")
+        Path("state.json").write_text(pgspark.state_after(first).to_json())
+
+        then = pgspark.tag(tuesday, order_by="offset", state=Path("state.json").read_text())
+    """
+    ends = ends_of(tagged)
+    if ends is None:
+        raise ValueError(
+            "the state behind this DataFrame is not known: pass the DataFrame that pgspark.tag(...) returned itself, "
+            "before any where, select or read"
+        )
+    return ends.after
 
 
 def expect_tagged(wal: DataFrame, names: Sequence[str] = TAGGED_SCHEMA.names) -> None:

@@ -93,12 +93,13 @@ def pieces_of(df: DataFrame) -> Pieces:
 
     After a shuffle, pieces are not stable: Spark joins partitions by their actual size and cuts ranges by new samples.
     Spark cuts files into the same byte ranges on each read, and places them into partitions in any order. After a
-    Python worker the file of a row is unknown, because Spark reads rows ahead for the worker.
+    Python worker the file of a row is unknown, because Spark reads rows ahead for the worker. The plan of an RDD, such
+    as the one of a micro-batch, does not tell whether there is a Python worker.
     """
     plan = df._jdf.queryExecution().executedPlan().toString()
     partition = F.spark_partition_id().cast("long")
     stable = "Exchange" not in plan
-    if any(word in plan for word in ("Python", "InArrow", "InPandas")):
+    if any(word in plan for word in ("Python", "InArrow", "InPandas", "ExistingRDD")):
         return Pieces(partition, stable)
     path = F.input_file_name()
     both = F.when(path == F.lit(""), partition).otherwise(F.xxhash64(path, F.input_file_block_start()))

@@ -9,14 +9,16 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, BinaryType, BooleanType, IntegralType, StructField, StructType
+from pyspark.sql.types import IntegralType, StructField, StructType
 
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.spark.tagging.lsns import LSN_TYPES, lsn_column
+from pgoutput_fast.spark.dataframes.tagged import Ends, with_ends
+from pgoutput_fast.spark.tagging.columns import check_columns, check_one_order, find_payload
+from pgoutput_fast.spark.tagging.lsns import lsn_column
 from pgoutput_fast.spark.tagging.order import (
     Pieces,
     Surveyed,
@@ -27,6 +29,7 @@ from pgoutput_fast.spark.tagging.order import (
     survey,
 )
 from pgoutput_fast.spark.tagging.shuffled import shuffled_once
+from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.tag import (
     ERRORS_SCHEMA,
     LSN,
@@ -53,14 +56,14 @@ _LOGICAL_HEADER = 14  # with an xid
 # A range has at least this many rows, unless the caller sets the number of ranges. Even a task with few rows takes
 # some 50 ms.
 _LEAST_ROWS = 10_000
-_BYTES = "UTF8_BINARY"  # the collation that sorts by bytes, both here and in Python
 
 
 def tag(
     df: DataFrame,
     order_by: str | Sequence[str],
     *,
-    payload: str = "payload",
+    payload: str | None = None,
+    state: StreamState | str | None = None,
     lsn: str | None = None,
     session_starts: str | None = None,
     gaps: Literal["error", "allow"] = "error",
@@ -74,6 +77,9 @@ def tag(
     each pass; the shuffled data stay on the executors' disks while the result is in use. A sample of each partition's
     rows decides which way is taken.
 
+    A DataFrame of Kafka's columns that only these columns order must come from one partition of one topic. An aggregate
+    of its columns `topic` and `partition` checks that: one more read of these two columns, or of Kafka itself.
+
     The input must not change while the result is in use, because Spark reads again what an executor loses. So do not
     overwrite the input with the result.
 
@@ -81,7 +87,9 @@ def tag(
         df: rows of payloads, in any order and partitioning.
         order_by: the column, or the columns, that give the order in which the payloads arrived; no two rows may have
             the same place.
-        payload: the column of payloads, binary.
+        payload: the column of payloads, binary. Default: the only binary column named `payload` or `value`.
+        state: the state of the stream before the first payload, or its JSON text: `state_after` gives it for an earlier
+            call, and `pgo.tag` and the segments of a capture give it, too. Default: the beginning of a stream.
         lsn: the column of their start LSNs, if there is one: integers, decimals or strings such as `16/B374D848`.
         session_starts: a boolean column, true for the first message of each decoding session (a connection, or a peek),
             if there is one.
@@ -91,19 +99,25 @@ def tag(
             others are cut into `spark.sql.shuffle.partitions` ranges, or fewer if there are few rows.
 
     Returns:
-        A DataFrame with TAGGED_SCHEMA; `seq` counts from 0 over all rows.
+        A DataFrame with TAGGED_SCHEMA; `seq` counts over all rows, from the state's `next_seq` or else from 0. Pass it
+        to `state_after` for the state with which the stream continues.
 
     Raises:
         DecodeError: for a boundary, Relation, Type or Origin message that the state machine cannot accept, with its
             place in the order. An error in any other message fails the job that uses the result.
-        ValueError: for two rows at the same place, a gap, a null, or a wrong argument.
+        ValueError: for two rows at the same place, a gap, a null, or a wrong argument; if no column, or several, may be
+            that of the payloads; for messages of several Kafka partitions that only Kafka's columns order; for a text
+            that is no state, and for a state from which only a decoder can continue.
         TypeError: for a column of another type.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    _check(df, order, payload, lsn, session_starts, gaps, partitions)
+    _check_arguments(order, gaps, partitions)
+    payload = find_payload(df) if payload is None else payload
+    check_columns(df, order, payload, lsn, session_starts)
     check_workers(df)
-    source = _Source(df, order, payload, lsn, session_starts, gaps)
+    check_one_order(df, order)
+    source = _Source(df, order, payload, lsn, session_starts, gaps, given_state(state))
     pieces = pieces_of(df)
     surveyed = survey(df, order[0], pieces)
     if partitions is None and pieces.stable and surveyed.looks_ordered:
@@ -186,6 +200,7 @@ class _Source:
     lsn: str | None
     session_starts: str | None
     gaps: str
+    state: StreamState
 
     def _bare(self) -> DataFrame:
         """Returns only the columns that tasks need."""
@@ -244,62 +259,34 @@ class _Source:
             if before is not None and self._gap(before, each.first):
                 raise ValueError(gap(self.order[0], int(before), int(each.first)))
             before = each.last
-        starts, error = _starts(summaries)
+        starts, state, error = _starts(summaries, self.state)
         if error is not None:
             raise _first_error(rows.second, starts, self.order, error)
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
-        return rows.second.mapInArrow(task, spark_schema(TAGGED_SCHEMA))
+        places = (summaries[0].begins, summaries[-1].ends) if summaries else ()
+        ends = Ends(self.state, state, *places)
+        return with_ends(rows.second.mapInArrow(task, spark_schema(TAGGED_SCHEMA)), ends)
 
     def _gap(self, before: str, first: str) -> bool:
         counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
         return self.gaps == "error" and counted and int(before) + 1 != int(first)
 
 
-def _check(
-    df: DataFrame,
-    order: tuple[str, ...],
-    payload: str,
-    lsn: str | None,
-    session_starts: str | None,
-    gaps: str,
-    partitions: int | None,
-) -> None:
+def _check_arguments(order: tuple[str, ...], gaps: str, partitions: int | None) -> None:
     if not order:
         raise ValueError("order_by must name a column")
     if gaps not in ("error", "allow"):
         raise ValueError(f"gaps must be 'error' or 'allow', not {gaps!r}")
     if partitions is not None and partitions < 1:
         raise ValueError(f"partitions must be positive, not {partitions}")
-    wanted: list[tuple[str, type | tuple[type, ...], str]] = [
-        (name, AtomicType, "of a type that has an order") for name in order
-    ]
-    wanted += [(payload, BinaryType, "binary")]
-    wanted += (
-        [(lsn, LSN_TYPES, "an integer, a decimal or a string such as '16/B374D848'")]
-        if lsn is not None
-        else []
-    )
-    wanted += [(session_starts, BooleanType, "boolean")] if session_starts is not None else []
-    for name, kind, what in wanted:
-        if name not in df.columns:
-            raise ValueError(f"there is no column {name!r}; there is {', '.join(df.columns)}")
-        if not isinstance(df.schema[name].dataType, kind):
-            hint = r": of text such as '\x42...' take unhex(substring(column, 3))" if name == payload else ""
-            raise TypeError(
-                f"column {name} must be {what}, not {df.schema[name].dataType.simpleString()}{hint}"
-            )
-    for name in order:
-        collation = getattr(df.schema[name].dataType, "collation", _BYTES)
-        if collation != _BYTES:
-            raise TypeError(
-                f"column {name} has the collation {collation}: order by collate({name}, '{_BYTES}')"
-            )
 
 
-def _starts(summaries: list[_RangeSummary]) -> tuple[Starts, DecodeError | None]:
-    """Returns the start of each range, and the first error of the stream, if there is one."""
+def _starts(
+    summaries: list[_RangeSummary], state: StreamState
+) -> tuple[Starts, StreamState, DecodeError | None]:
+    """Returns the start of each range, the state behind the last, and the stream's first error, if there is one."""
     by_first_row: dict[str, Start] = {}
-    state, problem = StreamState(), None
+    problem: DecodeError | None = None
     for each in summaries:
         before = state if problem is None else None
         by_first_row[each.first] = Start.of(before, each.count, each.first, each.last)
@@ -307,7 +294,7 @@ def _starts(summaries: list[_RangeSummary]) -> tuple[Starts, DecodeError | None]
             state = state if problem else Summary.from_bytes(each.summary).apply(state)
         except DecodeError as error:
             problem = error
-    return Starts(by_first_row, state.catalog.to_json()), problem
+    return Starts(by_first_row, state.catalog.to_json()), state, problem
 
 
 def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known: DecodeError) -> DecodeError:

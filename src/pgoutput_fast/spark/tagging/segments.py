@@ -1,0 +1,114 @@
+"""Writes tagged payloads as segments."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.names import named_segments
+from pgoutput_fast.segments.segment import newest_segment
+from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
+from pgoutput_fast.spark.tagging.states import given_state
+from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
+from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.spark.workers import check_workers
+from pgoutput_fast.storage.paths import is_hidden, is_uri, shown
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["write_segments"]
+
+
+def write_segments(
+    tagged: DataFrame,
+    directory: str | os.PathLike[str],
+    *,
+    state: StreamState | str | None = None,
+    segment_bytes: int = 64 << 20,
+) -> list[Path | str]:
+    """Writes tagged payloads as segments, which `list_segments`, `read_segment` and `format("pgoutput")` read.
+
+    One task writes all of them, one after the other, because a segment has the state of the stream behind it. Spark
+    shuffles the rows once to this task and sorts them there by `seq`, on disk if they do not fit into memory. The task
+    tags them again, which also checks them, and has the rows of one segment in memory. A task that runs again continues
+    behind the segments that it has written. If the call fails, the segments that exist are good: remove them, or write
+    the rows behind them with `seq >= segments.newest_segment(directory).state.next_seq`.
+
+    A directory that has segments must be continued: the first row has the next ordinal. No capture continues these
+    segments, because they do not name a server and a slot.
+
+    Args:
+        tagged: all rows of a result of `tag` (or of several, which follow one another), in any order.
+        directory: a path, or a URI that `pyarrow.fs` knows, that the driver and the executors see. It is created if it
+            does not exist. It is empty or has the segments of the messages before.
+        state: the state before the first row, or its JSON text. Default: the state with which `tag` began, or the one
+            behind the directory's segments, or the beginning of a stream.
+        segment_bytes: a segment is written when its payloads have this size, in bytes, or when it has a million rows.
+
+    Returns:
+        The paths or URIs of the new segments, in stream order; an empty list without rows.
+
+    Raises:
+        ValueError: if `tagged` lacks a column of TAGGED_SCHEMA; if the directory has other files, or segments that the
+            rows do not follow; for a wrong argument.
+        RuntimeError: if Spark's Python workers run another Python than this one.
+        PySparkException: if the task fails: if the rows do not follow the state or are not all rows, or if a segment
+            cannot be written.
+
+    Example:
+        wal = pgspark.tag(dump, order_by="place")
+        pgspark.write_segments(wal, "segments/")
+        orders = spark.read.format("pgoutput").option("table", "public.orders").load("segments/")
+    """
+    if segment_bytes < 1:
+        raise ValueError(f"segment_bytes must be positive, not {segment_bytes}")
+    expect_tagged(tagged)
+    check_workers(tagged)
+    place = os.fspath(directory)
+    store = open_store(directory)
+    store.make()
+    place = place if is_uri(place) else os.path.abspath(place)
+    ends = ends_of(tagged)
+    known = (
+        ends.before if state is None and ends is not None else None if state is None else given_state(state)
+    )
+    before, last_seq = _continued(store, place, known)
+    task = WriteSegments(
+        place,
+        before.to_json(),
+        known is None,
+        last_seq,
+        None if ends is None else ends.after.next_seq,
+        segment_bytes,
+    )
+    rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
+    rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
+    rows.mapInArrow(task, spark_schema(WRITTEN_SCHEMA)).collect()
+    return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
+
+
+def _continued(store: Store, place: str, known: StreamState | None) -> tuple[StreamState, int]:
+    """Returns the state before the first row, and the last ordinal in the directory; -1 if it is empty.
+
+    Raises:
+        ValueError: if the directory has other files, or does not continue with the known state.
+    """
+    newest = newest_segment(place)
+    if newest is None:
+        others = sorted(name for name in store.names() if not is_hidden(name))
+        if others:
+            raise ValueError(
+                f"{store} is not empty and has no segments: it has {others[0]}. Use another directory"
+            )
+        return StreamState() if known is None else known, -1
+    if known is not None and known.next_seq != newest.state.next_seq:
+        raise ValueError(
+            f"the payloads begin with message {known.next_seq}, but {shown(place)} continues with message "
+            f"{newest.state.next_seq}: tag with state=segments.newest_segment(directory).state, or use another "
+            "directory"
+        )
+    return newest.state, newest.last_seq

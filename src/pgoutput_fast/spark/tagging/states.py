@@ -1,0 +1,25 @@
+"""Checks the state with which a caller continues a stream."""
+
+from __future__ import annotations
+
+import json
+
+from pgoutput_fast.decoding.decoder import tag
+from pgoutput_fast.decoding.state import StreamState
+
+__all__ = ["given_state"]
+
+
+def given_state(state: StreamState | str | None) -> StreamState:
+    """Returns the state that a caller gave, itself or as JSON text; without one, the beginning of a stream.
+
+    Raises:
+        TypeError, ValueError: if it is none from which a tagger can continue.
+    """
+    try:
+        given = StreamState.from_json(state) if isinstance(state, str) else state
+    except json.JSONDecodeError:
+        raise ValueError(
+            "state is not the JSON text of a StreamState: pass the content of a file, not its name"
+        ) from None
+    return StreamState() if given is None else tag([], given)[1]

@@ -1,0 +1,177 @@
+"""The task that writes tagged payloads as segments. This module imports no PySpark; the driver pickles the instance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.protocol.kinds import SESSION_MARK
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.known import KnownLog
+from pgoutput_fast.segments.segment import Source, newest_segment, write_segment
+from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["SOURCE", "WRITTEN_SCHEMA", "WriteSegments"]
+
+# Tagged payloads do not tell which server and slot they came from. A capture has another source, so it refuses to
+# continue such a directory: nobody knows up to where its slot may be confirmed.
+SOURCE = Source("unknown", "unknown", "unknown")
+
+WRITTEN_SCHEMA = pa.schema([("last_seq", pa.int64())])
+
+_MOST_ROWS = 1_000_000
+_TAGS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
+
+
+class _Writer:
+    """Tags payloads again, so that it has the state behind each segment, and writes segments.
+
+    Args:
+        directory: the directory of the segments.
+        state: the state before the first payload.
+        segment_bytes: bytes of payloads from which on a segment is written.
+    """
+
+    def __init__(self, directory: str, state: StreamState, segment_bytes: int) -> None:
+        self._directory = directory
+        self._log = KnownLog(open_store(directory))
+        self._native = native_decoder(Options(), state)
+        self._segment_bytes = segment_bytes
+        self._seq = state.next_seq - 1  # of the last message
+        self._tagged: list[pa.RecordBatch] = []
+        self._rows = self._nbytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> Iterator[int]:
+        """Takes the next rows. Yields the last ordinal of each segment that it writes.
+
+        Raises:
+            DecodeError: for a message that cannot be tagged.
+            ValueError: if the tags are not those that the message has at this place of the stream.
+        """
+        while rows.num_rows:
+            lengths = pc.binary_length(rows.column("payload")).to_numpy()
+            fits = int(np.searchsorted(np.cumsum(lengths), self._segment_bytes - self._nbytes, "right"))
+            count = min(max(fits, 1), rows.num_rows, _MOST_ROWS - self._rows)
+            self._tag(rows.slice(0, count))
+            self._nbytes += int(lengths[:count].sum())
+            rows = rows.slice(count)
+            if self._nbytes >= self._segment_bytes or self._rows >= _MOST_ROWS or rows.num_rows:
+                yield from self.write()
+
+    def write(self, next_seq: int | None = None) -> Iterator[int]:
+        """Writes the waiting rows, if there are any, as a segment. Yields its last ordinal.
+
+        Args:
+            next_seq: the ordinal with which the stream continues, if messages that have no rows follow.
+        """
+        if not self._tagged:
+            return
+        state = state_of(self._native)
+        if next_seq is not None and next_seq > state.next_seq:
+            state = StreamState({**(state.values or {}), "next_seq": next_seq}, state.catalog)
+        table = pa.Table.from_batches(self._tagged)
+        write_segment(self._directory, table, state, source=SOURCE, log=self._log)
+        self._tagged, self._rows, self._nbytes = [], 0, 0
+        yield self._seq
+
+    def _tag(self, rows: pa.RecordBatch) -> None:
+        marks = np.flatnonzero(rows.column("kind").to_numpy() == SESSION_MARK)
+        edges = [-1, *marks.tolist(), rows.num_rows]
+        for mark, end in pairwise(edges):
+            if mark >= 0:
+                self._native.start_session()
+            self._tag_messages(rows.slice(mark + 1, end - mark - 1))
+
+    def _tag_messages(self, rows: pa.RecordBatch) -> None:
+        """Tags rows without session marks. Of a Truncate only the first row is the message as it came."""
+        rows = rows.filter(_first_of_each(rows, self._seq))
+        if not rows.num_rows:
+            return
+        lsns = rows.column("lsn").fill_null(0)
+        tagged, _ = self._native.tag([rows.column("payload")], lsns, rows.column("seq"))
+        again = tagged.filter(pc.not_equal(tagged.column("kind"), SESSION_MARK))
+        again = again.filter(_first_of_each(again, self._seq))
+        if again.select(_TAGS) != rows.select(_TAGS):
+            raise ValueError(
+                f"the rows from message {rows.column('seq')[0]} on are not what tag() gives behind message "
+                f"{self._seq}: rows are missing, or they belong to another stream. Pass all rows of a result of tag(), "
+                "and with state= the state before the first of them"
+            )
+        self._seq = rows.column("seq")[-1].as_py()
+        self._tagged.append(tagged)
+        self._rows += tagged.num_rows
+
+
+def _first_of_each(rows: pa.RecordBatch, before: int) -> pa.Array:
+    """Where the first row of each message is. `before` is the ordinal of the message before."""
+    seqs = rows.column("seq").to_numpy()
+    return pa.array(np.diff(seqs, prepend=before) != 0)
+
+
+@dataclass(frozen=True)
+class WriteSegments:
+    """Tagged payloads, sorted -> segments. Yields the last ordinal of each segment.
+
+    A Truncate's longest row must come first, a session's mark before its message.
+
+    Attributes:
+        directory: the directory of the segments.
+        state: the state before the first row, as JSON.
+        is_exact: whether the first row must have the next ordinal of the state.
+        last_seq: the last ordinal in the directory before this task; -1 if it was empty.
+        next_seq: the ordinal with which the stream continues; None for the one behind the last row.
+        segment_bytes: bytes of payloads from which on a segment is written.
+    """
+
+    directory: str
+    state: str
+    is_exact: bool
+    last_seq: int
+    next_seq: int | None
+    segment_bytes: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if open_store(self.directory).local and not os.path.isdir(self.directory):
+            raise FileNotFoundError(
+                f"this executor does not see the directory {shown(self.directory)}: use a directory or a store that "
+                "the driver and all executors see at the same path"
+            )
+        state = StreamState.from_json(self.state)
+        newest = newest_segment(self.directory)
+        is_again = newest is not None and newest.last_seq > self.last_seq
+        if newest is not None and is_again:
+            # This task was killed and runs again. What it wrote stays.
+            state = newest.state
+        writer = _Writer(self.directory, state, self.segment_bytes)
+        is_first = True
+        for batch in batches:
+            rows = batch.cast(TAGGED_SCHEMA)
+            if is_again:
+                rows = rows.filter(pc.greater_equal(rows.column("seq"), state.next_seq))
+            if is_first and rows.num_rows:
+                self._check_first(rows.column("seq")[0].as_py(), state, is_again)
+                is_first = False
+            yield from map(_written, writer.add(rows))
+        yield from map(_written, writer.write(self.next_seq))
+
+    def _check_first(self, first: int, state: StreamState, is_again: bool) -> None:
+        is_next = first == state.next_seq or (first > state.next_seq and (is_again or not self.is_exact))
+        if not is_next:
+            raise ValueError(
+                f"the first row is message {first}, but {shown(self.directory)} continues with message "
+                f"{state.next_seq}: write what follows there, or write into an empty directory and pass with state= "
+                "the state before the first row"
+            )
+
+
+def _written(last_seq: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"last_seq": [last_seq]}, WRITTEN_SCHEMA)

@@ -1,0 +1,249 @@
+"""Tagged payloads become segments that everything else reads, on a real Spark."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+import pgoutput_fast as pgo
+from pgoutput_fast import encode, segments
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, segment_outcomes
+from support.interleaved import everything
+from support.streams import RandomChoices, make_stream
+
+
+def frame(spark: Any, payloads: list[bytes], begin: int, end: int, sessions: set[int]) -> Any:
+    table = {
+        "place": pa.array(range(begin, end), pa.int64()),
+        "payload": pa.array(payloads[begin:end], pa.binary()),
+        "lsn": pa.array([1000 + k if k % 5 else None for k in range(begin, end)], pa.int64()),
+        "starts": pa.array([k in sessions for k in range(begin, end)], pa.bool_()),
+    }
+    order = list(range(end - begin))
+    random.Random(begin).shuffle(order)
+    return spark.createDataFrame(pa.table(table).take(pa.array(order, pa.int64()))).repartition(2)
+
+
+def tagged(
+    spark: Any, payloads: list[bytes], begin: int = 0, end: int | None = None, sessions: Any = (), **more: Any
+) -> Any:
+    df = frame(spark, payloads, begin, len(payloads) if end is None else end, set(sessions))
+    return pgspark.tag(df, "place", lsn="lsn", session_starts="starts", **more)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["seq"], row["kind"] != 0, row["relation"] or 0))
+
+
+def rows_in(directory: Path) -> list[dict[str, Any]]:
+    tables = [read_segment(segment.path).to_pylist() for segment in list_segments(directory)]
+    return in_order([row for table in tables for row in table])
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 300, 1 << 26])
+def test_segments_have_the_rows_the_states_and_the_catalog(
+    spark: Any, tmp_path: Path, segment_bytes: int
+) -> None:
+    """Truncates of several relations and sessions included; the state behind each segment is that of one piece."""
+    stream = everything()
+    payloads, (session,) = stream.payloads, stream.sessions
+    wal = tagged(spark, payloads, sessions=stream.sessions)
+    paths = pgspark.write_segments(wal, tmp_path / "segments", segment_bytes=segment_bytes)
+    found = list_segments(tmp_path / "segments")
+    assert [segment.path for segment in found] == paths
+    assert len(found) == (len(payloads) if segment_bytes == 1 else 1 if segment_bytes > 300 else len(found))
+    assert len(found) > 3 or segment_bytes > 300
+    assert rows_in(tmp_path / "segments") == in_order(wal.toArrow().to_pylist())
+    lsns = [1000 + k if k % 5 else None for k in range(len(payloads))]
+    for segment in found:
+        end = segment.last_seq + 1
+        _, state = pgo.tag(payloads[: min(end, session)], lsn=lsns[: min(end, session)])
+        if end > session:
+            decoder = pgo.Decoder(state=state)
+            decoder.start_session()
+            _, state = pgo.tag(payloads[session:end], decoder.state, lsn=lsns[session:end])
+        values = segment.state.values
+        assert values is not None
+        # At the cut before a session the mark may be in either segment.
+        if end != session:
+            assert values == state.values
+    everywhere = segment_catalog(tmp_path / "segments")
+    assert {each.version for each in everywhere.relations} == {
+        each.version for each in pgspark.read_catalog(wal).relations
+    }
+    assert segment_outcomes(tmp_path / "segments").num_rows == pgspark.outcomes(wal).count()
+
+
+def test_the_source_reads_them(spark: Any, tmp_path: Path) -> None:
+    stream = everything()
+    wal = tagged(spark, stream.payloads, sessions=stream.sessions)
+    pgspark.write_segments(wal, tmp_path, segment_bytes=300)
+    assert len(list_segments(tmp_path)) > 2
+    pgspark.register(spark)
+    reader = spark.read.format("pgoutput").option("schema_mode", "union").option("table", "public.t")
+    for transactions in ("as_sent", "committed"):
+        got = reader.option("transactions", transactions).load(str(tmp_path)).orderBy("_seq").collect()
+        expected = pgspark.changes(wal, "public.t", transactions=transactions, schema_mode="union")
+        assert got
+        assert got == expected.orderBy("_seq").collect()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_directory_is_continued(spark: Any, tmp_path: Path, seed: int) -> None:
+    stream = make_stream(RandomChoices(seed), 25)
+    cut = random.Random(seed).randrange(1, len(stream.payloads) - 1)
+    first = tagged(spark, stream.payloads, 0, cut, stream.sessions)
+    pgspark.write_segments(first, tmp_path, segment_bytes=200)
+    state = segments.newest_segment(tmp_path).state  # type: ignore[union-attr]
+    assert state.next_seq == cut
+    then = tagged(spark, stream.payloads, cut, None, stream.sessions, state=state)
+    pgspark.write_segments(then, tmp_path, segment_bytes=200)
+    whole = tagged(spark, stream.payloads, sessions=stream.sessions)
+    assert rows_in(tmp_path) == in_order(whole.toArrow().to_pylist())
+    assert list_segments(tmp_path)[-1].state.values == pgspark.state_after(whole).values
+
+
+def test_what_was_stored_meanwhile(spark: Any, tmp_path: Path) -> None:
+    """Tagged payloads that were read from files say nothing of the state before them."""
+    payloads = everything().payloads[: min(everything().sessions)]
+    first = tagged(spark, payloads, 0, 30)
+    first.write.parquet(str(tmp_path / "first"))
+    text = pgspark.state_after(first).to_json()
+    tagged(spark, payloads, 30, state=text).write.parquet(str(tmp_path / "then"))
+    stored, then = (spark.read.parquet(str(tmp_path / name)) for name in ("first", "then"))
+    with pytest.raises(PySparkException, match=r"first row is message 30, but .* continues with message 0"):
+        pgspark.write_segments(then, tmp_path / "alone")
+    pgspark.write_segments(then, tmp_path / "alone", state=text)
+    pgspark.write_segments(stored, tmp_path / "both")
+    with pytest.raises(PySparkException, match=r"first row is message 0, but .* continues with message 30"):
+        pgspark.write_segments(stored, tmp_path / "both")
+    pgspark.write_segments(then, tmp_path / "both")
+    pgspark.write_segments(stored.union(then), tmp_path / "at_once")
+    assert rows_in(tmp_path / "both") == rows_in(tmp_path / "at_once")
+    assert rows_in(tmp_path / "alone") == rows_in(tmp_path / "both")[-len(rows_in(tmp_path / "alone")) :]
+
+
+def test_a_message_without_a_row_is_counted(spark: Any, tmp_path: Path) -> None:
+    """A logical message that comes again has no row; the next stream begins behind it all the same."""
+    message = encode.encode_message(41, "p", b"once", transactional=False)
+    wal = tagged(spark, [message, message, message])
+    assert wal.count() == 1
+    pgspark.write_segments(wal, tmp_path)
+    (segment,) = list_segments(tmp_path)
+    assert (segment.last_seq, segment.state.next_seq) == (0, 3)
+    more = encode.encode_message(42, "p", b"once", transactional=False)
+    places = [message] * 3 + [message, more]
+    pgspark.write_segments(tagged(spark, places, 3, 5, state=segment.state), tmp_path)
+    assert [each.last_seq for each in list_segments(tmp_path)] == [0, 4]
+
+
+def test_no_rows_give_no_segment(spark: Any, tmp_path: Path) -> None:
+    assert pgspark.write_segments(tagged(spark, [b"E"], 0, 0), tmp_path / "new") == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "new"]
+
+
+def test_directories_that_are_refused(spark: Any, tmp_path: Path) -> None:
+    payloads = everything().payloads[:30]
+    wal = tagged(spark, payloads)
+    pgspark.write_segments(wal, tmp_path / "segments")
+    before = sorted((tmp_path / "segments").iterdir())
+    with pytest.raises(ValueError, match=r"begin with message 0, but .* continues with message 30"):
+        pgspark.write_segments(wal, tmp_path / "segments")
+    assert sorted((tmp_path / "segments").iterdir()) == before
+    wal.write.parquet(str(tmp_path / "others"))
+    with pytest.raises(ValueError, match="does not have the name of a segment"):
+        pgspark.write_segments(wal, tmp_path / "others")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "note.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"is not empty and has no segments: it has note.txt"):
+        pgspark.write_segments(wal, tmp_path / "notes")
+    with pytest.raises(ValueError, match="not tagged"):
+        pgspark.write_segments(wal.drop("seq"), tmp_path / "new")
+    with pytest.raises(ValueError, match="segment_bytes must be positive"):
+        pgspark.write_segments(wal, tmp_path / "new", segment_bytes=0)
+
+
+def test_a_captures_directory_is_refused(spark: Any, tmp_path: Path) -> None:
+    """Its slot would be confirmed by what nobody knows to be complete."""
+    payloads = everything().payloads[:30]
+    rows, state = pgo.tag(payloads[:20])
+    segments.write_segment(tmp_path, rows, state, source=segments.Source("7", "shop", "slot"))
+    with pytest.raises(PySparkException, match="segments of one source only"):
+        pgspark.write_segments(tagged(spark, payloads, 20, state=state), tmp_path)
+
+
+def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
+    payloads = everything().payloads[: min(everything().sessions)]
+    tagged(spark, payloads).write.parquet(str(tmp_path / "tagged"))
+    wal = spark.read.parquet(str(tmp_path / "tagged"))
+    for k, some in enumerate(
+        (
+            wal.where("kind <> ascii('R')"),
+            wal.withColumn("txn", wal["txn"] + 1),
+            wal.union(wal.where("seq = 7")).withColumn("subxid", wal["xid"]),
+        )
+    ):
+        with pytest.raises(PySparkException, match=r"not what tag|DecodeError"):
+            pgspark.write_segments(some, tmp_path / f"segments{k}")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.spark.tasks import segments as tasks
+
+spark = (
+    SparkSession.builder.master("local[1,3]").config("spark.ui.enabled", False).config("spark.driver.memory", "1g")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+)
+
+marks = Path(sys.argv[3])
+
+class Killed(tasks.WriteSegments):
+    def __call__(self, batches):
+        for number, written in enumerate(super().__call__(batches)):
+            if number == 2 and not (marks / "second").exists():
+                (marks / ("second" if (marks / "first").exists() else "first")).touch()
+                os._exit(1)
+            yield written
+
+import pgoutput_fast.spark.tagging.segments as here
+here.WriteSegments = Killed
+paths = pgspark.write_segments(spark.read.parquet(sys.argv[1]), sys.argv[2], segment_bytes=150)
+print("segments", len(paths))
+spark.stop()
+"""
+
+
+def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
+    """Twice, behind its third segment. In a Spark of its own, since this one does not try again."""
+    stream = everything()
+    wal = tagged(spark, stream.payloads, sessions=stream.sessions)
+    pq.write_table(wal.toArrow(), tmp_path / "tagged.parquet")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        *map(str, (tmp_path / "tagged.parquet", tmp_path / "out", marks)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in marks.iterdir()} == {"first", "second"}
+    assert rows_in(tmp_path / "out") == in_order(wal.toArrow().to_pylist())
+    found = list_segments(tmp_path / "out")
+    assert f"segments {len(found)}" in done.stdout
+    assert found[-1].state.values == pgspark.state_after(wal).values
