@@ -19,7 +19,7 @@ from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
-from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.paths import open_file, shown
 
 __all__ = [
     "Bounds",
@@ -95,7 +95,7 @@ class RowsReader:
         """
         if not partition.row_groups:
             return
-        with pq.ParquetFile(open_file(partition.path)) as file:
+        with _open_segment(partition.path) as file:
             for k in partition.row_groups:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
                 rows = chosen_rows(rows, partition)
@@ -125,6 +125,16 @@ class RowsReader:
             )
 
         return finished
+
+
+def _open_segment(path: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(open_file(path))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"segment {shown(path)} was removed while the query ran, by retention or by compact. Run the query again. "
+            "Let segments stay longer than a query takes: older_than= of retain, grace= of compact"
+        ) from None
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:
