@@ -79,7 +79,7 @@ class _Stream:
         self.lsn += 100
         wal = self.writer.begin(self.lsn, self.lsn, 0)
         for each in ids:
-            values = [str(each), *["note"] * (len(spec.columns) - 1)]
+            values = [str(each), *("note" if c.type_oid == 25 else None for c in spec.columns[1:])]
             wal += self.writer.change(spec, "insert", new=values)
         return wal + self.writer.commit(self.lsn, self.lsn + 8, 0)
 
@@ -527,23 +527,48 @@ def test_retention_counts_from_the_rows(made: _Stream, tmp_path: Path) -> None:
     assert _ids(tmp_path) == [3, 4, 5]
 
 
+@pytest.mark.parametrize("step", ["count_rows", "footing_of_joined", "write_joined", "read_back"])
 def test_retention_while_segments_are_joined(
-    made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """What it removed does not come back."""
+    monkeypatch.setattr(segment_known, "INLINE_BYTES", 300)
     for n in range(6):
-        made.cut(made.commit(n))
-    real = compaction.read_back
+        made.cut(made.commit(n, spec=_table(20000 + n)), made.commit(n))
+    real = getattr(compaction, step)
 
-    def read_back(*arguments: Any) -> None:
+    def late(*arguments: Any) -> Any:
         assert len(retain(tmp_path, older_than=0)) == 5
-        real(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(compaction, "read_back", read_back)
+    monkeypatch.setattr(compaction, step, late)
     done = compact(tmp_path, keep=1, grace=0)
-    assert done.joined == 0
+    assert (done.before, done.joined) == (6, 0)
     assert _ids(tmp_path) == [5]
     assert len(_files(tmp_path)) == 1
+
+
+def test_retention_waits_until_a_joined_segment_has_its_name(
+    made: _Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(6):
+        made.cut(made.commit(n))
+    removed: list[Any] = []
+    thread = threading.Thread(target=lambda: removed.append(retain(tmp_path, older_than=0)))
+    real = compaction._expect_members
+
+    def check(*arguments: Any) -> None:
+        real(*arguments)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+
+    monkeypatch.setattr(compaction, "_expect_members", check)
+    assert compact(tmp_path, keep=1).joined == 5
+    thread.join()
+    assert [len(each) for each in removed] == [1]
+    assert len(_files(tmp_path)) == 1
+    assert _ids(tmp_path) == [5]
 
 
 # ---- typed files ---------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def retain(
             # First the segments that were joined into it. Otherwise they would be visible again.
             for part in [*covered.get(each, ()), each]:
                 store.remove(part.name)
-        if going and oldest is not None:
+        # While readers may have segments that were joined into the oldest one, what these know stays, too.
+        if going and oldest is not None and oldest not in covered:
             sweep_unused(store, open_segment(store.at(oldest.name)).known, oldest.last_seq)
     return [store.at(each.name) for each in going]
 

@@ -150,8 +150,10 @@ def compact(
                 alone.check()
                 try:
                     done.append((members, *_join(store, members)))
-                except (_PartsGoneError, FileNotFoundError):
-                    continue  # retention removed them in the meantime
+                except (_PartsGoneError, FileNotFoundError, ValueError) as problem:
+                    # Retention may have removed segments in the meantime, and what they knew.
+                    if isinstance(problem, ValueError) and _are_there(store, members):
+                        raise
         if done and not seconds:
             more, waiting = _remove_joined(store, seconds)
             removed += more
@@ -431,9 +433,13 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
 
 def _expect_members(store: Store, members: Sequence[Member]) -> None:
     """Checks that all are there: rows that retention has removed must not come back."""
-    there = {each.name for each in all_named(store)}
-    if not all(member.name in there for member in members):
+    if not _are_there(store, members):
         raise _PartsGoneError
+
+
+def _are_there(store: Store, members: Sequence[Member]) -> bool:
+    there = {each.name for each in all_named(store)}
+    return all(member.name in there for member in members)
 
 
 def _expect_no_other(store: Store, joined: Named, members: Sequence[Member]) -> None:
