@@ -483,18 +483,26 @@ def test_killed_and_called_again(made: _Stream, tmp_path: Path, at: str) -> None
 
 def test_a_capture_that_starts_leaves_its_file_alone(made: _Stream, tmp_path: Path) -> None:
     paths = [made.cut(made.commit(n)) for n in range(3)]
-    running = tmp_path / f".{compaction.name_of(0, 5)}.{'0' * 16}"
-    killed = tmp_path / f".{compaction.name_of(9, 12)}.{'0' * 16}"
-    old = tmp_path / f".{compaction.name_of(0, 5)}.{'1' * 16}"
-    for path in (running, killed, old):
-        path.write_bytes(b"unfinished")
-    os.utime(old, (0, 0))
+    joining = tmp_path / f".{compaction.name_of(0, 5)}.{'0' * 16}"
+    part = tmp_path / "_catalog" / f".{'5'.zfill(20)}-{'0' * 64}.jsonl.zst.{'0' * 16}"
+    own = tmp_path / f".{compaction.name_of(9, 12)}.{'0' * 16}"
+    part.parent.mkdir()
     assert list_segments(tmp_path)[-1].last_seq == 9
-    with SegmentDirectory(tmp_path).owned():
-        pass
-    assert [path.exists() for path in (running, killed, old)] == [True, False, False]
+
+    def left(*, running: bool) -> list[bool]:
+        for path in (joining, part, own):
+            path.write_bytes(b"unfinished")
+        with open(tmp_path / ".compact.lock", "a+") as file:
+            assert not running or try_lock(file)
+            with SegmentDirectory(tmp_path).owned():
+                return [path.exists() for path in (joining, part, own)]
+
+    assert left(running=True) == [True, True, False]
+    assert left(running=False) == [False, False, False]
+    left(running=True)
     compact(tmp_path, keep=1)
-    assert not running.exists()
+    assert not joining.exists()
+    assert not part.exists()
     assert all(path.exists() for path in paths)
 
 

@@ -40,9 +40,9 @@ from pgoutput_fast.segments.segment import (
     segment_of,
 )
 from pgoutput_fast.storage.locks import try_lock
-from pgoutput_fast.storage.stores import Entry, Store, is_unfinished, open_store
+from pgoutput_fast.storage.stores import Entry, Store, open_store
 
-__all__ = ["CompactBusyError", "Compacted", "compact", "may_be_joining"]
+__all__ = ["CompactBusyError", "Compacted", "compact", "unfinished_of_compact"]
 
 # A reader may load a whole segment: its rows have at most about this many bytes in memory.
 _MOST_MEMORY = 1 << 29
@@ -50,9 +50,12 @@ _ROW_BYTES = 80
 _MARK = "_compact.json"
 # In an object store, a compact that gave no sign for so long was killed.
 _STALE_SECONDS = 3600
-# A capture that starts leaves younger unfinished files of a compact alone.
-_UNFINISHED_SECONDS = 86_400
-_HIDDEN = re.compile(r"\.[0-9]{20}-([0-9]{20}\.parquet|[0-9a-f]{64}\.jsonl\.zst)\.[0-9a-f]{16}")
+# A starting capture holds the lock of a compact for a moment, to see whether there is one.
+_LOCK, _LOCK_SECONDS = ".compact.lock", 0.5
+# Unfinished segments, and unfinished part files of the catalog.
+_HIDDEN = re.compile(
+    r"\.(?:[0-9]{20}-(?P<last>[0-9]{20})\.parquet|(?P<only>[0-9]{20})-[0-9a-f]{64}\.jsonl\.zst)\.[0-9a-f]{16}"
+)
 _PAYLOAD = TAGGED_SCHEMA.get_field_index("payload")
 
 
@@ -172,14 +175,17 @@ def compact(
     )
 
 
-def may_be_joining(entry: Entry, newest: Named | None) -> bool:
-    """Whether an unfinished file may be that of a running compact. A capture writes only behind the newest segment."""
-    name = entry.name.removeprefix(f"{CATALOG_DIRECTORY}/")
-    return (
-        newest is not None
-        and _is_of_compact(name, newest)
-        and entry.modified > time.time() - _UNFINISHED_SECONDS
-    )
+def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
+    """The names of those unfinished files that may be files of a compact that runs now.
+
+    Args:
+        store: the store with the segments.
+        found: files that were found before this call. So a compact that begins later has none of them.
+    """
+    newest = max(all_named(store), default=None)
+    if newest is None or not store.local or not _is_running(store):
+        return set()
+    return {entry.name for entry in found if _is_of_compact(entry.name, newest)}
 
 
 # ---- the only one ------------------------------------------------------------------------------------------------
@@ -206,13 +212,27 @@ def _alone(store: Store) -> Iterator[_Alone]:
         finally:
             mark.remove()
         return
-    place = Path(store.at(".compact.lock"))
+    place = Path(store.at(_LOCK))
     if not place.parent.is_dir():
         raise FileNotFoundError(f"there are no segments at {store}: no such directory")
     with open(place, "a+") as file:
+        until = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(file) and time.monotonic() < until:
+            time.sleep(0.05)
         if not try_lock(file):
             raise CompactBusyError(f"another process compacts {store}: try again when it has ended")
         yield _Alone()
+
+
+def _is_running(store: Store) -> bool:
+    """Whether a process of this machine compacts a directory."""
+    try:
+        with open(Path(store.at(_LOCK)), "r+") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True  # another user compacts here: their files are not ours to remove
 
 
 class _Mark(_Alone):
@@ -289,17 +309,14 @@ def _sweep_unfinished(store: Store) -> None:
     if newest is None or not store.local:
         return
     for name in [*store.names(), *store.names(CATALOG_DIRECTORY)]:
-        if _is_of_compact(name.removeprefix(f"{CATALOG_DIRECTORY}/"), newest):
+        if _is_of_compact(name, newest):
             store.remove(name)
 
 
 def _is_of_compact(name: str, newest: Named) -> bool:
     """Whether a file is unfinished and has messages before those of the newest segment."""
-    match = _HIDDEN.fullmatch(name) if is_unfinished(name) else None
-    if match is None:
-        return False
-    last = name[22:42] if name.find(".parquet.") > 0 else name[1:21]
-    return int(last) < newest.first_seq
+    match = _HIDDEN.fullmatch(name.removeprefix(f"{CATALOG_DIRECTORY}/"))
+    return match is not None and int(match["last"] or match["only"]) < newest.first_seq
 
 
 # ---- what is joined ----------------------------------------------------------------------------------------------
