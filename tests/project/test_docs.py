@@ -61,12 +61,14 @@ def test_segments_hold_what_the_page_says(tmp_path: Path) -> None:
     assert printed is not None
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        first, retention = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        first, joining, retention = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         names: dict[str, Any] = {"directory": tmp_path}
         exec(first, names)
         assert out.getvalue() == printed[1]
-        exec(retention, names)
-    assert f"```\n{out.getvalue().removeprefix(printed[1])}```" in page
+        for example in (joining, retention):
+            before = out.getvalue()
+            exec(example, names)
+            assert f"```\n{out.getvalue().removeprefix(before)}```" in page
 
 
 def test_a_capture_does_what_the_page_says(servers: pg.Servers, tmp_path: Path) -> None:

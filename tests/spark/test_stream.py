@@ -25,7 +25,7 @@ from pgoutput_fast import encode
 from pgoutput_fast.capture import Capture, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.capture.retention import Consumers, retain
 from pgoutput_fast.encode import ColumnSpec, RelationSpec
-from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.segments import Source, compact, list_segments, write_segment
 from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.spark.source.plan import plan_source
 from pgoutput_fast.spark.source.stream import StreamReader
@@ -221,6 +221,35 @@ def _applied(rows: list[dict[str, Any]], table: str | None = None) -> dict[int, 
 
 def _table(shop: Shop, table: str = "orders") -> dict[int, str]:
     return dict(shop.database.execute(f"SELECT id, note FROM {table}"))
+
+
+def test_segments_are_joined_meanwhile(shop: Shop, query: Query) -> None:
+    """Between two runs, before a batch comes again, and while a query and a capture run."""
+    shop.begin("orders")
+    for n in range(4):
+        shop.run(f"INSERT INTO orders VALUES ({n}, 'first')")
+        shop.capture()
+    query.run(max_segments="2")
+    query.forget()
+    assert compact(shop.directory, keep=1, grace=0).joined == 3
+    shop.run("UPDATE orders SET note = 'second' WHERE id < 2")
+    shop.capture()
+    query.run()
+    assert _applied(query.rows()) == _table(shop)
+    done = []
+    with shop.capturing(0.05), query.running():
+        for n in range(30):
+            shop.run(
+                f"INSERT INTO orders VALUES ({100 + n}, 'third')", f"DELETE FROM orders WHERE id = {90 + n}"
+            )
+            shop.arrived()
+            done.append(compact(shop.directory, keep=1, grace=2))
+    assert sum(each.joined for each in done) > 10
+    compact(shop.directory, keep=1, grace=0)
+    query.run()
+    assert _applied(query.rows()) == _table(shop)
+    frame = query.spark.read.format("pgoutput").option("table", "public.orders").load(str(shop.directory))
+    assert _applied(frame.toArrow().to_pylist()) == _table(shop)
 
 
 def test_what_comes_between_triggers(shop: Shop, query: Query) -> None:

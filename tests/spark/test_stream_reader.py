@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 import pgoutput_fast as pgo
 from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.segments import Source, compact, list_segments, write_segment
 from pyspark_pgoutput import DefaultSource
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
@@ -151,6 +152,39 @@ def test_a_directory_as_a_uri(directory: Directory) -> None:
     assert uri.latestOffset({"seq": 0}) == {"seq": end}
     assert _rows(uri, 0, end) == _rows(plain, 0, end)
     assert len(_rows(uri, 0, end)) == 2
+
+
+@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
+@pytest.mark.parametrize("limit", [{}, {"max_segments": "1"}, {"max_bytes": "1"}])
+def test_a_stream_goes_on_when_segments_are_joined(
+    directory: Directory, transactions: str, limit: dict[str, str]
+) -> None:
+    """Its position may lie in the middle of a joined segment, and so may the ends of a batch that it planned."""
+    for n in range(2, 7):
+        directory.add(ORDERS, [str(n), "small"])
+    reader = _reader(directory, transactions=transactions, **limit)
+    ends = [each.last_seq + 1 for each in list_segments(directory.path)]
+    assert reader.latestOffset({"seq": 0})["seq"] == (ends[0] if limit else ends[-1])
+    expected = _rows(reader, ends[1], ends[3])
+    assert [row["id"] for row in expected] == [3, 4]
+    planned = pickle.loads(pickle.dumps(reader.partitions({"seq": ends[1]}, {"seq": ends[3]})))
+    compact(directory.path, keep=1, grace=600)
+    # Tasks that were planned before find their files.
+    batches = [batch for part in planned for batch in reader.read(part)]
+    assert sorted(pa.Table.from_batches(batches).column("id").to_pylist()) == [3, 4]
+    for path in set(directory.path.glob("*.parquet")) - {each.path for each in list_segments(directory.path)}:
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"removed while the query ran, by retention or by compact"):
+        list(reader.read(planned[0]))
+    time.sleep(0.5)  # the grace period is longer than a listing is used
+    # The same batch again, and those behind it; in this process, which has read footers, and in a new one.
+    for again in (reader, _reader(directory, transactions=transactions, **limit)):
+        assert _rows(again, ends[1], ends[3]) == expected
+        assert again.latestOffset({"seq": ends[3]})["seq"] == (ends[4] if limit else ends[-1])
+        assert [row["id"] for row in _rows(again, ends[3], ends[-1])] == [5, 6]
+        assert [row["id"] for row in _rows(again, 0, ends[-1])] == [1, 2, 3, 4, 5, 6]
+    directory.add(ORDERS, ["7", "later"])
+    assert [row["id"] for row in _rows(reader, ends[4], directory.end)] == [6, 7]
 
 
 def test_a_consumer_is_noted(directory: Directory) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from pgoutput_fast.mirror.parquet.progress import read_progress, typed_files
+from pgoutput_fast.segments.joined import removal_lock
 from pgoutput_fast.segments.known import sweep_unused
-from pgoutput_fast.segments.names import Named, dated_segments
+from pgoutput_fast.segments.names import Named, cover, dated_segments
 from pgoutput_fast.segments.segment import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -147,14 +148,36 @@ def retain(
     if older_than is None and not consumed:
         raise ValueError("say what to remove: older_than=, consumed=True, or both")
     store = open_store(directory)
+    if dry_run:
+        going = _unneeded(directory, store, older_than, consumed)[0]
+        return [store.at(each.name) for each in going]
+    # No segment may appear that is joined from those that go.
+    with removal_lock(store):
+        going, covered, oldest = _unneeded(directory, store, older_than, consumed)
+        for each in going:
+            # First the segments that were joined into it. Otherwise they would be visible again.
+            for part in [*covered.get(each, ()), each]:
+                store.remove(part.name)
+        # While readers may have segments that were joined into the oldest one, what these know stays, too.
+        if going and oldest is not None and oldest not in covered:
+            sweep_unused(store, open_segment(store.at(oldest.name)).known, oldest.last_seq)
+    return [store.at(each.name) for each in going]
+
+
+def _unneeded(
+    directory: str | PathLike[str], store: Store, older_than: timedelta | float | None, consumed: bool
+) -> tuple[list[Named], dict[Named, list[Named]], Named | None]:
+    """(segments that `retain` removes, what joined segments cover, the oldest that stays or None if there is none)."""
     # Read the positions before the segments: segments that appear in the meantime are newer than every position.
     positions = Consumers(directory).positions()
     dated = dated_segments(store)
-    segments, times = list(dated), list(dated.values())
+    segments, covered = cover(dated)
+    times = [dated[each] for each in segments]
     most = len(segments) - 1
     if older_than is not None:
         before = _before(older_than, times)
-        most = min(most, next((k for k, at in enumerate(times) if at >= before), most))
+        young = (k for k in range(len(times)) if not _is_older(store, segments[k], times[k], before))
+        most = min(most, next(young, most))
     if consumed and positions:
         most = min(most, _ending_before(segments, min(positions.values())))
     elif consumed and older_than is None:
@@ -162,14 +185,8 @@ def retain(
     progress = read_progress(store)
     if progress is not None:
         most = min(most, _ending_before(segments, progress.last_seq))
-    going = segments[: _clean_cut(store, segments, most)]
-    if not dry_run:
-        for each in going:
-            store.remove(each.name)
-        if going:
-            oldest = segments[len(going)]
-            sweep_unused(store, open_segment(store.at(oldest.name)).known, oldest.last_seq)
-    return [store.at(each.name) for each in going]
+    count = _clean_cut(store, segments, most)
+    return segments[:count], covered, segments[count] if segments else None
 
 
 def retain_typed(
@@ -202,6 +219,14 @@ def _before(older_than: timedelta | float, modified: Iterable[float]) -> float:
     """Returns the time before which files are old. A clock that jumps forward alone makes nothing old."""
     seconds, at = _seconds(older_than), time.time()
     return (min(at, max(modified, default=at)) if seconds else at) - seconds
+
+
+def _is_older(store: Store, segment: Named, modified: float, before: float) -> bool:
+    """Whether a segment's newest rows were written before a time. The rows of a joined one are older than its file."""
+    if modified < before:
+        return True
+    joined = open_segment(store.at(segment.name)).joined
+    return joined is not None and joined.written < before
 
 
 def _ending_before(segments: list[Named], seq: int) -> int:

@@ -20,6 +20,7 @@ from pgoutput_fast.errors import SpillError
 from pgoutput_fast.mirror.parquet.files import TypedFiles
 from pgoutput_fast.mirror.parquet.progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.compaction import unfinished_of_compact
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
 from pgoutput_fast.segments.names import newest_named, ordinals_of
 from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
@@ -226,13 +227,15 @@ class SegmentDirectory:
             retain_typed(self._directory, older_than=kept.typed_older_than)
 
     def _sweep(self) -> None:
-        """Removes unfinished files of a killed process. Nobody else writes here."""
+        """Removes unfinished files of a killed process. Nobody else writes here, but somebody may join old segments."""
         found = [
             *self._store.entries(),
             *self._store.entries(CATALOG_DIRECTORY),
             *self._store.entries(TYPED, recursive=True),
         ]
         unfinished = [each for each in found if is_unfinished(each.name.rpartition("/")[2])]
+        joining = unfinished_of_compact(self._store, unfinished)
+        unfinished = [each for each in unfinished if each.name not in joining]
         spilt = [each for each in self._store.entries(_SPILL) if is_spill_name(each.name.rpartition("/")[2])]
         for entry in [*unfinished, *spilt]:
             with suppress(OSError):

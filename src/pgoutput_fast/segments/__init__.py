@@ -1,5 +1,6 @@
 """Segments: Parquet files of tagged payloads. Their layout lets a reader of one table skip the other tables."""
 
+from pgoutput_fast.segments.compaction import CompactBusyError, Compacted, compact
 from pgoutput_fast.segments.segment import (
     RowGroup,
     Segment,
@@ -14,9 +15,12 @@ from pgoutput_fast.segments.segment import (
 )
 
 __all__ = [
+    "CompactBusyError",
+    "Compacted",
     "RowGroup",
     "Segment",
     "Source",
+    "compact",
     "list_segments",
     "newest_segment",
     "open_segment",

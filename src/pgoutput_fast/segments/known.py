@@ -35,11 +35,21 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.catalog.user_types import UserType, UserTypes
+from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
 from pgoutput_fast.decoding.state import News, StreamState
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["CATALOG_DIRECTORY", "Footing", "Known", "KnownLog", "Part", "sweep_orphans", "sweep_unused"]
+__all__ = [
+    "CATALOG_DIRECTORY",
+    "Footing",
+    "Known",
+    "KnownLog",
+    "Part",
+    "footing_of_joined",
+    "sweep_joined",
+    "sweep_orphans",
+    "sweep_unused",
+]
 
 CATALOG_DIRECTORY = "_catalog"
 # Most bytes of the catalog in a footer: enough for some hundred narrow tables.
@@ -336,6 +346,65 @@ class KnownLog:
             else:
                 kept[kind, key] = said
         return (*parts, _write_part(self._store, kept, last_seq)), frozenset(dropped)
+
+
+def footing_of_joined(
+    store: Store, earlier: Iterable[Known], last: Known, used: set[int], last_seq: int
+) -> Footing:
+    """What a segment needs that is joined from several. Its parts are durable when this returns.
+
+    It needs what the last of the segments needs, because later segments continue from that, and the versions of all
+    rows. If the last one has parts, the joined one lists them: so the segments that refer to a part still follow one
+    another.
+
+    Args:
+        store: the store with the segments.
+        earlier: what the segments before the last one know, in stream order. One is in memory at a time.
+        last: what the last one knows.
+        used: ids of the relation versions of the rows.
+        last_seq: ordinal of the last message.
+
+    Raises:
+        OSError: if a part cannot be written, or cannot be read back.
+        ValueError: if a part is damaged or missing.
+    """
+    state = last.state
+    missing: dict[int, Relation] = {}
+    types, before = NO_TYPES, None
+    wanted = used - {relation.version for relation in state.catalog.relations}
+    for each in earlier:
+        # Most segments know what the one before knows.
+        if before != (before := (hashlib.sha256(each.catalog.encode()).digest(), each.parts)):
+            types = types.merged(each.state.catalog.types)
+            missing |= {found.version: found for found in each.state.in_order(wanted)}
+    types = types.merged(state.catalog.types)
+    if not last.parts:
+        catalog = Catalog([*missing.values(), *state.catalog.relations], types)
+        return KnownLog(store).step(StreamState(state.values, catalog), used, last_seq)
+    # What comes first is overridden by all that the last segment knows.
+    added: Items = {}
+    for relation in missing.values():
+        added["version", str(relation.version)] = _json(relation.to_dict())
+    if types != state.catalog.types:
+        _put(added, "user_type", {str(oid): types[oid].to_dict() for oid in sorted(types)})
+    front = (_write_part(store, added, last_seq),) if added else ()
+    nothing: frozenset[int] = frozenset()
+    return Footing((*front, *last.parts), {}, last.catalog, last.text, nothing, nothing, False, state)
+
+
+def sweep_joined(store: Store, joined: Known, first_seq: int, last_seq: int) -> None:
+    """Removes part files that only the segments needed that were joined into one, and removed.
+
+    Args:
+        store: the store with the segments.
+        joined: what the joined segment knows. It lists each part that its last segment listed, so a later segment
+            needs no other part that was written for one of them.
+        first_seq, last_seq: ordinals of the first and last message of the joined segment.
+    """
+    needed = {part.name for part in joined.parts}
+    for name, seq, _ in _listed(store):
+        if first_seq <= seq <= last_seq and name not in needed:
+            store.remove(f"{CATALOG_DIRECTORY}/{name}")
 
 
 def sweep_unused(store: Store, oldest: Known, oldest_seq: int) -> None:

@@ -14,7 +14,10 @@ import pyarrow.parquet as pq
 from pgoutput_fast.protocol.kinds import ROW_CHANGES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["write_rows"]
+__all__ = ["Keys", "cut_at_relations", "keys_of", "segment_writer", "sizes_of", "write_rows"]
+
+# (section, relation, version) of rows: a segment is sorted by these, and in stream order within them.
+Keys = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 _ROW_BYTES = 80  # size of a tagged row without its payload
 _DELTAS = ("seq", "lsn")
@@ -34,38 +37,65 @@ def write_rows(
         relation_bytes: from this size on, a relation has row groups of its own.
         row_group_bytes: a larger row group is cut.
     """
-    order, groups = _layout(batch, relation_bytes, row_group_bytes)
-    with pq.ParquetWriter(
+    section, relations, versions = keys_of(batch)
+    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, section))
+    sizes = sizes_of(batch)[order]
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    groups = cut_at_relations(section[order], relations[order], sizes, relation_bytes)
+    with segment_writer(file) as writer:
+        for group in groups:
+            for begin, end in _parts(*group, before, row_group_bytes):
+                rows = batch.take(pa.array(order[begin:end]))
+                writer.write_table(pa.Table.from_batches([rows]), row_group_size=end - begin)
+        writer.add_key_value_metadata(footer)
+
+
+def segment_writer(file: Any) -> pq.ParquetWriter:
+    """Opens a file for rows with TAGGED_SCHEMA, with the encodings of a segment."""
+    return pq.ParquetWriter(
         file,
         TAGGED_SCHEMA,
         compression="zstd",
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         write_statistics=_STATISTICS,
-    ) as writer:
-        for begin, end in groups:
-            rows = batch.take(pa.array(order[begin:end]))
-            writer.write_table(pa.Table.from_batches([rows]), row_group_size=end - begin)
-        writer.add_key_value_metadata(footer)
+    )
 
 
-def _layout(
-    batch: pa.RecordBatch, relation_bytes: int, row_group_bytes: int
-) -> tuple[np.ndarray[Any, Any], list[tuple[int, int]]]:
-    """(order of the rows, (begin, end) of each row group in this order)."""
-    kinds = batch.column("kind").to_numpy()
-    relations = batch.column("relation").fill_null(-1).to_numpy()
-    versions = batch.column("version").fill_null(0).to_numpy()
+def keys_of(rows: pa.RecordBatch | pa.Table) -> Keys:
+    """The keys by which a segment sorts these rows."""
+    kinds = rows.column("kind").to_numpy()
+    relations = rows.column("relation").fill_null(-1).to_numpy()
+    versions = rows.column("version").fill_null(0).to_numpy()
     # Control rows that concern no relation have a group of their own. It has no relation statistics, so a reader
     # of one relation skips it.
     section = np.where(np.isin(kinds, ROW_CHANGES), 2, np.where(relations >= 0, 1, 0))
-    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, section))
-    section, relations = section[order], relations[order]
+    return section, relations, versions
+
+
+def sizes_of(rows: pa.RecordBatch | pa.Table) -> np.ndarray[Any, Any]:
+    """The size of each row in memory, in bytes."""
+    sizes: np.ndarray[Any, Any] = pc.binary_length(rows.column("payload")).to_numpy() + np.int64(_ROW_BYTES)
+    return sizes
+
+
+def cut_at_relations(
+    section: np.ndarray[Any, Any],
+    relations: np.ndarray[Any, Any],
+    sizes: np.ndarray[Any, Any],
+    relation_bytes: int,
+) -> list[tuple[int, int]]:
+    """(begin, end) of each group of sorted rows, or of sorted runs of rows with the same key.
+
+    Args:
+        section, relations: the keys of the rows or runs.
+        sizes: their sizes in bytes.
+        relation_bytes: from this size on, a relation has a group of its own.
+    """
     # Control rows of all relations stay in one group: few of them are large.
     cuts = (section[1:] != section[:-1]) | ((section[1:] == 2) & (relations[1:] != relations[:-1]))
-    bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), len(order)]
-    lengths = pc.binary_length(batch.column("payload")).to_numpy()
-    before = np.concatenate([[0], np.cumsum(lengths[order] + np.int64(_ROW_BYTES))])
+    bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), len(sizes)]
+    before = np.concatenate([[0], np.cumsum(sizes)])
     groups: list[tuple[int, int]] = []
     start = 0
     for begin, end in pairwise(bounds):
@@ -73,8 +103,8 @@ def _layout(
         if begin > start and (here >= relation_bytes or waiting >= relation_bytes):
             groups.append((start, begin))
             start = begin
-    groups.append((start, len(order)))
-    return order, [part for group in groups for part in _parts(*group, before, row_group_bytes)]
+    groups.append((start, len(sizes)))
+    return groups
 
 
 def _parts(begin: int, end: int, before: np.ndarray[Any, Any], most: int) -> Iterable[tuple[int, int]]:

@@ -1,4 +1,8 @@
-"""Names of segments in a directory: the first and last ordinal. So names sort in the order of the stream."""
+"""Names of segments in a directory: the first and last ordinal. So names sort in the order of the stream.
+
+A segment that was joined from others lies beside them until they are removed. Its ordinals cover theirs, so the names
+alone say which segments a reader must leave out.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = [
     "Named",
+    "all_named",
+    "cover",
     "dated_segments",
     "name_of",
     "named_segments",
@@ -72,16 +78,44 @@ def overlap_error(segments: str, seq: int) -> ValueError:
 
 
 def named_segments(store: Store) -> list[Named]:
-    """The segments of a directory in stream order. This reads no footer.
+    """The segments of a directory in stream order, without the covered ones. This reads no footer.
 
     Raises:
         ValueError: for a Parquet file whose name is not that of a segment.
     """
+    return cover(all_named(store))[0]
+
+
+def all_named(store: Store) -> list[Named]:
+    """As `named_segments`, with the covered ones.
+
+    Raises:
+        ValueError: as `named_segments`.
+    """
     return sorted(_named(store, name) for name in _names(store.names()))
 
 
+def cover(named: Iterable[Named]) -> tuple[list[Named], dict[Named, list[Named]]]:
+    """(the segments in stream order, without the covered ones; the segments that each of these covers).
+
+    A segment is covered if its ordinals lie wholly inside of another one's.
+
+    >>> whole, part = Named(0, 9, name_of(0, 9)), Named(5, 9, name_of(5, 9))
+    >>> cover([part, whole]) == ([whole], {whole: [part]})
+    True
+    """
+    listed: list[Named] = []
+    covered: dict[Named, list[Named]] = {}
+    for each in sorted(named, key=lambda each: (each.first_seq, -each.last_seq)):
+        if listed and each.last_seq <= listed[-1].last_seq:
+            covered.setdefault(listed[-1], []).append(each)
+        else:
+            listed.append(each)
+    return listed, covered
+
+
 def dated_segments(store: Store) -> dict[Named, float]:
-    """The segments of `named_segments` with the time of the last write, in seconds since 1970. Looks at each file.
+    """The segments of `all_named` with the time of the last write, in seconds since 1970. Looks at each file.
 
     Raises:
         ValueError: as `named_segments`.

@@ -17,11 +17,11 @@ import json
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +34,10 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import name_of, named_segments, newest_named, overlap_error
+from pgoutput_fast.segments.names import all_named, name_of, newest_named, overlap_error
 from pgoutput_fast.storage.paths import Paths, find_files, is_uri, open_file, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
@@ -60,14 +61,17 @@ FORMAT, _WITH_PARTS = 1, 2
 _MOST_TEXT = 1 << 26
 _MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
-_WRITER = _PREFIX + "writer"
+WRITER = _PREFIX + "writer"
 # A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
-_RELATION_BYTES = 1 << 20
-_ROW_GROUP_BYTES = 1 << 26
+RELATION_BYTES = 1 << 20
+ROW_GROUP_BYTES = 1 << 26
 MOST_BYTES = (1 << 31) - 1
 # The logs of the directories that this process wrote into last, by the path of each directory's newest segment.
 _MOST_RECENT = 4
 _recent: OrderedDict[str, KnownLog] = OrderedDict()
+# So often a list is read when segments in it are removed meanwhile.
+_TRIES = 3
+_T = TypeVar("_T")
 _NO_ROWS = TAGGED_SCHEMA.empty_table()
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
@@ -158,6 +162,7 @@ class Segment:
             is before `end_lsn`.
         row_groups: its row groups, in the order of the file.
         known: what the footer says of relations, and of the state of the stream.
+        joined: the segments that `compact` joined into this one; None if it was written as it is.
     """
 
     path: Path | str
@@ -168,6 +173,7 @@ class Segment:
     end_lsn: int | None
     row_groups: tuple[RowGroup, ...]
     known: Known = field(repr=False, compare=False)
+    joined: Joined | None = field(default=None, repr=False)
 
     @property
     def state(self) -> StreamState:
@@ -199,6 +205,10 @@ class Segment:
         """The number of tagged rows."""
         return sum(group.rows for group in self.row_groups)
 
+    def replaces(self, first_seq: int, last_seq: int) -> bool:
+        """Whether `compact` joined the segment with these ordinals, and others, into this one."""
+        return self.joined is not None and self.joined.has(first_seq, last_seq, self.last_seq)
+
     def row_groups_of(self, relations: Collection[int]) -> list[int]:
         """Ordinals of the row groups that can have rows of these relations (oids)."""
         expect_list("relations", relations, "oids")
@@ -213,8 +223,8 @@ def write_segment(
     source: Source,
     start_lsn: Lsn | None = None,
     end_lsn: Lsn | None = None,
-    relation_bytes: int = _RELATION_BYTES,
-    row_group_bytes: int = _ROW_GROUP_BYTES,
+    relation_bytes: int = RELATION_BYTES,
+    row_group_bytes: int = ROW_GROUP_BYTES,
     log: KnownLog | None = None,
     file_mode: int | None = None,
 ) -> Path | str:
@@ -270,12 +280,12 @@ def write_segment(
         log = _log_after(newest, log)
     log = KnownLog(store) if log is None else log
     footing = log.step(state, _versions_of(batch), last)
-    footer = _footer(source, first, last, start, end, footing)
+    footer = footer_texts(source, first, last, start, end, footing)
     _write_file(store, name, batch, footer, relation_bytes, row_group_bytes)
     log.took(footing)
     _remember(str(store.at(name)), log)
     if not store.local:
-        _expect_own(store, name, footer[_WRITER], first, last)
+        _expect_own(store, name, footer[WRITER], first, last)
     return store.at(name)
 
 
@@ -317,8 +327,8 @@ def read_segment(
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
     try:
-        with _open_parquet(path) as file:
-            segment = _segment(_place(path), file.metadata)
+        with open_parquet(path) as file:
+            segment = segment_of(place_of(path), file.metadata)
             chosen = range(len(segment.row_groups)) if row_groups is None else row_groups
             if relations is not None:
                 chosen = [k for k in chosen if segment.row_groups[k].may_hold(relations)]
@@ -337,6 +347,8 @@ def read_segment(
 def list_segments(paths: Paths) -> list[Segment]:
     """The segments at some paths, in stream order.
 
+    If `compact` joined segments, and the small ones are still there, the list has only the joined one.
+
     Args:
         paths: a file, a directory or a glob, or several of them. Each is local, or a URI that `pyarrow.fs` knows, such
             as `s3://bucket/segments`.
@@ -346,12 +358,7 @@ def list_segments(paths: Paths) -> list[Segment]:
         ValueError: if the segments come from several sources, or if two of them have the same ordinal; and as
             `open_segment`.
     """
-    segments = sorted((open_segment(path) for path in find_files(paths)), key=lambda each: each.first_seq)
-    for before, after in pairwise(segments):
-        _check_source(after.path, after.source, before.source)
-        if after.first_seq <= before.last_seq:
-            raise overlap_error(f"segments {shown(before.path)} and {shown(after.path)}", after.first_seq)
-    return segments
+    return _of_listed(paths, lambda segments: segments)
 
 
 def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
@@ -369,13 +376,14 @@ def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
 def _open(path: str | os.PathLike[str]) -> Segment:
     """As `open_segment`, but without a check that catalog and state can be read."""
     try:
-        with _open_parquet(path) as file:
-            return _segment(_place(path), file.metadata)
+        with open_parquet(path) as file:
+            return segment_of(place_of(path), file.metadata)
     except pa.ArrowInvalid as problem:
         raise _damaged(path, problem) from None
 
 
-def _open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
+def open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
+    """Opens the file of a segment, however large its footer is."""
     return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ)
 
 
@@ -394,7 +402,7 @@ def segment_catalog(paths: Paths) -> Catalog:
     Raises:
         ValueError: as `list_segments`.
     """
-    return Catalog.of_all(segment.catalog for segment in list_segments(paths))
+    return _of_listed(paths, lambda segments: Catalog.of_all(segment.catalog for segment in segments))
 
 
 def segment_outcomes(paths: Paths) -> pa.RecordBatch:
@@ -404,7 +412,9 @@ def segment_outcomes(paths: Paths) -> pa.RecordBatch:
         DecodeError: if a boundary message is malformed.
         ValueError: as `list_segments`.
     """
-    return one_batch([outcomes_of(segment) for segment in list_segments(paths)], OUTCOMES_SCHEMA)
+    return _of_listed(
+        paths, lambda segments: one_batch([outcomes_of(each) for each in segments], OUTCOMES_SCHEMA)
+    )
 
 
 def outcomes_of(segment: Segment) -> pa.RecordBatch:
@@ -419,6 +429,40 @@ def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Record
     """All batches as one batch."""
     found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema)
+
+
+# ---- lists -------------------------------------------------------------------------------------------------------
+
+
+def _of_listed(paths: Paths, read: Callable[[list[Segment]], _T]) -> _T:
+    """What `read` makes of the segments at some paths. If one is removed meanwhile, this lists and reads again."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    opened: dict[str, Segment] = {}
+    for _ in range(_TRIES - 1):
+        # A segment that was just joined into another one may go at any time.
+        with suppress(FileNotFoundError):
+            return read(_listed(given, opened))
+    return read(_listed(given, opened))
+
+
+def _listed(paths: Paths, opened: dict[str, Segment]) -> list[Segment]:
+    """As `list_segments`. `opened` has footers that are known already, by their paths; this adds others."""
+    found = find_files(paths)
+    for path in found:
+        if path not in opened:
+            opened[path] = open_segment(path)
+    segments: list[Segment] = []
+    source: Segment | None = None
+    for each in sorted(map(opened.__getitem__, found), key=lambda each: (each.first_seq, -each.last_seq)):
+        if source is not None:
+            check_source(each.path, each.source, source.source)
+        source = each
+        before = segments[-1] if segments else None
+        if before is None or before.last_seq < each.first_seq:
+            segments.append(each)
+        elif not before.replaces(each.first_seq, each.last_seq):
+            raise overlap_error(f"segments {shown(before.path)} and {shown(each.path)}", each.first_seq)
+    return segments
 
 
 # ---- what is where -----------------------------------------------------------------------------------------------
@@ -479,11 +523,11 @@ def _write_file(
 ) -> None:
     """Writes the file of a segment and reads it back. In an object store, `footer` gets a mark of this call."""
     if not store.local:
-        footer[_WRITER] = json.dumps(secrets.token_hex(16))
+        footer[WRITER] = json.dumps(secrets.token_hex(16))
     try:
         with store.write(name) as file:
             write_rows(file, batch, footer, relation_bytes, row_group_bytes)
-            _read_back(file, store, name, footer, batch.num_rows)
+            read_back(file, store, name, footer, batch.num_rows)
     except FileExistsError:
         raise FileExistsError(f"segment {shown(store.at(name))} exists; segments are never changed") from None
 
@@ -511,10 +555,10 @@ def _expect_own(store: Store, name: str, token: str, first: int, last: int) -> N
     An object store does not prevent that.
     """
     with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
-        found = (file.metadata.metadata or {}).get(_WRITER.encode())
+        found = (file.metadata.metadata or {}).get(WRITER.encode())
     others = [name] if found != token.encode() else []
     if name == name_of(first, last):
-        overlapping = [each.name for each in named_segments(store) if each.overlaps(first, last)]
+        overlapping = [each.name for each in all_named(store) if each.overlaps(first, last)]
         others += [each for each in overlapping if each != name]
     if others:
         raise FileExistsError(
@@ -538,9 +582,20 @@ def _remember(path: str, log: KnownLog) -> None:
 # ---- the footer --------------------------------------------------------------------------------------------------
 
 
-def _footer(
-    source: Source, first: int, last: int, start_lsn: int | None, end_lsn: int | None, footing: Footing
+def footer_texts(
+    source: Source,
+    first: int,
+    last: int,
+    start_lsn: int | None,
+    end_lsn: int | None,
+    footing: Footing,
+    joined: Joined | None = None,
 ) -> dict[str, str]:
+    """The key-value metadata of a segment's file.
+
+    Raises:
+        ValueError: if a value is too long for a footer.
+    """
     values: dict[str, Any] = {
         "format": _WITH_PARTS if footing.parts else FORMAT,
         "source": source.to_dict(),
@@ -551,6 +606,8 @@ def _footer(
     }
     if footing.parts:
         values["parts"] = [part.to_dict() for part in footing.parts]
+    if joined is not None:
+        values["joined"] = joined.to_dict()
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
     # Each is large if there are many relations, and a reader may need one without the other.
     texts |= {"catalog": footing.catalog, "state": footing.state}
@@ -563,14 +620,14 @@ def _footer(
     return {_PREFIX + name: text for name, text in texts.items()}
 
 
-def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], rows: int) -> None:
+def read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str], rows: int) -> None:
     """Checks that the file can be read as a segment, before another process sees it."""
     file.flush()
     file.seek(0)
     place = store.at(name)
     try:
         metadata = pq.read_metadata(file)
-        segment = _segment(place, metadata)
+        segment = segment_of(place, metadata)
         segment.known.check()
         segment.known.check_parts()
         found = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
@@ -585,7 +642,12 @@ def _read_back(file: IO[bytes], store: Store, name: str, footer: dict[str, str],
     file.seek(0, os.SEEK_END)
 
 
-def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
+def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
+    """What the footer of an open file says. This does not check that catalog and state can be read.
+
+    Raises:
+        ValueError: as `open_segment`.
+    """
     prefix = _PREFIX.encode()
     texts = {
         key[len(prefix) :].decode(): value
@@ -614,6 +676,7 @@ def _segment(path: Path | str, metadata: pq.FileMetaData) -> Segment:
             values["end_lsn"],
             tuple(_row_group(metadata.row_group(k)) for k in range(metadata.num_row_groups)),
             known,
+            Joined.from_dict(values["joined"]) if "joined" in values else None,
         )
     except (KeyError, TypeError, ValueError) as problem:
         raise _no_segment(path, problem) from None
@@ -635,12 +698,17 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns)
 
 
-def _place(path: str | os.PathLike[str]) -> Path | str:
+def place_of(path: str | os.PathLike[str]) -> Path | str:
     """A URI as it is, anything else as a Path."""
     return path if isinstance(path, str) and "://" in path else Path(path)
 
 
-def _check_source(path: Path | str, source: Source, other: Source) -> None:
+def check_source(path: Path | str, source: Source, other: Source) -> None:
+    """Checks that the segment at `path`, which has `source`, may lie beside segments of the other source.
+
+    Raises:
+        ValueError: if the sources differ.
+    """
     here, there = source.to_dict(), other.to_dict()
     different = [name for name in here if here[name] != there[name]]
     if different:
@@ -659,7 +727,7 @@ def _check_neighbours(store: Store, source: Source, first: int, last: int) -> Se
     if named is None:
         return None
     newest = _open(store.at(named.name))
-    _check_source(newest.path, newest.source, source)
+    check_source(newest.path, newest.source, source)
     if first <= newest.last_seq:
         raise ValueError(
             f"{store} has messages up to {newest.last_seq}; a segment of messages {first} to {last} does not follow"

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from itertools import pairwise
 
-from pgoutput_fast.segments.names import Named, dated_segments, overlap_error
+from pgoutput_fast.segments.names import Named, cover, dated_segments, overlap_error
 from pgoutput_fast.segments.segment import Segment, open_segment
 from pgoutput_fast.storage.stores import open_store
 
@@ -20,6 +20,10 @@ __all__ = ["SegmentStream", "SegmentsGoneError"]
 _MOST_OPEN = 256
 # A listing is reused for this many seconds, or for this many times the time that it took, whichever is longer.
 _LISTED_SECONDS, _LISTED_TIMES = 0.1, 5.0
+
+
+# So often a list is read when segments in it are removed meanwhile.
+_TRIES = 3
 
 
 class SegmentsGoneError(ValueError):
@@ -40,6 +44,7 @@ class SegmentStream:
         self._store = open_store(directory)
         self._listed: list[Named] = []
         self._dated: dict[Named, float] = {}
+        self._covered: dict[Named, list[Named]] = {}
         self._next_listing = 0.0
         self._open: OrderedDict[Named, Segment] = OrderedDict()
 
@@ -59,14 +64,14 @@ class SegmentStream:
 
     def _look(self) -> list[Named]:
         dated = dated_segments(self._store)
-        found = list(dated)
+        found, covered = cover(dated)
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
         # Somebody may have removed the directory and captured again: then a file has the name of an older one.
         for named in [each for each in self._open if dated.get(each) != self._dated.get(each)]:
             del self._open[named]
-        self._dated = dated
+        self._dated, self._covered = dated, covered
         return found
 
     def begin(self) -> int:
@@ -104,12 +109,28 @@ class SegmentStream:
         first = bisect_left(found, start, key=lambda each: each.last_seq)
         return found[first : bisect_left(found, end, key=lambda each: each.first_seq)] if start < end else []
 
+    def footers(self, start: int, end: int) -> list[Segment]:
+        """The footers of the segments of `between`.
+
+        Raises:
+            SegmentsGoneError: if no segment has one of these messages.
+            ValueError: as `footer`.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return [self.footer(named) for named in self.between(start, end)]
+            except SegmentsGoneError:
+                # Another process may have joined segments, so that another one has these messages now.
+                self.listed(fresh=True)
+        return [self.footer(named) for named in self.between(start, end)]
+
     def footer(self, named: Named) -> Segment:
         """The footer of a segment. It is cached until the file is written again.
 
         Raises:
             SegmentsGoneError: if the segment was removed since the listing.
-            ValueError: as `open_segment`, and if the ordinals in the footer are not those in the name.
+            ValueError: as `open_segment`; if the ordinals in the footer are not those in the name; and if another
+                segment has some of its messages, which was not joined into it.
         """
         segment = self._open.get(named)
         if segment is None:
@@ -122,6 +143,9 @@ class SegmentStream:
                     f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "
                     "somebody renamed it. Give it its old name"
                 )
+            for each in self._covered.get(named, ()):
+                if not segment.replaces(each.first_seq, each.last_seq):
+                    raise overlap_error(f"{self._store}: {named.name} and {each.name}", each.first_seq)
             self._open[named] = segment
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)

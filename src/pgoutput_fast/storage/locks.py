@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["try_lock"]
+__all__ = ["held_lock", "try_lock"]
 
 
 def try_lock(file: IO[Any]) -> bool:
@@ -21,3 +24,15 @@ def try_lock(file: IO[Any]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def held_lock(path: Path) -> Iterator[None]:
+    """Holds the lock of a file during the block, and waits for it before. The file is made if it does not exist.
+
+    Raises:
+        OSError: if the file cannot be opened.
+    """
+    with open(path, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -19,11 +19,11 @@ from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.mirror.parquet.output import TypedOutput
-from pgoutput_fast.mirror.parquet.progress import Progress, read_progress, write_progress
+from pgoutput_fast.mirror.parquet.progress import Progress, read_progress, typed_files, write_progress
 from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.segments.names import Named, named_segments
+from pgoutput_fast.segments.names import Named, named_segments, ordinals_of
 from pgoutput_fast.segments.segment import open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
 
@@ -75,8 +75,12 @@ class TypedFiles:
                     "directory"
                 )
         self._resume(done)
+        after = -1 if progress is None else progress.last_seq
         for each in segments[len(done) :]:
-            self._make(each.name, read_segment(self._store.at(each.name)), self._state(each))
+            segment = open_segment(self._store.at(each.name))
+            if segment.joined is not None:
+                self._remove_unfinished(each, after)
+            self._make(each.name, read_segment(segment.path), segment.state, after)
 
     def follow(self, name: str, rows: pa.Table, state: StreamState, before: int | None) -> None:
         """Makes the files of a segment that was just written.
@@ -94,6 +98,20 @@ class TypedFiles:
             self.catch_up()  # another process wrote segments in the meantime
         else:
             self._make(name, rows, state)
+
+    def _remove_unfinished(self, joined: Named, after: int) -> None:
+        """Removes typed files behind the progress, of segments that were joined into one meanwhile.
+
+        A killed process left them. Nobody writes them again under their names: the joined segment has another one.
+        """
+        for file in typed_files(self._store):
+            name = file.name.rpartition("/")[2]
+            try:
+                first, last = ordinals_of(name)
+            except ValueError:  # no capture wrote it
+                continue
+            if name != joined.name and first >= joined.first_seq and after < last <= joined.last_seq:
+                self._store.remove(file.name)
 
     def _state(self, segment: Named) -> StreamState:
         return open_segment(self._store.at(segment.name)).state
@@ -125,9 +143,10 @@ class TypedFiles:
 
     # ---- a segment -----------------------------------------------------------------------------------------------
 
-    def _make(self, name: str, rows: pa.Table, state: StreamState) -> None:
+    def _make(self, name: str, rows: pa.Table, state: StreamState, after: int = -1) -> None:
+        """Makes the files of a segment, with the transactions whose commit lies after message `after`."""
         self._last_seq = None  # until this is done: after an error some waiting changes may be gone
-        changes, outcomes, running = _changes(rows), _outcomes(rows), state.open_txns
+        changes, outcomes, running = _changes(rows), _outcomes(rows, after), state.open_txns
         self._learn(rows, state)
         catalog = Catalog(self._versions.values(), state.catalog.types)
         releaser = self._releaser()
@@ -147,7 +166,11 @@ def _changes(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
 
 
-def _outcomes(rows: pa.Table) -> Outcomes:
-    """Returns the outcomes of transactions in these rows."""
+def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
+    """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
     ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
-    return Outcomes.of_outcomes(decode_tagged(ends, Catalog()).outcomes)
+    found = decode_tagged(ends, Catalog()).outcomes
+    # A transaction that goes on after this message may have lost a subtransaction before it.
+    wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
+    wanted |= found.column("at_seq").to_numpy() > after
+    return Outcomes.of_outcomes(found.filter(pa.array(wanted)))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -16,8 +15,14 @@ from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
-from pgoutput_fast.spark.tasks.rows import Bounds, chosen_rows, pack_batch, rows_of_relations, unpack_batch
-from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.spark.tasks.rows import (
+    Bounds,
+    chosen_rows,
+    open_segment_file,
+    pack_batch,
+    rows_of_relations,
+    unpack_batch,
+)
 
 __all__ = [
     "ManyRows",
@@ -88,7 +93,7 @@ class RowsReader:
         """
         if not partition.row_groups:
             return
-        with pq.ParquetFile(open_file(partition.path)) as file:
+        with open_segment_file(partition.path) as file:
             for k in partition.row_groups:
                 rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
                 rows = chosen_rows(rows, partition.bounds, partition.outcomes)

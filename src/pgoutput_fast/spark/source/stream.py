@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.segments.names import Named
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.spark.source.plan import TablePlan
@@ -113,9 +114,12 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if start >= end or (segments is None and nbytes is None):
             return end
         at, size = start, 0
-        for count, named in enumerate(self._segments.between(start, end)):
-            if nbytes is not None:
-                size += sum(group.nbytes for group in self._segments.footer(named).row_groups)
+        found: Sequence[Named | Segment] = (
+            self._segments.between(start, end) if nbytes is None else self._segments.footers(start, end)
+        )
+        for count, named in enumerate(found):
+            if isinstance(named, Segment):
+                size += sum(group.nbytes for group in named.row_groups)
             full = (segments is not None and count >= segments) or (nbytes is not None and size > nbytes)
             if count and full:
                 break

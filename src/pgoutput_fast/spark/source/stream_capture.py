@@ -65,8 +65,13 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
     # The newest segment may lack versions of which only older segments have rows.
     stream, catalogs = SegmentStream(settings.directory), []
     for each in stream.listed():
-        with suppress(SegmentsGoneError):  # its rows are gone, too
+        try:
             catalogs.append(stream.footer(each).catalog)
+        except SegmentsGoneError:  # its rows are gone, too, or they were joined with others
+            for now in stream.listed(fresh=True):
+                if now.overlaps(each.first_seq, each.last_seq):
+                    with suppress(SegmentsGoneError):
+                        catalogs.append(stream.footer(now).catalog)
     known = Catalog.of_all(catalogs)
     return describe_missing(settings.dsn, settings.publications, tables, known)
 

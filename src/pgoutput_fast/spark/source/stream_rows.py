@@ -75,7 +75,7 @@ class RangeRows:
         Raises:
             SegmentsGoneError: if a segment is gone.
         """
-        return [self._stream.footer(named) for named in self._stream.between(start, end)]
+        return self._stream.footers(start, end)
 
     def before(self, inside: Sequence[Segment], start: int, end: int) -> list[Segment]:
         """Returns the earlier segments that may also contain rows of the range.

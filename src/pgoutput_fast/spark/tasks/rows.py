@@ -7,16 +7,33 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pgoutput_fast.committed.view import CommittedView
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.storage.paths import open_file, shown
 
-__all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "unpack_batch"]
+__all__ = ["Bounds", "chosen_rows", "open_segment_file", "pack_batch", "rows_of_relations", "unpack_batch"]
 
 # Tagged columns -> the smallest and the largest wanted value.
 Bounds = Mapping[str, tuple[int, int]]
+
+
+def open_segment_file(path: str) -> pq.ParquetFile:
+    """Opens a segment.
+
+    Raises:
+        FileNotFoundError: if it is gone; the message says why that may be.
+    """
+    try:
+        return pq.ParquetFile(open_file(path))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"segment {shown(path)} was removed while the query ran, by retention or by compact. Run the query again. "
+            "Let segments stay longer than a query takes: older_than= of retain, grace= of compact"
+        ) from None
 
 
 def chosen_rows(rows: pa.Table, bounds: Bounds, outcomes: pa.RecordBatch | None) -> pa.Table:

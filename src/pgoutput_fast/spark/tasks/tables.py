@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, unpack_batch
-from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.spark.tasks.rows import chosen_rows, open_segment_file, rows_of_relations, unpack_batch
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["FILES_SCHEMA", "REJECTS", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables"]
@@ -171,6 +169,6 @@ def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, 
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
     for piece in pieces:
         outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
-        with pq.ParquetFile(open_file(piece.path)) as file:
+        with open_segment_file(piece.path) as file:
             for k in piece.row_groups:
                 yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA), outcomes

@@ -1,0 +1,470 @@
+"""Joins many small segments into few large ones, while captures write and readers read.
+
+A joined segment has the ordinals of its first and last part in its name. So it covers its parts, and a listing leaves
+out what is covered: from the moment at which the joined segment appears, readers have its rows and not those of its
+parts. The parts go later, when no reader uses them any more. If this is cut short between the two, the next call
+removes them. The footer says which segments were joined, so nothing else is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.join import Member, count_rows, write_joined
+from pgoutput_fast.segments.joined import Joined, removal_lock
+from pgoutput_fast.segments.known import CATALOG_DIRECTORY, footing_of_joined, sweep_joined
+from pgoutput_fast.segments.names import Named, all_named, cover, dated_segments, name_of, overlap_error
+from pgoutput_fast.segments.segment import (
+    RELATION_BYTES,
+    ROW_GROUP_BYTES,
+    WRITER,
+    check_source,
+    footer_texts,
+    open_parquet,
+    open_segment,
+    read_back,
+    segment_of,
+)
+from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.stores import Entry, Store, open_store
+
+__all__ = ["CompactBusyError", "Compacted", "compact", "unfinished_of_compact"]
+
+# A reader may load a whole segment: its rows have at most about this many bytes in memory.
+_MOST_MEMORY = 1 << 29
+_ROW_BYTES = 80
+_MARK = "_compact.json"
+# In an object store, a compact that gave no sign for so long was killed.
+_STALE_SECONDS = 3600
+# A starting capture holds the lock of a compact for a moment, to see whether there is one.
+_LOCK, _LOCK_SECONDS = ".compact.lock", 0.5
+# Unfinished segments, and unfinished part files of the catalog.
+_HIDDEN = re.compile(
+    r"\.(?:[0-9]{20}-(?P<last>[0-9]{20})\.parquet|(?P<only>[0-9]{20})-[0-9a-f]{64}\.jsonl\.zst)\.[0-9a-f]{16}"
+)
+_PAYLOAD = TAGGED_SCHEMA.get_field_index("payload")
+
+
+class CompactBusyError(RuntimeError):
+    """Another process joins segments of this directory. Try again when it has ended."""
+
+
+class _PartsGoneError(Exception):
+    """Somebody removed segments that were to be joined."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a call of `compact` did.
+
+    Attributes:
+        before, after: how many segments readers found before and after it.
+        joined: how many of them it joined.
+        rows: the tagged rows of these.
+        bytes_before: the bytes of the files that it joined.
+        bytes_after: the bytes of the files that it wrote.
+        removed: how many files it removed that were joined by this call or an earlier one.
+        waiting: how many joined files are still there, because the grace period has not passed. A later call removes
+            them.
+    """
+
+    before: int
+    after: int
+    joined: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+    removed: int
+    waiting: int
+
+
+def compact(
+    directory: str | os.PathLike[str],
+    *,
+    most_bytes: int = 128 << 20,
+    keep: int = 2,
+    grace: timedelta | float = 600.0,
+) -> Compacted:
+    """Joins consecutive small segments into large ones. Call it from time to time, for example each hour.
+
+    A capture may write into the directory at the same time, and readers may read. At each moment they find each row
+    once: a listing shows the joined segment, or the segments that were joined into it, and never both. The rows, their
+    ordinals, the outcomes and what the footers say at the end of each joined segment stay the same.
+
+    A segment that is large already is written again only if it grows by half.
+
+    Args:
+        directory: of the segments; a path, or a URI that `pyarrow.fs` knows.
+        most_bytes: the most bytes of the files that become one. Their rows also have at most about 512 MiB in memory.
+        keep: so many of the newest segments stay as they are, at least 1: a capture continues from the newest.
+        grace: how long segments stay after they were joined (a timedelta, or seconds), for queries that run. The next
+            call removes them. With 0, this call removes them: do that only if nobody reads.
+
+    Returns:
+        What it did.
+
+    Raises:
+        CompactBusyError: if another process compacts this directory.
+        FileNotFoundError: if there is no such directory.
+        ValueError: for a limit that is not positive; for a file that is no segment, or is damaged; for segments of
+            several sources, or with the same messages.
+        OSError: if a segment cannot be written or removed. Nothing is lost: call it again.
+
+    >>> import tempfile, pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode import Writer
+    >>> from pgoutput_fast.segments import Source, list_segments, write_segment
+    >>> server, state = Writer(), None
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     for n in range(5):
+    ...         message = server.begin(n, 100 + n, 0) + server.commit(100 + n, 101 + n, 0)
+    ...         tagged, state = pgo.tag(message, state)
+    ...         path = write_segment(directory, tagged, state, source=Source("1", "shop", "slot"))
+    ...     done = compact(directory, keep=1, grace=0)
+    ...     done.before, done.after, [(each.first_seq, each.last_seq) for each in list_segments(directory)]
+    (5, 2, [(0, 7), (8, 9)])
+    """
+    seconds = grace.total_seconds() if isinstance(grace, timedelta) else float(grace)
+    if most_bytes < 1 or keep < 1 or not seconds >= 0:
+        raise ValueError("most_bytes and keep must be at least 1, and grace at least 0 seconds")
+    store = open_store(directory)
+    with _alone(store) as alone:
+        # What is removed below lies in joined segments, so these must be durable.
+        store.harden()
+        _sweep_unfinished(store)
+        removed, waiting = _remove_joined(store, seconds)
+        before, files, groups = _plan(store, most_bytes, keep)
+        done: list[tuple[Sequence[Member], int, int]] = []
+        for group in groups:
+            for members in _within_memory(store, group, files):
+                alone.check()
+                try:
+                    done.append((members, *_join(store, members)))
+                except (_PartsGoneError, FileNotFoundError, ValueError) as problem:
+                    # Retention may have removed segments in the meantime, and what they knew.
+                    if isinstance(problem, ValueError) and _are_there(store, members):
+                        raise
+        if done and not seconds:
+            more, waiting = _remove_joined(store, seconds)
+            removed += more
+        elif done:
+            waiting += sum(len(members) for members, _, _ in done)
+    count = sum(len(members) for members, _, _ in done)
+    return Compacted(
+        before,
+        before - count + len(done),
+        count,
+        sum(rows for _, rows, _ in done),
+        sum(member.nbytes for members, _, _ in done for member in members),
+        sum(nbytes for _, _, nbytes in done),
+        removed,
+        waiting,
+    )
+
+
+def unfinished_of_compact(store: Store, found: Sequence[Entry]) -> set[str]:
+    """The names of those unfinished files that may be files of a compact that runs now.
+
+    Args:
+        store: the store with the segments.
+        found: files that were found before this call. So a compact that begins later has none of them.
+    """
+    newest = max(all_named(store), default=None)
+    if newest is None or not store.local or not _is_running(store):
+        return set()
+    return {entry.name for entry in found if _is_of_compact(entry.name, newest)}
+
+
+# ---- the only one ------------------------------------------------------------------------------------------------
+
+
+class _Alone:
+    """The right to compact a directory."""
+
+    def check(self) -> None:
+        """Shows that this process still runs. A lock needs no sign."""
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[_Alone]:
+    """Holds the right to compact during the block.
+
+    Raises:
+        CompactBusyError: if another process has it.
+    """
+    if not store.local:
+        mark = _Mark(store)
+        try:
+            yield mark
+        finally:
+            mark.remove()
+        return
+    place = Path(store.at(_LOCK))
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"there are no segments at {store}: no such directory")
+    with open(place, "a+") as file:
+        until = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(file) and time.monotonic() < until:
+            time.sleep(0.05)
+        if not try_lock(file):
+            raise CompactBusyError(f"another process compacts {store}: try again when it has ended")
+        yield _Alone()
+
+
+def _is_running(store: Store) -> bool:
+    """Whether a process of this machine compacts a directory."""
+    try:
+        with open(Path(store.at(_LOCK)), "r+") as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True  # another user compacts here: their files are not ours to remove
+
+
+class _Mark(_Alone):
+    """A file in an object store, which has no locks.
+
+    Two processes that begin in the same second may both go on. Then the joined segments overlap at worst, which
+    `_join` finds; nothing is lost.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._token = store, secrets.token_hex(16)
+        self._expect(None)
+        self._write()
+        self._expect(self._token)
+
+    def check(self) -> None:
+        self._expect(self._token)
+        self._write()
+
+    def remove(self) -> None:
+        """Gives the right back, if no other process has taken it."""
+        if self._token == self._read().get("token"):
+            self._store.remove(_MARK)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            values = json.loads(self._store.read(_MARK))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    def _write(self) -> None:
+        values = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+        self._store.put(_MARK, json.dumps(values).encode())
+
+    def _expect(self, token: str | None) -> None:
+        mark = self._read()
+        at = mark.get("at")
+        stale = not isinstance(at, int | float) or at < time.time() - _STALE_SECONDS
+        if mark.get("token") != token and (token is not None or not stale):
+            raise CompactBusyError(
+                f"another process compacts {self._store}: {mark.get('pid')} on {mark.get('host')}. Try again when it "
+                f"has ended. If it was killed, remove {self._store}/{_MARK}"
+            )
+
+
+# ---- what goes ---------------------------------------------------------------------------------------------------
+
+
+def _remove_joined(store: Store, grace: float) -> tuple[int, int]:
+    """Removes segments that were joined longer ago than `grace` seconds. Returns (how many, how many still wait)."""
+    dated = dated_segments(store)
+    removed = waiting = 0
+    for whole, parts in cover(dated)[1].items():
+        try:
+            segment = open_segment(store.at(whole.name))
+        except FileNotFoundError:
+            continue  # retention removed all of them in the meantime
+        for part in parts:
+            if not segment.replaces(part.first_seq, part.last_seq):
+                raise overlap_error(f"{store}: {whole.name} and {part.name}", part.first_seq)
+        if grace and time.time() - dated[whole] < grace:
+            waiting += len(parts)
+            continue
+        segment.known.check_parts()
+        removed += sum(store.remove(part.name) for part in parts)
+        sweep_joined(store, segment.known, segment.first_seq, segment.last_seq)
+    return removed, waiting
+
+
+def _sweep_unfinished(store: Store) -> None:
+    """Removes unfinished files of a compact that was killed. No other one runs."""
+    newest = max(all_named(store), default=None)
+    if newest is None or not store.local:
+        return
+    for name in [*store.names(), *store.names(CATALOG_DIRECTORY)]:
+        if _is_of_compact(name, newest):
+            store.remove(name)
+
+
+def _is_of_compact(name: str, newest: Named) -> bool:
+    """Whether a file is unfinished and has messages before those of the newest segment."""
+    match = _HIDDEN.fullmatch(name.removeprefix(f"{CATALOG_DIRECTORY}/"))
+    return match is not None and int(match["last"] or match["only"]) < newest.first_seq
+
+
+# ---- what is joined ----------------------------------------------------------------------------------------------
+
+
+def _plan(store: Store, most_bytes: int, keep: int) -> tuple[int, dict[str, Entry], list[list[Named]]]:
+    """(how many segments there are, the files, the segments that become one). This reads no footer."""
+    files = {entry.name: entry for entry in store.entries()}
+    listed, covered = cover(each for each in all_named(store) if each.name in files)
+    runs: list[list[Named]] = [[]]
+    for before, each in pairwise([None, *listed[:-keep]]):
+        assert each is not None
+        # Parts of a joined segment that still wait would lie in two joined ones.
+        if before is not None and (before in covered or before.last_seq + 1 != each.first_seq):
+            runs.append([])
+        if each not in covered:
+            runs[-1].append(each)
+    groups = [
+        run[begin:end]
+        for run in runs
+        for begin, end in _worthwhile([files[each.name].nbytes for each in run], most_bytes)
+    ]
+    return len(listed), files, groups
+
+
+def _worthwhile(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """(begin, end) of the segments that become one: at most `most` bytes, and the largest has at most two thirds.
+
+    So a row is written again only when its segment grows by half, however often `compact` is called.
+    """
+    found = []
+    begin = 0
+    while begin < len(sizes):
+        total = largest = end = 0
+        for at in range(begin, len(sizes)):
+            total, largest = total + sizes[at], max(largest, sizes[at])
+            if total > most:
+                break
+            if at > begin and largest * 3 <= total * 2:
+                end = at + 1
+        if end:
+            found.append((begin, end))
+        begin = end or begin + 1
+    return found
+
+
+def _within_memory(store: Store, group: Sequence[Named], files: dict[str, Entry]) -> Iterator[list[Member]]:
+    """Cuts a group where its rows are too large for a reader's memory. Checks that all have one source."""
+    members: list[Member] = []
+    memory = 0
+    try:
+        for each in group:
+            member = _member(store, files[each.name])
+            if members:
+                check_source(member.path, member.source, members[-1].source)
+            if members and memory + member.memory > _MOST_MEMORY:
+                if len(members) > 1:
+                    yield members
+                members, memory = [], 0
+            members.append(member)
+            memory += member.memory
+    except FileNotFoundError:
+        return  # retention removed them in the meantime
+    if len(members) > 1:
+        yield members
+
+
+def _member(store: Store, file: Entry) -> Member:
+    place = store.at(file.name)
+    with open_parquet(place) as opened:
+        metadata = opened.metadata
+        segment = segment_of(place, metadata)
+        groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+        payloads = sum(group.column(_PAYLOAD).total_uncompressed_size for group in groups)
+    named = Named(segment.first_seq, segment.last_seq, file.name)
+    if name_of(named.first_seq, named.last_seq) != file.name:
+        raise ValueError(f"{store}: {file.name} has other messages than its name says. Give it its old name")
+    return Member(
+        file.name,
+        place,
+        segment.source,
+        segment.first_seq,
+        segment.last_seq,
+        segment.start_lsn,
+        segment.end_lsn,
+        file.nbytes,
+        payloads + _ROW_BYTES * segment.rows,
+        file.modified if segment.joined is None else segment.joined.written,
+    )
+
+
+def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
+    """Writes one segment with the rows of all. Returns (its rows, the bytes of its file)."""
+    first, last = members[0], members[-1]
+    if store.local:
+        # Nobody may read the joined file who may not read the others.
+        store.limit(os.stat(last.path).st_mode & 0o666 | 0o600)
+    name = name_of(first.first_seq, last.last_seq)
+    counted = count_rows(members)
+    footing = footing_of_joined(
+        store,
+        (open_segment(each.path).known for each in members[:-1]),
+        open_segment(last.path).known,
+        counted.versions - {0},
+        last.last_seq,
+    )
+    footer = footer_texts(
+        last.source,
+        first.first_seq,
+        last.last_seq,
+        min((each.start_lsn for each in members if each.start_lsn is not None), default=None),
+        max((each.end_lsn for each in members if each.end_lsn is not None), default=None),
+        footing,
+        Joined(tuple(each.first_seq for each in members), max(each.written for each in members)),
+    )
+    if not store.local:
+        footer[WRITER] = json.dumps(secrets.token_hex(16))
+    with ExitStack() as until_there, store.write(name) as file:
+        try:
+            write_joined(file, counted, footer, RELATION_BYTES, ROW_GROUP_BYTES)
+        except pa.ArrowException as problem:
+            raise ValueError(f"a segment of messages {name} is damaged: {problem}") from None
+        read_back(file, store, name, footer, counted.total)
+        nbytes = os.fstat(file.fileno()).st_size
+        until_there.enter_context(removal_lock(store))
+        _expect_members(store, members)
+    if not store.local:
+        _expect_no_other(store, Named(first.first_seq, last.last_seq, name), members)
+    return counted.total, nbytes
+
+
+def _expect_members(store: Store, members: Sequence[Member]) -> None:
+    """Checks that all are there: rows that retention has removed must not come back."""
+    if not _are_there(store, members):
+        raise _PartsGoneError
+
+
+def _are_there(store: Store, members: Sequence[Member]) -> bool:
+    there = {each.name for each in all_named(store)}
+    return all(member.name in there for member in members)
+
+
+def _expect_no_other(store: Store, joined: Named, members: Sequence[Member]) -> None:
+    """Checks that no other process joined some of these segments at the same time, which a store cannot prevent."""
+    own = {joined.name, *(member.name for member in members)}
+    for each in all_named(store):
+        if each.overlaps(joined.first_seq, joined.last_seq) and each.name not in own:
+            raise CompactBusyError(
+                f"another process joined segments of {store} at the same time: {joined.name} and {each.name} have the "
+                "same messages. No segment was removed. Remove one of these two, and compact again"
+            )

@@ -1,0 +1,286 @@
+"""Joins the rows of consecutive segments in the layout of one, without all of them in memory.
+
+The rows are read twice. The first time this counts how many rows, and how many bytes, each key (section, relation,
+version) has: so it knows the row groups. The second time it writes: it collects the rows of as many keys as fit into
+memory from all parts, and sorts them. The rows of a key that is too large come straight from one row group after the
+other: the parts follow one another in the stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.layout import cut_at_relations, keys_of, segment_writer, sizes_of
+from pgoutput_fast.segments.segment import Source, open_parquet
+from pgoutput_fast.storage.paths import shown
+
+__all__ = ["Counted", "Member", "count_rows", "write_joined"]
+
+# (section, relation, version), as `keys_of` gives them.
+_Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A segment that is to be joined with others, without what it knows of relations: that may be large.
+
+    Attributes:
+        name: name of its file.
+        path: path or URI of its file.
+        source, first_seq, last_seq, start_lsn, end_lsn: as in its footer.
+        nbytes: size of its file in bytes.
+        memory: size of its rows in memory, in bytes, about.
+        written: when its rows became durable, in seconds since 1970.
+    """
+
+    name: str
+    path: Path | str
+    source: Source
+    first_seq: int
+    last_seq: int
+    start_lsn: int | None
+    end_lsn: int | None
+    nbytes: int
+    memory: int
+    written: float
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group of a part, and the smallest and largest key of its rows."""
+
+    part: int
+    number: int
+    first: _Key
+    last: _Key
+
+    def may_hold(self, first: _Key, last: _Key) -> bool:
+        """Whether it can have a row with a key from `first` to `last`, both included."""
+        return self.first <= last and self.last >= first
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the parts have.
+
+    Attributes:
+        parts: the segments, in stream order.
+        rows: the number of rows of each key.
+        sizes: the bytes in memory of each key's rows.
+        groups: the row groups of all parts, in stream order.
+    """
+
+    parts: Sequence[Member]
+    rows: dict[_Key, int]
+    sizes: dict[_Key, int]
+    groups: list[_Group]
+
+    @property
+    def total(self) -> int:
+        """The number of all rows."""
+        return sum(self.rows.values())
+
+    @property
+    def versions(self) -> set[int]:
+        """Ids of the relation versions that the rows have; 0 stands for none."""
+        return {version for _, _, version in self.rows}
+
+
+def count_rows(parts: Sequence[Member]) -> Counted:
+    """Counts the rows of the segments by their keys. One row group is in memory at a time.
+
+    Raises:
+        ValueError: if a segment is damaged, or has a row that does not belong into it.
+        FileNotFoundError: if a segment was removed.
+    """
+    counted = Counted(parts, {}, {}, [])
+    for at, part in enumerate(parts):
+        with open_parquet(part.path) as file:
+            for number in range(file.metadata.num_row_groups):
+                rows = _read(file, number)
+                if not rows.num_rows:
+                    continue
+                seqs = rows.column("seq").to_numpy()
+                if seqs.min() < part.first_seq or seqs.max() > part.last_seq:
+                    raise ValueError(
+                        f"segment {shown(part.path)} has rows outside of its messages: it is damaged"
+                    )
+                found = _keys(rows)
+                sizes = sizes_of(rows)
+                for (begin, end), key in _runs(found):
+                    counted.rows[key] = counted.rows.get(key, 0) + end - begin
+                    counted.sizes[key] = counted.sizes.get(key, 0) + int(sizes[begin:end].sum())
+                keys = [key for _, key in _runs(found)]
+                counted.groups.append(_Group(at, number, min(keys), max(keys)))
+    return counted
+
+
+def write_joined(
+    file: Any, counted: Counted, footer: dict[str, str], relation_bytes: int, row_group_bytes: int
+) -> None:
+    """Writes the rows of the segments as `write_rows` would if they came at once.
+
+    In memory there are rows of about two row groups at a time.
+
+    Args:
+        file: a binary file, open for writing.
+        counted: what `count_rows` gave.
+        footer: the file's key-value metadata.
+        relation_bytes: from this size on, a relation has row groups of its own.
+        row_group_bytes: a larger row group is cut.
+
+    Raises:
+        ValueError: if a segment is damaged.
+        FileNotFoundError: if a segment was removed.
+    """
+    keys = sorted(counted.rows)
+    section, relations = (np.array([key[k] for key in keys]) for k in (0, 1))
+    sizes = np.array([counted.sizes[key] for key in keys])
+    # How many rows the file has at the end of each group, before the group is cut by its size.
+    ends = np.cumsum([counted.rows[key] for key in keys])
+    bounds = [int(ends[end - 1]) for _, end in cut_at_relations(section, relations, sizes, relation_bytes)]
+    with segment_writer(file) as writer:
+        cutter = _Cutter(writer, bounds, row_group_bytes)
+        for first, last in _portions(keys, sizes, row_group_bytes):
+            for rows in _rows_between(counted, first, last):
+                cutter.add(rows)
+        cutter.finish()
+        writer.add_key_value_metadata(footer)
+
+
+class _Cutter:
+    """Takes all rows of a file in their order, and writes them as row groups.
+
+    Args:
+        writer: writes the file.
+        bounds: numbers of rows after which a row group ends, ascending; the last is the number of all rows.
+        most_bytes: a larger row group is cut. A larger row is a row group of its own.
+    """
+
+    def __init__(self, writer: pq.ParquetWriter, bounds: Sequence[int], most_bytes: int) -> None:
+        self._writer, self._bounds, self._most = writer, bounds, most_bytes
+        self._waiting: list[pa.Table] = []
+        self._nbytes = self._rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Takes the next rows."""
+        before = np.concatenate([[0], np.cumsum(sizes_of(rows))])
+        begin = 0
+        while begin < rows.num_rows:
+            bound = self._bounds[bisect_right(self._bounds, self._rows)]
+            fits = int(np.searchsorted(before, before[begin] + self._most - self._nbytes, side="right")) - 1
+            if fits <= begin and self._waiting:
+                self._flush()
+                continue
+            end = min(max(fits, begin + 1), begin + bound - self._rows, rows.num_rows)
+            self._waiting.append(rows.slice(begin, end - begin))
+            self._nbytes += int(before[end] - before[begin])
+            self._rows += end - begin
+            begin = end
+            if self._rows == bound:
+                self._flush()
+
+    def finish(self) -> None:
+        """Checks that all rows came.
+
+        Raises:
+            ValueError: if rows are missing.
+        """
+        if self._rows != self._bounds[-1]:
+            raise ValueError(
+                f"{self._bounds[-1]} rows were counted, but {self._rows} were read: run compact again"
+            )
+
+    def _flush(self) -> None:
+        rows = pa.concat_tables(self._waiting).combine_chunks()
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._waiting, self._nbytes = [], 0
+
+
+def _portions(keys: Sequence[_Key], sizes: Any, most_bytes: int) -> Iterator[tuple[_Key, _Key]]:
+    """(first, last) key of each portion: at most `most_bytes`, or one key."""
+    begin, size = 0, 0
+    for at in range(len(keys)):
+        if at > begin and size + sizes[at] > most_bytes:
+            yield keys[begin], keys[at - 1]
+            begin, size = at, 0
+        size += int(sizes[at])
+    yield keys[begin], keys[-1]
+
+
+def _rows_between(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
+    """The rows with the keys from `first` to `last`, sorted as in a segment."""
+    pieces = _pieces(counted, first, last)
+    if first == last:
+        yield from _in_stream_order(pieces)
+        return
+    rows = pa.concat_tables(list(pieces))
+    section, relations, versions = keys_of(rows)
+    yield rows.take(pa.array(np.lexsort((rows.column("seq").to_numpy(), versions, relations, section))))
+
+
+def _in_stream_order(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of one key, each row group sorted.
+
+    Raises:
+        ValueError: if the row groups do not follow one another: `write_segment` did not write them.
+    """
+    before = -1
+    for rows in pieces:
+        seqs = rows.column("seq").to_numpy()
+        if bool(np.any(seqs[1:] < seqs[:-1])):
+            order = np.argsort(seqs, kind="stable")
+            rows, seqs = rows.take(pa.array(order)), seqs[order]
+        if int(seqs[0]) < before:
+            raise ValueError(f"the row groups with message {seqs[0]} are not in the order of a segment")
+        before = int(seqs[-1])
+        yield rows
+
+
+def _pieces(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
+    """The rows with the keys from `first` to `last`, of one row group after the other."""
+    wanted: dict[int, list[int]] = {}
+    for group in counted.groups:
+        if group.may_hold(first, last):
+            wanted.setdefault(group.part, []).append(group.number)
+    for part, numbers in wanted.items():
+        with open_parquet(counted.parts[part].path) as file:
+            for number in numbers:
+                rows = _read(file, number)
+                kept = [range(begin, end) for (begin, end), key in _runs(_keys(rows)) if first <= key <= last]
+                count = sum(map(len, kept))
+                if count < rows.num_rows:
+                    places = [np.arange(each.start, each.stop) for each in kept]
+                    rows = rows.take(pa.array(np.concatenate(places))) if kept else rows.slice(0, 0)
+                if rows.num_rows:
+                    yield rows
+
+
+def _read(file: pq.ParquetFile, number: int) -> pa.Table:
+    rows = file.read_row_group(number, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
+    # Without the file's own key-value metadata.
+    return rows.replace_schema_metadata(None)
+
+
+def _keys(rows: pa.Table) -> Any:
+    """The keys of rows as an array with three columns."""
+    return np.column_stack(keys_of(rows))
+
+
+def _runs(keys: Any) -> list[tuple[tuple[int, int], _Key]]:
+    """((begin, end), key) of each run of rows with the same key."""
+    cuts = np.flatnonzero(np.any(keys[1:] != keys[:-1], axis=1)) + 1
+    starts = [0, *cuts.tolist()]
+    return [
+        ((begin, end), tuple(keys[begin].tolist()))
+        for begin, end in zip(starts, [*starts[1:], len(keys)], strict=True)
+    ]
