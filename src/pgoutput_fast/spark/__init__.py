@@ -3,6 +3,7 @@
     wal = spark.read.parquet("segments/")              # tagged payloads
     wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
     orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
+    orders = read_typed("segments/", "public.orders")  # from the typed files of a capture, nothing is decoded
 
 These functions register nothing and need no jar: decoding runs in `mapInArrow`. Spark finds `format("pgoutput")` by
 itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
@@ -14,6 +15,7 @@ from pgoutput_fast.spark.dataframes.changes import changes
 from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.transactions import transactions
+from pgoutput_fast.spark.dataframes.typed import read_typed
 from pgoutput_fast.spark.tagging.tag import tag
 from pgoutput_fast.spark.workers import register
 
@@ -22,6 +24,7 @@ __all__ = [
     "messages",
     "outcomes",
     "read_catalog",
+    "read_typed",
     "register",
     "rejects",
     "relations",
