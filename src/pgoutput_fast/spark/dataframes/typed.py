@@ -36,8 +36,9 @@ def read_typed(path: str | os.PathLike[str], table: str, spark: SparkSession | N
     runs; the query then fails.
 
     Args:
-        path: the directory of the segments, or its URI. The typed files are in its directory `typed`. The driver lists
-            them itself; a URI must also be one that Spark can read. Spark gets it without its query and its password.
+        path: the directory of the segments, or its URI. The typed files are in its directory `typed`. The driver and
+            the executors must see a directory at the same path. The driver lists the files itself, and Spark must be
+            able to read the URI, too. Spark gets it without its query and its password.
         table: the table's qualified name, quoted as in SQL.
         spark: the session. Default: the active session.
 
