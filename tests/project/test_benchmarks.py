@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
+from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark.queries import queries, section, wide_segments
 
@@ -76,6 +77,17 @@ def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.M
     assert rows == 2 * 1480
     figures = section(spark, segments, 1, rows, nbytes).rows
     assert [row[0] for row in figures] == list(queries(spark, segments))
+    assert all(float(cell) >= 0 for row in figures for cell in row[1:])
+
+
+def test_columns_on_spark_at_a_tiny_scale(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
+    segments = tmp_path / "segments"
+    rows = spark_columns.write_input(segments, 1, 0.004)
+    figures = spark_columns.section(spark, segments, 1, rows).rows
+    assert [row[0] for row in figures] == list(spark_columns.queries(spark, segments))
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 import pyarrow as pa
 
-__all__ = ["CHANGE_TYPES", "METADATA_COLUMNS", "metadata_fields", "metadata_names"]
+from pgoutput_fast.arguments import expect_list
+
+__all__ = [
+    "CHANGE_TYPES",
+    "METADATA_COLUMNS",
+    "choose_metadata",
+    "metadata_fields",
+    "metadata_names",
+]
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -38,6 +48,42 @@ METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
 def metadata_fields(prefix: str) -> list[pa.Field]:
     """The fields of the metadata columns, with `prefix` before their names."""
     return list(_fields(prefix))
+
+
+def choose_metadata(metadata: Literal["all"] | Sequence[str], prefix: str) -> tuple[str, ...]:
+    """The names of the metadata columns that a caller asks for, as they appear in the result.
+
+    Args:
+        metadata: `"all"`, or names, with or without the prefix. A name that a column has with its prefix means that
+            column, also if another column has this name without the prefix.
+        prefix: the prefix of the names in the result.
+
+    Returns:
+        All names in their own order, or the given names in the order in which they are given.
+
+    Raises:
+        TypeError: for a text other than `"all"`. The error is a ValueError, too.
+        KeyError: for a name that no metadata column has; the message lists the names that exist.
+        ValueError: if a name comes twice.
+
+    >>> choose_metadata(["_seq", "lsn"], "_"), choose_metadata((), "_")
+    (('_seq', '_lsn'), ())
+    """
+    if metadata != "all":
+        expect_list("metadata", metadata)
+    there = [field.name for field in _fields(prefix)]
+    if metadata == "all":
+        return tuple(there)
+    short = dict(zip((name for name, _ in METADATA_COLUMNS), there, strict=True))
+    chosen = [name if name in there else short.get(name, name) for name in metadata]
+    missing = [name for name in chosen if name not in there]
+    if missing:
+        raise KeyError(
+            f"there is no metadata column {', '.join(map(repr, missing))}; there is {', '.join(there)}"
+        )
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"metadata names a column twice: {', '.join(chosen)}")
+    return tuple(chosen)
 
 
 @lru_cache(maxsize=64)

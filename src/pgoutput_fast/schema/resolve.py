@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -11,11 +12,19 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.catalog.user_types import UserTypes
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.evolution import pin_schema, unify_schemas
-from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import relation_schema
 
-__all__ = ["Resolved", "SchemaMode", "decoded_schema", "mode_of", "resolve", "resolves_alone"]
+__all__ = [
+    "Resolved",
+    "SchemaMode",
+    "decoded_schema",
+    "mode_of",
+    "resolve",
+    "resolves_alone",
+    "with_metadata",
+]
 
 SchemaMode = Literal["latest", "union", "pinned"]
 
@@ -69,6 +78,14 @@ def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa
     """Returns the schema that a relation version is decoded into, with metadata columns."""
     column_types = [column_type_of(column, options, types) for column in relation.columns]
     return relation_schema(relation, column_types, options)
+
+
+def with_metadata(resolved: Resolved, names: Sequence[str], prefix: str) -> Resolved:
+    """Returns the plan with only these metadata columns, in this order, before the relation's columns."""
+    taken = metadata_names(prefix)
+    own = [field for field in resolved.schema if field.name not in taken]
+    fields = [*(resolved.schema.field(name) for name in names), *own]
+    return replace(resolved, schema=pa.schema(fields, metadata=resolved.schema.metadata))
 
 
 def resolve(

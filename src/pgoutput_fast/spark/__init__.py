@@ -3,6 +3,7 @@
     wal = spark.read.parquet("segments/")              # tagged payloads
     wal = tag(spark.read.parquet("dump/"), "seq")       # or untagged ones
     orders = changes(wal, "public.orders")             # one row per tuple, decoded on the executors
+    orders = read_typed("segments/", "public.orders")  # from the typed files of a capture, nothing is decoded
 
 These functions register nothing and need no jar: decoding runs in `mapInArrow`. Spark finds `format("pgoutput")` by
 itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
@@ -15,6 +16,7 @@ from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.tagged import state_after
 from pgoutput_fast.spark.dataframes.transactions import transactions
+from pgoutput_fast.spark.dataframes.typed import read_typed
 from pgoutput_fast.spark.tables.write import write_tables
 from pgoutput_fast.spark.tagging.batches import tag_batches
 from pgoutput_fast.spark.tagging.segments import write_segments
@@ -26,6 +28,7 @@ __all__ = [
     "messages",
     "outcomes",
     "read_catalog",
+    "read_typed",
     "register",
     "rejects",
     "relations",

@@ -12,14 +12,15 @@ Spark accepts every other type that this package decodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import pyarrow as pa
 import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-__all__ = ["Time", "check_time", "spark_arrow_schema", "spark_arrow_type", "spark_schema"]
+__all__ = ["Time", "check_time", "described_schema", "spark_arrow_schema", "spark_arrow_type", "spark_schema"]
 
 Time = Literal["string", "TIME"]
 
@@ -70,3 +71,26 @@ def spark_schema(schema: pa.Schema, time: Time = "string") -> StructType:
     """
     bare = pa.schema([pa.field(field.name, field.type) for field in spark_arrow_schema(schema, time)])
     return from_arrow_schema(bare, prefer_timestamp_ntz=True)
+
+
+def described_schema(
+    schema: pa.Schema, time: Time = "string", catalog: Mapping[str, str] | None = None
+) -> StructType:
+    """Returns Spark's schema, with PostgreSQL's names as field metadata.
+
+    Args:
+        schema: the decoded schema.
+        time: what a time of day becomes.
+        catalog: further metadata of the first field, beside those of the schema.
+    """
+    fields: list[StructField] = []
+    for field, given in zip(spark_schema(schema, time), schema, strict=True):
+        metadata = _texts(given.metadata)
+        if not fields:
+            metadata |= _texts(schema.metadata) | dict(catalog or {})
+        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(fields)
+
+
+def _texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (metadata or {}).items() if key.startswith(b"pg.")}

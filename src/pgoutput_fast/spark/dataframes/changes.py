@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.schema.metadata_columns import choose_metadata
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.schema.resolve import Resolved
+from pgoutput_fast.schema.resolve import with_metadata
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
 from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
-from pgoutput_fast.spark.tasks.changes import SENT, DecodeChanges
-from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
+from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
+from pgoutput_fast.spark.types import Time, check_time, described_schema, spark_arrow_schema
 from pgoutput_fast.spark.workers import check_workers
 
 __all__ = ["changes"]
@@ -31,16 +34,21 @@ def changes(
     catalog: Catalog | None = None,
     outcomes: DataFrame | None = None,
     time: Time = "string",
+    metadata: Literal["all"] | Sequence[str] = "all",
 ) -> DataFrame:
     """Returns all changes of one relation, one row per tuple, in no order.
 
     Metadata columns come first, then the relation's columns.
 
     To apply the changes, sort the rows: by (`_commit_lsn`, `_seq`) if transactions are `"committed"`, else by `_seq`.
+    Then `metadata` must have these columns, and `_change_type`.
+
+    Spark cannot tell the executors which columns a query uses: they decode all columns of the result. So choose with
+    `metadata` and `Options(columns=...)`.
 
     This call fixes the schema; data that is read later does not change it. The field metadata of the first column,
-    `_change_type`, name the relation and give the fingerprint of the catalog as `pg.catalog`. The field metadata of the
-    other columns give their PostgreSQL types.
+    usually `_change_type`, name the relation and give the fingerprint of the catalog as `pg.catalog`. The field
+    metadata of the relation's columns give their PostgreSQL types.
 
     Args:
         wal: tagged payloads (TAGGED_SCHEMA), all of them or any part.
@@ -57,18 +65,28 @@ def changes(
             for union and pinned, a small Spark job reads the descriptions from `wal`.
         outcomes: the outcomes of transactions, for instance of more than `wal`, or cached. Default: `outcomes(wal)`.
         time: what a time of day becomes: a string, or `"TIME"` on Spark 4.1 and later.
+        metadata: the metadata columns of the result: `"all"`, or a list of them, in the order of the list; none with
+            `()`. Write the names as they appear in the result, such as `_lsn`, or without the prefix, such as `lsn`. A
+            name that a column has with its prefix means that column. The executors leave out all others. What you do
+            with the result needs its columns there: to sort by `_seq`, ask for `_seq`; a filter needs what it compares.
 
     Raises:
-        KeyError: if the catalog knows no such relation; the message lists the relations that it knows.
+        KeyError: if the catalog knows no such relation, or if there is no such metadata column; the message lists what
+            there is.
+        TypeError: if `metadata` is a text other than `"all"`.
         ValueError: if no single schema can hold all versions, if a version does not fit the pinned schema, if `wal` is
             not tagged, or if `Options(columns=...)` names a column that no version has.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
     decoding, which = task_options(options, transactions)
+    chosen = choose_metadata(metadata, decoding.metadata_prefix)
     check_time(time)
     expect_tagged(wal)
     check_workers(wal)
     resolved = plan(wal, table, decoding, catalog, schema_mode, schema)
+    resolved = with_metadata(resolved, chosen, decoding.metadata_prefix)
+    if not resolved.schema.names:
+        raise ValueError("the result would have no column: name one in metadata= or in Options(columns=...)")
     rows = wal.where(rows_of(resolved)).select(*TAGGED_SCHEMA.names)
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
@@ -80,19 +98,6 @@ def changes(
         resolved.table,
         resolved.fingerprint,
     )
-    return rows.selectExpr(*SENT).mapInArrow(task, _described(resolved, time))
-
-
-def _described(resolved: Resolved, time: Time) -> StructType:
-    """Returns Spark's schema, with the PostgreSQL names as field metadata."""
-    fields: list[StructField] = []
-    for field, given in zip(spark_schema(resolved.schema, time), resolved.schema, strict=True):
-        metadata = _texts(given.metadata)
-        if not fields:
-            metadata |= _texts(resolved.schema.metadata) | {"pg.catalog": resolved.fingerprint}
-        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
-    return StructType(fields)
-
-
-def _texts(metadata: dict[bytes, bytes] | None) -> dict[str, str]:
-    return {key.decode(): value.decode() for key, value in (metadata or {}).items() if key.startswith(b"pg.")}
+    return rows.selectExpr(*sent(task.unused)).mapInArrow(
+        task, described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
+    )

@@ -1,8 +1,8 @@
 """Plans a query of `format("pgoutput")`: its options, the catalog of the segments, tables and schema.
 
-Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `transactions`,
-`schema_mode`, `catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`, `uuid`,
-`extra_columns`, `metadata_prefix` as in `pgoutput_fast.Options`.
+Options: `path` (the argument of `load`), `table` (one name, or several separated by commas), `columns`, `metadata`,
+`transactions`, `schema_mode`, `catalog`, `time`, `partition_bytes`; and `on_error`, `unrepresentable`, `numeric`,
+`uuid`, `extra_columns`, `metadata_prefix` as in `pgoutput_fast.Options`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS, SPARK_PARTITION_BYTES
-from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.metadata_columns import choose_metadata, metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import (
     Resolved,
@@ -28,6 +28,7 @@ from pgoutput_fast.schema.resolve import (
     mode_of,
     resolve,
     resolves_alone,
+    with_metadata,
 )
 from pgoutput_fast.segments.segment import segment_catalog
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
@@ -37,8 +38,8 @@ __all__ = ["STREAM_OPTIONS", "SourcePlan", "TablePlan", "arrow_schema", "plan_so
 
 _DECODING = ("on_error", "unrepresentable", "numeric", "uuid", "extra_columns", "metadata_prefix")
 _OPTIONS = (
-    "path", "paths", "table", "columns", "transactions", "schema_mode", "catalog", "time", "partition_bytes",
-    *_DECODING,
+    "path", "paths", "table", "columns", "metadata", "transactions", "schema_mode", "catalog", "time",
+    "partition_bytes", *_DECODING,
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
@@ -94,7 +95,7 @@ def plan_source(
         known: the catalog. If not given, it is read from the segments or the server.
 
     Raises:
-        KeyError: if there is no such relation or column; the message lists those that exist.
+        KeyError: if there is no such relation, column or metadata column; the message lists those that exist.
         ValueError: for options that are missing, unknown or wrong; for segments that do not belong together; and if the
             versions of a relation fit into no single schema, or not into the pinned one.
     """
@@ -110,8 +111,9 @@ def plan_source(
     names = listed("table", given.get("table", ""))
     if not names:
         raise ValueError("format pgoutput needs the option table, such as public.orders")
-    if schema is not None and "columns" in given:
-        raise ValueError("option columns and a schema both choose columns: leave one out")
+    both = [option for option in ("columns", "metadata") if schema is not None and option in given]
+    if both:
+        raise ValueError(f"option {both[0]} and a schema both choose columns: leave one out")
     transactions: Any = given.get("transactions", "as_sent")
     decoding: dict[str, Any] = {key: given[key] for key in _DECODING if key in given}
     time: Any = given.get("time", "string")
@@ -128,7 +130,8 @@ def plan_source(
     if schema is not None:
         tables, whole = planner.pinned(schema), schema
     else:
-        tables, whole = planner.chosen(listed("columns", given["columns"]) if "columns" in given else None)
+        columns = listed("columns", given["columns"]) if "columns" in given else None
+        tables, whole = planner.chosen(columns, planner.metadata(given.get("metadata")))
     return SourcePlan(
         paths,
         tables,
@@ -182,10 +185,33 @@ class _Planner:
         self.several = len(names) > 1
         self._relation = f"{options.metadata_prefix}relation"
 
-    def chosen(self, columns: Sequence[str] | None) -> tuple[tuple[TablePlan, ...], StructType]:
-        """Plans all tables with these columns of the result, or with all columns."""
+    def metadata(self, text: str | None) -> tuple[str, ...] | None:
+        """Returns the metadata columns that the option names, None without the option."""
+        if text is None:
+            return None
+        if not text.strip():
+            raise ValueError(
+                "option metadata must be all, none, or names of metadata columns, separated by commas"
+            )
+        named = () if text.strip() == "none" else listed("metadata", text)
+        return choose_metadata("all" if text.strip() == "all" else named, self.options.metadata_prefix)
+
+    def chosen(
+        self, columns: Sequence[str] | None, metadata: Sequence[str] | None
+    ) -> tuple[tuple[TablePlan, ...], StructType]:
+        """Plans all tables with these columns of the result, or with all columns.
+
+        Args:
+            columns: the columns; these may be metadata columns if `metadata` is None.
+            metadata: the metadata columns. They come before the other columns.
+        """
         general = {*self._metadata, self._relation} if self.several else self._metadata
         own = [name for name in columns or () if name not in general]
+        twice = [name for name in columns or () if metadata is not None and name in self._metadata]
+        if twice:
+            raise ValueError(
+                f"options columns and metadata both choose {twice[0]}: name it in metadata alone"
+            )
         if columns is not None and len(set(columns)) < max(len(columns), 1):
             raise ValueError("option columns must name columns, and none of them twice")
         if columns is not None and not self.several:
@@ -199,10 +225,15 @@ class _Planner:
         schema = (
             self._together(resolved) if self.several else spark_arrow_schema(resolved[0].schema, self._time)
         )
+        names = list(schema.names if columns is None else columns)
+        if metadata is not None:
+            names = [*metadata, *(name for name in names if name not in self._metadata)]
+        if not names:
+            raise ValueError("the result would have no column: name one with the option metadata or columns")
         # Without field metadata: Spark does not compare them.
-        bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, columns or schema.names)])
+        bare = pa.schema([pa.field(f.name, f.type) for f in map(schema.field, names)])
         fields = spark_schema(bare, self._time)
-        return self._planned(resolved), StructType([StructField(f.name, f.dataType) for f in fields])
+        return self._planned(resolved, names), StructType([StructField(f.name, f.dataType) for f in fields])
 
     def _expect(self, names: Sequence[str], there: set[str]) -> None:
         missing = [name for name in names if name not in there]
@@ -240,7 +271,8 @@ class _Planner:
             images |= {f.name: f.dataType for f in own if isinstance(f.dataType, StructType)}
         else:
             images = {self._names[0]: StructType(own)}
-        return self._planned([self._pinned(at, images[name]) for at, name in enumerate(self._names)])
+        resolved = [self._pinned(at, images[name]) for at, name in enumerate(self._names)]
+        return self._planned(resolved, schema.names)
 
     def _pinned(self, at: int, image: StructType) -> Resolved:
         wanted = None
@@ -278,7 +310,15 @@ class _Planner:
             fields.append(pa.field(table.table, pa.struct([pa.field(f.name, f.type) for f in image])))
         return pa.schema(fields)
 
-    def _planned(self, resolved: Sequence[Resolved]) -> tuple[TablePlan, ...]:
+    def _planned(self, resolved: Sequence[Resolved], names: Sequence[str]) -> tuple[TablePlan, ...]:
+        """Returns the tables' plans. Their rows have only those metadata columns that are in `names`."""
+        metadata = [name for name in names if name in self._metadata]
+        prefix = self.options.metadata_prefix
+        chosen = []
+        for each in resolved:
+            empty = not metadata and len(each.schema) == len(self._metadata)
+            # A batch without columns has no rows. `_seq` costs nothing, and the result does not have it.
+            chosen.append(with_metadata(each, [f"{prefix}seq"] if empty else metadata, prefix))
         return tuple(
             TablePlan(
                 each.table,
@@ -293,7 +333,7 @@ class _Planner:
                     each.fingerprint,
                 ),
             )
-            for each in resolved
+            for each in chosen
         )
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
@@ -103,12 +103,13 @@ class RowsReader:
 
     def _finished(self, table: TablePlan) -> Any:
         """Returns the function that converts a table's decoded rows to rows of the source."""
-        count = len(metadata_fields(self._plan.prefix))
+        metadata = metadata_names(self._plan.prefix)
 
         def finished(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             if self._plan.several:
                 names = batch.schema.names
+                count = sum(name in metadata for name in names)
                 columns = {name: columns[name] for name in names[:count]}
                 columns[f"{self._plan.prefix}relation"] = pa.repeat(pa.scalar(table.name), batch.num_rows)
                 columns[table.name] = pa.StructArray.from_arrays(batch.columns[count:], names=names[count:])

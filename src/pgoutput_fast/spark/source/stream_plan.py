@@ -107,7 +107,9 @@ def plan_with_versions(plan: StreamPlan, found: Catalog) -> tuple[TablePlan, ...
         ValueError: if a version does not fit into the schema of the query.
     """
     options = {
-        key: value for key, value in plan.given.items() if key not in ("schema_mode", "columns", "catalog")
+        key: value
+        for key, value in plan.given.items()
+        if key not in ("schema_mode", "columns", "metadata", "catalog")
     }
     if "columns" in plan.given:
         options["extra_columns"] = "drop"

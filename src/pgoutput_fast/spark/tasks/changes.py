@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,34 +20,48 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["ORIGINS_SCHEMA", "SENT", "DecodeChanges", "DecodeOrigins", "DecodeRecords"]
+__all__ = ["ORIGINS_SCHEMA", "DecodeChanges", "DecodeOrigins", "DecodeRecords", "sent"]
 
-# The columns of tagged changes that tasks receive, as SQL. Each field costs the JVM about 60 ns per row. So columns
-# that follow from others are left out: the version determines the relation, a change has an xid of its own only if it
-# was streamed, and the xid's column has spare bits for the kind.
 _BITS = 48
 _KIND_XID = "kind_xid"
-SENT = (
-    *(n for n in TAGGED_SCHEMA.names if n not in ("kind", "relation", "xid", "in_stream")),
-    f"CASE WHEN xid IS NULL THEN shiftleft(bigint(kind), {_BITS}) WHEN xid BETWEEN 0 AND {(1 << _BITS) - 2} "
-    f"THEN shiftleft(bigint(kind), {_BITS}) + xid + 1 END AS {_KIND_XID}",
-)
+# Columns that tasks do not receive: they follow from other columns.
+_FOLLOWING = ("kind", "relation", "xid", "in_stream")
+# Tags that nothing needs but the metadata column of the same name. Errors name `seq` and `lsn`.
+_FOR_METADATA = ("txn", "xid", "subxid", "commit_lsn", "commit_timestamp")
 
 ORIGINS_SCHEMA = pa.schema(
     [("txn", pa.int64()), ("origin", pa.string()), ("origin_lsn", pa.int64()), ("seq", pa.int64())]
 )
 
 
+def sent(unused: Collection[str]) -> list[str]:
+    """Returns the columns of tagged changes that tasks receive, as SQL.
+
+    Each field costs the JVM about 60 ns per row. So columns that follow from others are left out: the version
+    determines the relation, a change has an xid of its own only if it was streamed, and the xid's column has spare bits
+    for the kind. Unused tags are left out, too. But `subxid` stays: it tells whether a change was streamed.
+
+    Args:
+        unused: `DecodeChanges.unused` of the task.
+    """
+    left_out = {*_FOLLOWING, *unused} - {"subxid"}
+    return [
+        *(name for name in TAGGED_SCHEMA.names if name not in left_out),
+        f"CASE WHEN xid IS NULL THEN shiftleft(bigint(kind), {_BITS}) WHEN xid BETWEEN 0 AND {(1 << _BITS) - 2} "
+        f"THEN shiftleft(bigint(kind), {_BITS}) + xid + 1 END AS {_KIND_XID}",
+    ]
+
+
 @dataclass(frozen=True)
 class DecodeChanges:
     """Tagged payloads of one relation -> its changes, in the schema that the driver planned.
 
-    The payloads have all columns, or the columns of `SENT`.
+    The payloads have all columns, or the columns of `sent`.
 
     Attributes:
         catalog: the relation versions, as JSON.
         options: how to decode.
-        schema: the unified schema of the versions.
+        schema: the unified schema of the versions. It may lack metadata columns; they are then left out.
         target: the same schema in Spark's types.
         table: the relation's name, for errors.
         fingerprint: of the catalog that planned the query.
@@ -60,6 +74,12 @@ class DecodeChanges:
     table: str
     fingerprint: str
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The tags that no column of the result needs."""
+        prefix, there = self.options.metadata_prefix, self.schema.names
+        return tuple(name for name in _FOR_METADATA if f"{prefix}{name}" not in there)
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         catalog = Catalog.from_json(self.catalog)
         for batch in batches:
@@ -67,9 +87,12 @@ class DecodeChanges:
 
     def rows_of(self, decoded: Decoded) -> Iterator[pa.RecordBatch]:
         """Yields the changes with the columns and types of `target`."""
+        names = self.schema.names
         as_decoded = [(field.name, field.type) for field in self.target]
         for each in decoded.changes:
             rows = each.batch
+            if set(names) <= set(rows.schema.names):
+                rows = rows.select(names)
             fits = [(field.name, field.type) for field in rows.schema] == as_decoded
             if not fits:
                 rows = fit(rows, self.schema)
@@ -82,7 +105,7 @@ class DecodeChanges:
     def decoded(self, batch: pa.RecordBatch, catalog: Catalog) -> Decoded:
         """Decodes tagged payloads. `catalog` is the catalog of the task."""
         try:
-            return decode_tagged(_whole(batch), catalog, self.options)
+            return decode_tagged(_whole(batch, self.unused), catalog, self.options)
         except DecodeError as problem:
             reason = problem.reason
             if reason == reason_text(Reason.UNKNOWN_VERSION):
@@ -93,14 +116,16 @@ class DecodeChanges:
             raise _without_traceback(problem, reason, problem.relation or self.table) from None
 
 
-def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Restores all columns of tagged payloads."""
-    if batch.schema.names == TAGGED_SCHEMA.names:
-        return batch
+def _whole(batch: pa.RecordBatch, unused: Collection[str]) -> pa.RecordBatch:
+    """Restores all columns of tagged payloads. Unused tags become null: the decoder then makes no values of them."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns["kind"], columns["xid"] = _parted(columns[_KIND_XID])
-    columns["relation"] = pa.nulls(batch.num_rows, pa.int64())
-    columns["in_stream"] = columns["subxid"].is_valid()
+    if batch.schema.names != TAGGED_SCHEMA.names:
+        columns["kind"], columns["xid"] = _parted(columns[_KIND_XID])
+        columns["relation"] = pa.nulls(batch.num_rows, pa.int64())
+        columns["in_stream"] = columns["subxid"].is_valid()
+    elif not unused:
+        return batch
+    columns.update((name, pa.nulls(batch.num_rows, TAGGED_SCHEMA.field(name).type)) for name in unused)
     return pa.RecordBatch.from_arrays([columns[name] for name in TAGGED_SCHEMA.names], TAGGED_SCHEMA.names)
 
 
