@@ -162,6 +162,13 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     manifest.write_text(whole[:-20])
     with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
         ParquetTarget(store, "t")
+    for name in ("../other/x.parquet", "x.parquet", ".part-one-00-00001.parquet/../../y.parquet"):
+        manifest.write_text(whole)
+        pending = {"version": 1, "rename": [], "remove": [name], "manifest": json.loads(whole)}
+        (tmp_path / "t" / "_pending.json").write_text(json.dumps(pending))
+        with pytest.raises(ValueError, match=r"_pending\.json is damaged"):
+            ParquetTarget(store, "t")
+    (tmp_path / "t" / "_pending.json").unlink()
     manifest.write_text(json.dumps({**json.loads(whole), "version": 9}))
     with pytest.raises(ValueError, match=r"written by a later version"):
         ParquetTarget(store, "t")

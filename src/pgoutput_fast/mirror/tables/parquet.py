@@ -8,6 +8,7 @@ pending file first finishes that commit. So a process may be killed at any point
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,8 @@ __all__ = ["MANIFEST", "ParquetTarget"]
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
 _VERSION = 1
+# The names that `TableFiles` makes. A manifest with another name could make us remove a file elsewhere.
+_NAME = re.compile(r"\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
 
 
 class ParquetTarget(TableTarget):
@@ -113,6 +116,11 @@ class ParquetTarget(TableTarget):
         try:
             values = json.loads(text)
             known = values["version"] == _VERSION
+            manifest = values.get("manifest", values)
+            names = [each["name"] for each in manifest["files"]]
+            names += [*values.get("rename", ()), *values.get("remove", ())]
+            if known and not all(_NAME.fullmatch(each) for each in names):
+                raise ValueError
         except (ValueError, KeyError, TypeError):
             raise ValueError(
                 f"{self._store}/{self._path(name)} is damaged: restore it, or write to another target"

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,7 +91,8 @@ def begin_run(target: str, format: str, storage_options: Mapping[str, str]) -> I
         try:
             yield run
         except Exception:
-            _clean_up(run, marker)
+            with suppress(Exception):  # the error counts; the next run cleans up
+                _clean_up(run, marker)
             raise
         store.remove(marker)
 
@@ -121,11 +122,17 @@ def _clean_up(run: Run, marker: str) -> None:
 
 
 def _remove_orphans(store: Store, directory: str, run: str, table: TableTarget) -> None:
-    """Removes a run's files that are not in the table."""
+    """Removes a run's files that are not in the table, and the hidden files of all runs.
+
+    A speculative task may write a file after its run has committed. Only one run at a time writes to a target, so
+    hidden files belong to nobody.
+    """
     kept = table.committed()
     for path in store.names(directory):
         name = path.rpartition("/")[2]
         # A file that a process began to write is named after the file that it would become.
         whole = name.lstrip(".")
-        if whole.startswith(file_prefix(run, False)) and name not in kept:
+        of_run = whole.startswith(file_prefix(run, False))
+        abandoned = table.hidden and name.startswith(".") and whole.startswith("part-")
+        if (of_run or abandoned) and name not in kept:
             store.remove(path)

@@ -32,6 +32,8 @@ from pgoutput_fast.storage.paths import Paths
 __all__ = ["write_tables"]
 
 _MODES = ("append", "overwrite", "error")
+# A Spark Connect client does not know how many cores there are.
+_CORES = 8
 
 
 def write_tables(
@@ -188,7 +190,7 @@ class _SegmentSource:
         self.last_seq = self._segments[-1].last_seq
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        cores = self._spark.range(1).rdd.context.defaultParallelism if _is_classic(self._spark) else 8
+        cores = self._spark.sparkContext.defaultParallelism if _is_classic(self._spark) else _CORES
         work = plan_work(self._segments, task.tables, self._outcomes, cores)
         if not work:
             return []
