@@ -29,6 +29,11 @@ class DefaultSource(DataSource):
 
             self._plan = plan_snapshot(self.options)
             return self._plan.spark_schema
+        if "emit" in self.options:
+            from pgoutput_fast.spark.source.stream_files import emits_files, files_schema
+
+            if emits_files(self.options):
+                return files_schema()
         from pgoutput_fast.spark.source.plan import plan_source
 
         # The plan is kept. It travels from the planning process to the others, so all have the same schema.
@@ -53,6 +58,11 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         if "mode" in self.options:
             raise ValueError("spark.readStream has no option mode: use spark.read")
+        if "emit" in self.options:
+            from pgoutput_fast.spark.source.stream_files import emits_files, make_files_reader
+
+            if emits_files(self.options):
+                return make_files_reader(self.options, schema)
         from pgoutput_fast.spark.source.stream import StreamReader
         from pgoutput_fast.spark.source.stream_plan import plan_stream
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.mirror.tables.parquet import MANIFEST, ParquetTarget
+from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import open_store
 

@@ -13,11 +13,12 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.tables import parquet as parquet_tables
+from pgoutput_fast.mirror.tables import manifest
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
@@ -211,7 +212,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(runs.Run, "commit", step(runs.Run.commit))
             patch.setattr(runs, "_remove_orphans", step(runs._remove_orphans))
-            patch.setattr(parquet_tables.ParquetTarget, "_write", step(parquet_tables.ParquetTarget._write))
+            patch.setattr(manifest.ParquetTarget, "_write", step(manifest.ParquetTarget._write))
             store = type(open_store(target))
             patch.setattr(store, "rename", step(store.rename))
             patch.setattr(runs, "_clean_up", lambda *_: None)
@@ -334,3 +335,102 @@ def test_files_stay_near_their_size(spark: Any, stored: Path, tmp_path: Path) ->
     (row,) = pgspark.write_tables(stored, tmp_path, ["public.t1"], file_bytes=1)
     assert row.files >= 1
     assert read("parquet", tmp_path, DIRECTORIES[1]).num_rows == row.rows
+
+
+def _finishes(spark: Any, place: Path, sink: Any) -> bool:
+    """Writes what is there. Returns whether no batch failed."""
+    query = (
+        spark.readStream.format("pgoutput")
+        .option("emit", "files")
+        .option("max_segments", "1")
+        .load(str(place / "segments"))
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as problem:
+        if "killed after the commit" not in str(problem):
+            raise
+        return False
+    finally:
+        query.stop()
+    return True
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str) -> None:
+    """Some batches fail between their commit and the checkpoint, and come again."""
+    target = tmp_path / "lake"
+    sink = pgspark.table_sink(target, format=format)
+    pgspark.register(spark)
+    batches: list[int] = []
+
+    def failing(batch: Any, batch_id: int) -> None:
+        sink(batch, batch_id)
+        batches.append(batch_id)
+        if batches.count(batch_id) == 1 and batch_id % 2:
+            raise RuntimeError("killed after the commit")
+
+    for _ in _write_segments(tmp_path / "segments", _cuts(8, 3)):
+        failures = 0
+        while not _finishes(spark, tmp_path, failing):
+            failures += 1
+            assert failures < 5
+    assert len(batches) > len(set(batches)) >= 3
+    wal = spark.read.parquet(str(tmp_path / "segments"))
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        assert_same(read(format, target, directory), expected(wal, name, "committed"))
+
+
+@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
+def test_a_stream_may_begin_later_and_end_within_a_joined_segment(
+    spark: Any, tmp_path: Path, transactions: Any
+) -> None:
+    pgspark.register(spark)
+    list(_write_segments(tmp_path / "segments", [0, 400, len(PAYLOADS)]))
+    wal = spark.read.parquet(str(tmp_path / "segments"))
+    sink = pgspark.table_sink(tmp_path / "lake", transactions=transactions)
+    rows = {"directory": str(tmp_path / "segments"), "path": "one"}
+    ends = [(200, 299), (300, 500), (501, len(PAYLOADS) - 1)]
+    for number, (first, last) in enumerate(ends):
+        frame = spark.createDataFrame([{**rows, "first": first, "last": last}]).select(
+            "directory", "path", "first", "last"
+        )
+        sink(frame, number)
+    ended = {row["txn"]: row["at_seq"] for row in pgspark.outcomes(wal).where("subxid is null").collect()}
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        wanted = expected(wal, name, transactions)
+        at = (
+            [ended[txn] for txn in wanted["_txn"].to_pylist()]
+            if transactions == "committed"
+            else wanted["_seq"].to_pylist()
+        )
+        assert_same(
+            read("parquet", tmp_path / "lake", directory),
+            wanted.filter(pa.array([each >= 200 for each in at])),
+        )
+
+
+def _start(spark: Any, segments: Path, checkpoint: Path, options: dict[str, str]) -> None:
+    reader = spark.readStream.format("pgoutput").options(**options).load(str(segments))
+    reader.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+
+def test_wrong_streams(spark: Any, stored: Path, tmp_path: Path) -> None:
+    pgspark.register(spark)
+    sink = pgspark.table_sink(tmp_path)
+    with pytest.raises(ValueError, match=r"table_sink needs the columns directory, path, first, last"):
+        sink(spark.range(1), 0)
+    with pytest.raises(TypeError, match=r"tables must be a list"):
+        pgspark.table_sink(tmp_path, "public.t0")
+    for options, message in (
+        ({"emit": "names"}, "emit must be 'rows' or 'files'"),
+        ({"emit": "files", "columns": "id"}, "has no option 'columns'"),
+    ):
+        with pytest.raises(Exception, match=message):
+            _start(spark, stored, tmp_path / "c", options)
+    with pytest.raises(Exception, match=r"has no option emit"):
+        spark.read.format("pgoutput").option("emit", "files").load(str(stored)).collect()

@@ -30,6 +30,9 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete", "trun
 # A value that all rows of a transaction share also needs a field of `MessageScope`, and a column of tagged payloads:
 # `stream_state.hpp`, `stream_state.pxd`, `stream_tracker.pxd` (`set_scope`, and who calls it) and `tagged.pyx` of
 # `_core/tagging/`, `row_blocks.pyx` of `_core/copy/` (rows of a snapshot), and `TAGGED_SCHEMA` in `schema/tables.py`.
+# If it is known only at the commit, as `commit_lsn` is, it also goes through `outcomes.py`, `release.py` and
+# `reorder_buffer_json.py` of `committed/`, and through `spark/dataframes/outcomes.py`. Spark's tasks name such columns
+# in `spark/tasks/changes.py` and `payloads.py`.
 METADATA_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("change_type", pa.string()),
     ("seq", pa.int64()),

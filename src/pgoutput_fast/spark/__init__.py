@@ -17,7 +17,7 @@ from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.tagged import state_after
 from pgoutput_fast.spark.dataframes.transactions import transactions
 from pgoutput_fast.spark.dataframes.typed import read_typed
-from pgoutput_fast.spark.tables.write import write_tables
+from pgoutput_fast.spark.tables.write import table_sink, write_tables
 from pgoutput_fast.spark.tagging.batches import tag_batches
 from pgoutput_fast.spark.tagging.segments import write_segments
 from pgoutput_fast.spark.tagging.tag import tag
@@ -33,6 +33,7 @@ __all__ = [
     "rejects",
     "relations",
     "state_after",
+    "table_sink",
     "tag",
     "tag_batches",
     "transactions",

@@ -43,6 +43,7 @@ _OPTIONS = (
 )  # fmt: skip
 # Only streams have these options; `stream_plan` explains them.
 STREAM_OPTIONS = (
+    "emit",
     "starting",
     "max_segments",
     "max_bytes",

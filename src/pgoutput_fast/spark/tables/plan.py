@@ -27,7 +27,7 @@ _TASKS_PER_CORE = 2
 
 
 def plan_tables(
-    known: Catalog, names: Sequence[str] | None, options: Options, run: Run, *, whole: bool
+    known: Catalog, names: Sequence[str] | None, options: Options, run: Run, *, whole: bool, start: int | None
 ) -> list[TablePart]:
     """Plans the tables of the catalog, or those with these names.
 
@@ -37,6 +37,7 @@ def plan_tables(
         options: how to decode.
         run: its targets say how far their tables go.
         whole: whether everything is written, however far the tables go.
+        start: the position of a table that has none. None: it gets everything.
 
     Raises:
         KeyError: if there is no such table.
@@ -55,6 +56,8 @@ def plan_tables(
             resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
         )
         after = None if whole else run.table(directory).position()
+        if after is None:
+            after = start
         parts.append(TablePart(directory, resolved.oids, resolved.others, decode, after))
     if not parts:
         raise KeyError("the source describes no table")

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.delta import DeltaTarget, delta_directory
 from pgoutput_fast.mirror.tables.files import WrittenFile, file_prefix
-from pgoutput_fast.mirror.tables.parquet import ParquetTarget
+from pgoutput_fast.mirror.tables.manifest import ParquetTarget
 from pgoutput_fast.mirror.tables.target import Mode, TableTarget
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, open_store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import plan_tables, plan_work
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
 from pgoutput_fast.spark.tasks.rows import pack_batch
@@ -29,7 +30,7 @@ from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import Paths
 
-__all__ = ["write_tables"]
+__all__ = ["table_sink", "write_tables"]
 
 _MODES = ("append", "overwrite", "error")
 # A Spark Connect client does not know how many cores there are.
@@ -91,14 +92,98 @@ def write_tables(
         reader = _TaggedSource(source, decoding, which == "committed")
     else:
         reader = _SegmentSource(source, _session(spark), which == "committed")
-    with begin_run(os.fspath(target), format, storage_options or {}) as run:
-        parts = plan_tables(reader.catalog, tables, decoding, run, whole=mode != "append")
-        _check_targets(run, parts, mode, reader)
-        task = WriteTables(
-            os.fspath(target), run.name, tuple(parts), run.hidden, file_bytes, decoding.metadata_prefix, None
+    return _write(
+        reader, os.fspath(target), tables, format, mode, decoding, file_bytes, storage_options or {}
+    )
+
+
+def table_sink(
+    target: str | os.PathLike[str],
+    tables: Sequence[str] | None = None,
+    format: str = "parquet",
+    transactions: Transactions = "committed",
+    *,
+    options: Options | None = None,
+    file_bytes: int = FILE_BYTES,
+    storage_options: Mapping[str, str] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Returns a function for `foreachBatch` that writes tables while a capture writes segments.
+
+    The query names the segments of each batch (`format("pgoutput")` with the option `emit` set to `files`); the sink
+    writes their tables as `write_tables` does. Each table is committed once per batch. If Spark runs a batch again, for
+    instance because the driver was killed between the commit and the checkpoint, tables that have it stay as they are.
+
+    Args:
+        target, tables, format, transactions, options, file_bytes, storage_options: as in `write_tables`. A table that
+            the segments do not describe yet is written as soon as they do, if `tables` is not given.
+
+    Raises:
+        ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
+            of segments.
+
+    Example:
+        query = (
+            spark.readStream.format("pgoutput").option("emit", "files").load("segments/")
+            .writeStream.foreachBatch(pgspark.table_sink("lake/", format="delta"))
+            .option("checkpointLocation", "checkpoint/").start()
         )
-        files = reader.write(task)
-        return _commit(run, parts, files, reader.last_seq, mode)
+    """
+    _check_arguments(tables, format, "append", file_bytes)
+    decoding, which = task_options(options, transactions)
+    decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
+
+    def write_batch(batch: DataFrame, batch_id: int) -> None:
+        if batch.columns != EMITTED_SCHEMA.names:
+            raise ValueError(
+                f"table_sink needs the columns {', '.join(EMITTED_SCHEMA.names)}: read the stream with "
+                '.format("pgoutput").option("emit", "files")'
+            )
+        found = batch.collect()
+        if not found:
+            return
+        first, last = min(row["first"] for row in found), max(row["last"] for row in found)
+        source = _SegmentSource(
+            found[0]["directory"], batch.sparkSession, which == "committed", first - 1, last
+        )
+        if source.catalog.relations:
+            _write(
+                source,
+                os.fspath(target),
+                tables,
+                format,
+                "append",
+                decoding,
+                file_bytes,
+                storage_options or {},
+            )
+
+    return write_batch
+
+
+def _write(
+    source: _Source,
+    target: str,
+    tables: Sequence[str] | None,
+    format: str,
+    mode: Mode,
+    options: Options,
+    file_bytes: int,
+    storage_options: Mapping[str, str],
+) -> list[Row]:
+    with begin_run(target, format, storage_options) as run:
+        parts = plan_tables(source.catalog, tables, options, run, whole=mode != "append", start=source.start)
+        _check_targets(run, parts, mode, source)
+        task = WriteTables(
+            target,
+            run.name,
+            tuple(parts),
+            run.hidden,
+            file_bytes,
+            options.metadata_prefix,
+            None,
+            source.last_seq,
+        )
+        return _commit(run, parts, source.write(task), source.last_seq, mode)
 
 
 def _check_arguments(tables: Sequence[str] | None, format: str, mode: str, file_bytes: int) -> None:
@@ -124,7 +209,7 @@ def _check_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _So
     for part in parts:
         if mode == "error" and run.table(part.directory).exists():
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
-        if part.after is None:
+        if part.after is None or run.table(part.directory).position() is None:
             if mode == "append" and run.table(part.directory).exists():
                 raise ValueError(
                     f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
@@ -177,17 +262,33 @@ def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row
 
 
 class _SegmentSource:
-    """Segments: planned as the data source plans them."""
+    """Segments: planned as the data source plans them.
 
-    def __init__(self, paths: Paths, spark: SparkSession, committed: bool) -> None:
-        self._segments: list[Segment] = list_segments(paths)
-        if not self._segments:
+    `start` is the position of a table that has none, and `last` the ordinal of the last message that counts.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        spark: SparkSession,
+        committed: bool,
+        start: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        found: list[Segment] = list_segments(paths)
+        if not found:
             raise ValueError("the source has no segments")
+        self._segments = [each for each in found if last is None or each.first_seq <= last]
+        self.start = start
         self._spark = spark
         self.catalog = segment_catalog(paths)
-        self._outcomes = segment_outcomes(paths) if committed else None
-        self.first_seq = self._segments[0].first_seq
-        self.last_seq = self._segments[-1].last_seq
+        self.first_seq = found[0].first_seq
+        # A segment may go beyond `last`, if small segments were joined.
+        self.last_seq = found[-1].last_seq if last is None else last
+        self._outcomes = None
+        if committed:
+            outcomes = segment_outcomes(paths)
+            self._outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= self.last_seq))
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         cores = self._spark.sparkContext.defaultParallelism if _is_classic(self._spark) else _CORES
@@ -201,6 +302,8 @@ class _SegmentSource:
 
 class _TaggedSource:
     """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
+
+    start = None
 
     def __init__(self, wal: DataFrame, options: Options, committed: bool) -> None:
         expect_tagged(wal)

@@ -67,6 +67,7 @@ class WriteTables:
         file_bytes: about how many bytes a file has at most.
         prefix: the prefix of the metadata columns.
         outcomes: packed outcomes of transactions, if only committed rows are wanted, else None.
+        last: the ordinal of the last message that counts.
     """
 
     target: str
@@ -76,6 +77,7 @@ class WriteTables:
     file_bytes: int
     prefix: str
     outcomes: bytes | None
+    last: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the payloads of a Spark partition."""
@@ -90,7 +92,7 @@ class WriteTables:
         ) as files:
             for rows, outcomes in pieces:
                 for after, tables in _by_position(self.tables).items():
-                    chosen = _rows_behind(rows, outcomes, after)
+                    chosen = _rows_behind(rows, outcomes, after, self.last)
                     for table in tables:
                         _write_table(files, table, chosen, catalogs[table.directory])
         return _as_batch(files.written)
@@ -104,11 +106,13 @@ def _by_position(tables: Iterable[TablePart]) -> Mapping[int | None, list[TableP
     return groups
 
 
-def _rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None) -> pa.Table:
-    """The changes that come behind a position: those of transactions that commit behind it, or that are behind it."""
+def _rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None, last: int) -> pa.Table:
+    """The changes behind a position, up to `last`: those of transactions that commit there, or that are there.
+
+    No outcome is behind `last`.
+    """
     if outcomes is None:
-        bounds = {} if after is None else {"seq": (after + 1, (1 << 63) - 1)}
-        return chosen_rows(rows, bounds, None)
+        return chosen_rows(rows, {"seq": (0 if after is None else after + 1, last)}, None)
     if after is not None:
         # A rollback to a savepoint may lie before the position, and its transaction's commit behind it.
         behind = outcomes.column("at_seq").to_numpy() > after
