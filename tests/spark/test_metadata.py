@@ -263,6 +263,6 @@ def test_tags_that_only_other_metadata_need_are_not_sent() -> None:
     rows = rows.filter(pa.compute.equal(rows.column("kind"), ord("I")))
     for batch in task(iter([rows])):
         assert batch.schema.names == ["_seq", "id", "note", "at"]
-    (first, *_) = task._decoded(rows, state.catalog).changes
+    (first, *_) = task.decoded(rows, state.catalog).changes
     nulls = {name for name in NAMES if first.batch.column(name).null_count == first.batch.num_rows}
     assert {f"_{name}" for name in task.unused} <= nulls
