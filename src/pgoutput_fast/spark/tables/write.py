@@ -28,7 +28,8 @@ from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, REJECTS, TablePart, WriteSegments, WriteTables
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import Paths
+from pgoutput_fast.storage.paths import Paths, is_uri
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["table_sink", "write_tables"]
 
@@ -85,6 +86,7 @@ def write_tables(
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     _check_arguments(tables, format, mode, file_bytes)
+    place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
     reader: _Source
@@ -92,9 +94,7 @@ def write_tables(
         reader = _TaggedSource(source, decoding, which == "committed")
     else:
         reader = _SegmentSource(source, _session(spark), which == "committed")
-    return _write(
-        reader, os.fspath(target), tables, format, mode, decoding, file_bytes, storage_options or {}
-    )
+    return _write(reader, place, tables, format, mode, decoding, file_bytes, storage_options or {})
 
 
 def table_sink(
@@ -129,6 +129,7 @@ def table_sink(
         )
     """
     _check_arguments(tables, format, "append", file_bytes)
+    place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
 
@@ -148,7 +149,7 @@ def table_sink(
         if source.catalog.relations:
             _write(
                 source,
-                os.fspath(target),
+                place,
                 tables,
                 format,
                 "append",
@@ -195,6 +196,13 @@ def _check_arguments(tables: Sequence[str] | None, format: str, mode: str, file_
         raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     if file_bytes < 1:
         raise ValueError("file_bytes must be at least 1")
+
+
+def _place(target: str | os.PathLike[str]) -> str:
+    """The target as every process of this machine finds it, whatever its working directory is."""
+    open_store(target)  # an error for a URI that was turned into a Path
+    text = os.fspath(target)
+    return text if is_uri(text) else os.path.abspath(text)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
