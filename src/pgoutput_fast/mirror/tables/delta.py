@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, check_types
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.storage.paths import shown
 
 __all__ = ["DeltaTarget", "delta_directory"]
@@ -68,20 +68,34 @@ class DeltaTarget(TableTarget):
     def position(self) -> int | None:
         return None if self._table is None else self._table.transaction_version(_APPLICATION)
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        if self._table is not None:
-            check_types(_plain(self._schema()), _plain(schema), f"the Delta table {shown(self._place)}")
+    def partition_by(self) -> tuple[str, ...]:
+        return () if self._table is None else tuple(self._table.metadata().partition_columns)
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        if self._table is None:
+            return schema
+        # delta-rs does not have Delta's type widening.
+        place = f"the Delta table {shown(self._place)}"
+        return fitted_types(self._schema(), plain_types(schema), place, lambda *_: False)
 
     def _schema(self) -> pa.Schema:
-        return pa.schema(self._table.schema().to_arrow())
+        return plain_types(pa.schema(self._table.schema().to_arrow()))
 
-    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
-        self.check_schema(schema) if mode != "overwrite" else None
-        actions = [_action(each) for each in files]
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
+        if mode != "overwrite":
+            schema = self.fitted(schema)
+        actions = [_action(each, partition_by) for each in files]
         properties = self._delta.CommitProperties(
             app_transactions=[self._delta.Transaction(_APPLICATION, position)]
         )
-        whole = self._delta.Schema.from_arrow(_plain(schema))
+        whole = self._delta.Schema.from_arrow(plain_types(schema))
         if self._table is None:
             from deltalake.transaction import create_table_with_add_actions
 
@@ -90,6 +104,7 @@ class DeltaTarget(TableTarget):
                 whole,
                 actions,
                 mode="error",
+                partition_by=list(partition_by),
                 storage_options=self._storage or None,
                 commit_properties=properties,
             )
@@ -101,6 +116,7 @@ class DeltaTarget(TableTarget):
                 actions,
                 "overwrite" if mode == "overwrite" else "append",
                 whole,
+                list(partition_by),
                 commit_properties=properties,
             )
         self.__dict__.pop("_table", None)
@@ -118,13 +134,13 @@ class DeltaTarget(TableTarget):
         return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
 
 
-def _action(file: WrittenFile) -> Any:
+def _action(file: WrittenFile, partition_by: tuple[str, ...]) -> Any:
     from deltalake.transaction import AddAction
 
     return AddAction(
         path=file.name,
         size=file.nbytes,
-        partition_values={},
+        partition_values=dict(zip(partition_by, json.loads(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
         data_change=True,
         stats=_with_count(file),
@@ -133,20 +149,3 @@ def _action(file: WrittenFile) -> Any:
 
 def _with_count(file: WrittenFile) -> str:
     return json.dumps({**json.loads(file.statistics), "numRecords": file.rows})
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """The schema with the one form of each type that Delta knows: no large types, no views, no field metadata."""
-    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
-    return kind

@@ -11,11 +11,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.delta import DeltaTarget, delta_directory
 from pgoutput_fast.mirror.tables.files import WrittenFile, file_prefix
+from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, open_catalog
 from pgoutput_fast.mirror.tables.manifest import ParquetTarget
 from pgoutput_fast.mirror.tables.target import Mode, TableTarget
 from pgoutput_fast.storage.locks import try_lock
@@ -24,7 +26,7 @@ from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["FORMATS", "Run", "begin_run"]
 
-FORMATS = ("parquet", "delta")
+FORMATS = ("parquet", "delta", "iceberg")
 _RUNS = "_runs"
 _LOCK = "_lock"
 
@@ -38,12 +40,14 @@ class Run:
         store: the target.
         format: of its tables.
         storage_options: what delta-rs needs to reach the store.
+        catalog: the catalog of Iceberg tables.
     """
 
     name: str
     store: Store
     format: str
     storage_options: Mapping[str, str]
+    catalog: Any = None
 
     @property
     def hidden(self) -> bool:
@@ -53,25 +57,35 @@ class Run:
     def directory_of(self, namespace: str, name: str) -> str:
         """The directory of a relation's table."""
         directory = table_directory(namespace, name)
-        return delta_directory(directory) if self.format == "delta" else directory
+        return directory if self.format == "parquet" else delta_directory(directory)
 
     def table(self, directory: str) -> TableTarget:
         """Opens a table of the target."""
         if self.format == "delta":
             return DeltaTarget(str(self.store.at(directory)), self.storage_options)
+        if self.format == "iceberg":
+            return IcebergTarget(self.catalog, self.store, directory)
         return ParquetTarget(self.store, directory)
 
     def commit(
-        self, directory: str, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode
+        self,
+        directory: str,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
     ) -> None:
         """Commits a table's files, and removes those that failed or speculative tasks left."""
         table = self.table(directory)
-        table.commit(files, position, schema, mode)
+        table.commit(files, position, schema, mode, partition_by)
         _remove_orphans(self.store, directory, self.name, table)
 
 
 @contextmanager
-def begin_run(target: str, format: str, storage_options: Mapping[str, str]) -> Iterator[Run]:
+def begin_run(
+    target: str, format: str, storage_options: Mapping[str, str], catalog: Mapping[str, str] | None = None
+) -> Iterator[Run]:
     """Begins a run. First it removes what an earlier run left that was killed.
 
     In a local target a lock keeps other runs away. In other stores, the user must see to that.
@@ -81,8 +95,8 @@ def begin_run(target: str, format: str, storage_options: Mapping[str, str]) -> I
     """
     store = open_store(target)
     store.make()
-    with _locked(store):
-        run = Run(secrets.token_hex(8), store, format, storage_options)
+    with _locked(store), _catalog(store, format, catalog or {}) as opened:
+        run = Run(secrets.token_hex(8), store, format, storage_options, opened)
         for name in store.names(_RUNS):
             _clean_up(run, name)
         begun = {"host": socket.gethostname(), "process": os.getpid(), "at": datetime.now(UTC).isoformat()}
@@ -95,6 +109,16 @@ def begin_run(target: str, format: str, storage_options: Mapping[str, str]) -> I
                 _clean_up(run, marker)
             raise
         store.remove(marker)
+
+
+@contextmanager
+def _catalog(store: Store, format: str, properties: Mapping[str, str]) -> Iterator[Any]:
+    """The catalog of Iceberg tables; None for other formats."""
+    if format != "iceberg":
+        yield None
+        return
+    with open_catalog(store, properties) as catalog:
+        yield catalog
 
 
 @contextmanager
@@ -111,12 +135,13 @@ def _locked(store: Store) -> Iterator[None]:
 def _clean_up(run: Run, marker: str) -> None:
     """Finishes what a run began to commit, and removes its other files."""
     name = marker.rpartition("/")[2].removesuffix(".json")
-    directories = {
-        entry.name.rpartition("/")[0]
+    # A table is a directory of the target. It may have directories of partitions.
+    tables = {
+        entry.name.partition("/")[0]
         for entry in run.store.entries(recursive=True)
         if entry.name.rpartition("/")[2].startswith((file_prefix(name, True), file_prefix(name, False)))
     }
-    for directory in directories:
+    for directory in tables:
         _remove_orphans(run.store, directory, name, run.table(directory))
     run.store.remove(marker)
 
@@ -128,11 +153,19 @@ def _remove_orphans(store: Store, directory: str, run: str, table: TableTarget) 
     hidden files belong to nobody.
     """
     kept = table.committed()
-    for path in store.names(directory):
-        name = path.rpartition("/")[2]
+    for path in _names(store, directory, table):
+        name = path.removeprefix(f"{directory}/")
+        base = name.rpartition("/")[2]
         # A file that a process began to write is named after the file that it would become.
-        whole = name.lstrip(".")
+        whole = base.lstrip(".")
         of_run = whole.startswith(file_prefix(run, False))
-        abandoned = table.hidden and name.startswith(".") and whole.startswith("part-")
+        abandoned = table.hidden and base.startswith(".") and whole.startswith("part-")
         if (of_run or abandoned) and name not in kept:
             store.remove(path)
+
+
+def _names(store: Store, directory: str, table: TableTarget) -> list[str]:
+    """The files of a table, also those that no commit has added."""
+    if table.partition_directories and (table.partition_by() or table.position() is None):
+        return [entry.name for entry in store.entries(directory, recursive=True)]
+    return store.names(directory)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, open_segment_file, rows_of_relations, unpack_batch
@@ -32,6 +33,7 @@ FILES_SCHEMA = pa.schema(
         ("first", pa.int64()),
         ("last", pa.int64()),
         ("statistics", pa.string()),
+        ("partition", pa.string()),
     ]
 )
 
@@ -46,6 +48,7 @@ class TablePart:
         others: versions with these oids that had another name.
         decode: decodes its changes.
         after: the table's position. Only what comes behind it is written. None: everything.
+        partitioning: how the table is divided.
     """
 
     directory: str
@@ -53,6 +56,7 @@ class TablePart:
     others: tuple[int, ...]
     decode: DecodeChanges
     after: int | None
+    partitioning: Partitioning
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,12 @@ class WriteTables:
         """Writes pieces of tagged payloads, each with its outcomes. Returns the files."""
         catalogs = {each.directory: Catalog.from_json(each.decode.catalog) for each in self.tables}
         with TableFiles(
-            open_store(self.target), self.run, self.hidden, file_bytes=self.file_bytes, prefix=self.prefix
+            open_store(self.target),
+            self.run,
+            self.hidden,
+            file_bytes=self.file_bytes,
+            prefix=self.prefix,
+            partitioning={each.directory: each.partitioning for each in self.tables},
         ) as files:
             for rows, outcomes in pieces:
                 for after, tables in _by_position(self.tables).items():
