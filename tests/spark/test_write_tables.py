@@ -145,9 +145,13 @@ def assert_same(got: pa.Table, wanted: pa.Table) -> None:
     assert got.select(wanted.schema.names).to_pylist() == wanted.to_pylist()
 
 
-@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("tagged", [False, True], ids=["segments", "payloads"])
+@pytest.mark.parametrize(
+    ("format", "transactions", "tagged"),
+    [
+        *itertools.product(["parquet", "delta"], ["committed", "as_sent"], [False, True]),
+        ("iceberg", "committed", False),
+    ],
+)
 def test_all_tables_equal_their_changes(
     spark: Any, stored: Path, tmp_path: Path, format: str, transactions: Any, tagged: bool
 ) -> None:
@@ -172,8 +176,10 @@ def test_all_tables_equal_their_changes(
     assert not list((tmp_path / "_runs").iterdir())
 
 
-@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("format", "transactions"),
+    [*itertools.product(["parquet", "delta"], ["committed", "as_sent"]), ("iceberg", "committed")],
+)
 def test_a_source_that_grows_adds_what_is_new(
     spark: Any, tmp_path: Path, format: str, transactions: Any
 ) -> None:
@@ -524,7 +530,7 @@ def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
     if format == "delta":
         table = deltalake.DeltaTable(str(target / "public.sales"))
         assert table.metadata().partition_columns == ["country", "day"]
-        assert len(table.file_uris([("country", "=", "DE")])) == 3
+        assert table.to_pyarrow_table(filters=[("country", "=", "DE")]).num_rows == 12
     for other in ({"public.sales": ["day"]}, ()):
         with pytest.raises(
             ValueError, match=r"is partitioned by \['country', 'day'\], not by .* or use another target"
@@ -552,7 +558,7 @@ def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> No
     state = _write_inserts(segments, 1, NARROW, [["1", "1.5", "1.25", "a", "{1,NULL}"]], None)
     pgspark.write_tables(segments, target, format=format)
     _write_inserts(
-        segments, 2, WIDE, [[str(1 << 40), "1e300", "1234567890.25", "b" * 99, f"{{{1 << 40}}}"]], state
+        segments, 2, WIDE, [[str(1 << 40), "1e+300", "1234567890.25", "b" * 99, f"{{{1 << 40}}}"]], state
     )
     mode: Any = "append"
     if format == "delta":
