@@ -21,6 +21,7 @@ from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import SegmentPiece, TablePart
 from pgoutput_fast.spark.types import spark_arrow_schema
+from pgoutput_fast.storage.paths import absolute
 
 __all__ = ["PartitionBy", "partition_columns", "plan_tables", "plan_work"]
 
@@ -150,4 +151,4 @@ def _pieces(
             if outcomes is not None:
                 packed = pack_batch(relevant_outcomes(segment, taken, outcomes))
             nbytes = sum(segment.row_groups[k].nbytes for k in taken)
-            yield SegmentPiece(str(segment.path), taken, packed), nbytes
+            yield SegmentPiece(absolute(segment.path), taken, packed), nbytes

@@ -23,6 +23,7 @@ from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import PartitionBy, plan_tables, plan_work
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
@@ -30,14 +31,12 @@ from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, REJECTS, TablePart, WriteSegments, WriteTables
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import Paths, is_uri
+from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["table_sink", "write_tables"]
 
 _MODES = ("append", "overwrite", "error")
-# A Spark Connect client does not know how many cores there are.
-_CORES = 8
 
 
 def write_tables(
@@ -222,8 +221,7 @@ def _check_arguments(
 def _place(target: str | os.PathLike[str]) -> str:
     """The target as every process of this machine finds it, whatever its working directory is."""
     open_store(target)  # an error for a URI that was turned into a Path
-    text = os.fspath(target)
-    return text if is_uri(text) else os.path.abspath(text)
+    return absolute(target)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
@@ -329,8 +327,7 @@ class _SegmentSource:
             self._outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= self.last_seq))
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        cores = self._spark.sparkContext.defaultParallelism if _is_classic(self._spark) else _CORES
-        work = plan_work(self._segments, task.tables, self._outcomes, cores)
+        work = plan_work(self._segments, task.tables, self._outcomes, cores_of(self._spark))
         if not work:
             return []
         numbers = self._spark.range(0, len(work), 1, len(work))
@@ -347,16 +344,18 @@ class _TaggedSource:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
-        self.catalog = read_catalog(wal, on_error=options.on_error)
-        self._outcomes = None
-        if committed:
-            (found,) = decode_outcomes(wal, options=options).toArrow().combine_chunks().to_batches() or [None]
-            self._outcomes = found
-        self._committed = committed
+        # First: on Spark Connect each query lists the files again. What has come since then is for the next run.
         ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
         if ends["last"] is None:
             raise ValueError("the source has no payloads")
         self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
+        self.catalog = read_catalog(wal, on_error=options.on_error)
+        self._outcomes = None
+        if committed:
+            known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
+            (found,) = known.toArrow().combine_chunks().to_batches() or [None]
+            self._outcomes = found
+        self._committed = committed
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         if self._committed and self._outcomes is None:
@@ -367,10 +366,6 @@ class _TaggedSource:
 
 
 _Source = _SegmentSource | _TaggedSource
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _files(written: DataFrame) -> list[WrittenFile]:
