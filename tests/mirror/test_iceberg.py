@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
+from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.mirror.tables.files import TableFiles
 from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, open_catalog
@@ -161,3 +164,39 @@ def test_a_catalog_is_of_one_target(tmp_path: Path) -> None:
             table.exists()
     with pytest.raises(ValueError, match=r"need a catalog: pass catalog="):
         open_catalog(open_store("s3://key:secret@bucket/lake?region=eu-central-1"), {})
+
+
+def test_in_an_object_store(tmp_path: Path) -> None:
+    """Files go through pyarrow, metadata through pyiceberg: both must mean the same place."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("moto")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        query = f"scheme=http&endpoint_override={host}:{port}&region=us-east-1"
+        s3, _ = fs.FileSystem.from_uri(f"s3://key:secret@lake?{query}&allow_bucket_creation=true")
+        s3.create_dir("lake")
+        store = open_store(f"s3://key:secret@lake/a%20b/c?{query}")
+        properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "s3.endpoint": f"http://{host}:{port}",
+            "s3.access-key-id": "key",
+            "s3.secret-access-key": "secret",
+            "s3.region": "us-east-1",
+        }
+        for first in (0, 10):
+            with open_catalog(store, properties) as catalog:
+                table = IcebergTarget(catalog, store, "public.o+C3+A9")
+                with TableFiles(store, f"run{first}", table.hidden) as files:
+                    files.add("public.o+C3+A9", _rows(first, 5).to_batches()[0])
+                table.commit(files.written, first, SCHEMA, "append")
+        with load_catalog("pgoutput_fast", **properties) as catalog:
+            found = catalog.load_table(("public", "oé"))
+            assert found.location() == "s3://lake/a b/c/public.o+C3+A9"
+            assert found.scan().to_arrow().sort_by("_seq")["_seq"].to_pylist() == [*range(5), *range(10, 15)]
+    finally:
+        server.stop()
