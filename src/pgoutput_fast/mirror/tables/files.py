@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.mirror.tables.advice import advised
+from pgoutput_fast.mirror.tables.marker import check_marker
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import Store
 
@@ -23,6 +25,8 @@ __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
 FILE_BYTES = 128 << 20
 # If more bytes wait, the largest table is written out.
 _MOST_WAITING = 64 << 20
+# If more files are open, the one that has waited longest for rows is closed. A process may open some 1,000 files.
+_MOST_OPEN = 100
 _SEQ = "seq"
 
 
@@ -63,12 +67,24 @@ class TableFiles:
         hidden: whether the names are hidden until the commit.
         file_bytes: about how many bytes a file has at most.
         prefix: the prefix of the metadata columns.
+        checked: whether the run has a marker, without which no file may stay.
+
+    Raises:
+        RuntimeError: at the end of a file, if the run may not write any more.
     """
 
     def __init__(
-        self, store: Store, run: str, hidden: bool, *, file_bytes: int = FILE_BYTES, prefix: str = "_"
+        self,
+        store: Store,
+        run: str,
+        hidden: bool,
+        *,
+        file_bytes: int = FILE_BYTES,
+        prefix: str = "_",
+        checked: bool = False,
     ) -> None:
         self._store, self._file_bytes = store, file_bytes
+        self._run, self._checked = run, checked
         # Each attempt of a task has names of its own.
         self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
         self._seq = prefix + _SEQ
@@ -84,7 +100,8 @@ class TableFiles:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             try:
-                self._finish()
+                with advised(self._store):
+                    self._finish()
             except BaseException as problem:
                 self._abandon(problem)
                 raise
@@ -97,27 +114,38 @@ class TableFiles:
             return
         self._waiting.setdefault(directory, []).append(batch)
         self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
-        while sum(self._nbytes.values()) > _MOST_WAITING:
-            self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
+        with advised(self._store):
+            while sum(self._nbytes.values()) > _MOST_WAITING:
+                self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
     def _flush(self, directory: str) -> None:
         """Writes the waiting rows of a table as a row group. Closes the file if it is long enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
-        file = self._open.get(directory)
+        file = self._open.pop(directory, None)
         if file is None:
+            while len(self._open) >= _MOST_OPEN:
+                self._close(next(iter(self._open)))
             self._count += 1
             name = f"{self._stem}-{self._count:05d}.parquet"
-            file = self._open[directory] = _OpenFile(self._store, directory, name, rows.schema, self._seq)
+            file = _OpenFile(self._store, directory, name, rows.schema, self._seq)
+        self._open[directory] = file  # the last one
         file.write(rows)
         if file.nbytes >= self._file_bytes:
-            self.written.append(self._open.pop(directory).close())
+            self._close(directory)
+
+    def _close(self, directory: str) -> None:
+        self.written.append(self._open[directory].close())
+        del self._open[directory]
+        if self._checked:
+            check_marker(self._store, self._run)
 
     def _finish(self) -> None:
-        for directory in list(self._waiting):
-            self._flush(directory)
-        for directory in list(self._open):
-            self.written.append(self._open.pop(directory).close())
+        for directory in [*self._open, *(each for each in self._waiting if each not in self._open)]:
+            if directory in self._waiting:
+                self._flush(directory)
+            if directory in self._open:
+                self._close(directory)
 
     def _abandon(self, error: Any) -> None:
         for file in self._open.values():

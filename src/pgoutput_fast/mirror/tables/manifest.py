@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ class ParquetTarget(TableTarget):
 
     Raises:
         ValueError: if the manifest is damaged, or of a later version of this package.
+        RuntimeError: if a commit had begun, and its files are gone. The table is as before this commit.
     """
 
     hidden = True
@@ -49,10 +49,23 @@ class ParquetTarget(TableTarget):
         self._manifest = self._read(MANIFEST)
 
     def exists(self) -> bool:
-        return self._manifest is not None or any(
-            not entry.hidden and entry.name.endswith(".parquet")
-            for entry in self._store.entries(self._directory)
-        )
+        return self._manifest is not None or bool(self._foreign())
+
+    def _foreign(self) -> list[str]:
+        """The files that readers of the directory take for a part of the table, and that no commit added."""
+        known = self.committed()
+        found = sorted(path.rpartition("/")[2] for path in self._store.names(self._directory))
+        return [
+            name for name in found if name.endswith(".parquet") and name[0] not in "._" and name not in known
+        ]
+
+    def check_overwrite(self) -> None:
+        foreign = self._foreign()
+        if foreign:
+            raise ValueError(
+                f"{self._store}/{self._directory} has files that write_tables did not write, such as {foreign[0]}: "
+                "remove them, or use another target"
+            )
 
     def position(self) -> int | None:
         return None if self._manifest is None else int(self._manifest["position"])
@@ -94,9 +107,21 @@ class ParquetTarget(TableTarget):
 
     def _finish(self, pending: dict[str, Any]) -> None:
         """Does the rest of a commit."""
-        for name in pending["rename"]:
-            with suppress(FileNotFoundError):  # it has its visible name already
-                self._store.rename(self._path(name), self._path(name.removeprefix(".")))
+        there = {path.rpartition("/")[2] for path in self._store.names(self._directory)}
+        left = [
+            name for name in pending["rename"] if name in there
+        ]  # the others have their visible names already
+        lost = {name.removeprefix(".") for name in pending["rename"]} - {
+            name.removeprefix(".") for name in there
+        }
+        if lost:
+            self._store.remove(self._path(_PENDING))
+            raise RuntimeError(
+                f"{self._store}/{self._path(min(lost))} is gone before it was committed: something else removed it. "
+                "The table is as before. Let only one process write to the target, and run it again"
+            )
+        for name in left:
+            self._store.rename(self._path(name), self._path(name.removeprefix(".")))
         self._write(MANIFEST, pending["manifest"])
         for name in pending["remove"]:
             self._store.remove(self._path(name))

@@ -41,6 +41,13 @@ class TableTarget(ABC):
             ValueError: if a column has another type in the table.
         """
 
+    def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
+        """Checks that `overwrite` replaces all that readers see.
+
+        Raises:
+            ValueError: if files would stay.
+        """
+
     @abstractmethod
     def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
         """Adds files in one step and sets the position; with `overwrite`, they replace all that was there.

@@ -15,13 +15,10 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import chosen_rows, open_segment_file, rows_of_relations, unpack_batch
+from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["FILES_SCHEMA", "REJECTS", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables"]
-
-# The directory of the rows that could not be decoded.
-REJECTS = "_rejects"
+__all__ = ["FILES_SCHEMA", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables", "rejects_of"]
 
 FILES_SCHEMA = pa.schema(
     [
@@ -34,6 +31,11 @@ FILES_SCHEMA = pa.schema(
         ("statistics", pa.string()),
     ]
 )
+
+
+def rejects_of(directory: str) -> str:
+    """The directory of the rows of a table that could not be decoded. Each table has its own, with its own position."""
+    return f"_rejects/{directory}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,12 @@ class WriteTables:
         """Writes pieces of tagged payloads, each with its outcomes. Returns the files."""
         catalogs = {each.directory: Catalog.from_json(each.decode.catalog) for each in self.tables}
         with TableFiles(
-            open_store(self.target), self.run, self.hidden, file_bytes=self.file_bytes, prefix=self.prefix
+            open_store(self.target),
+            self.run,
+            self.hidden,
+            file_bytes=self.file_bytes,
+            prefix=self.prefix,
+            checked=True,
         ) as files:
             for rows, outcomes in pieces:
                 for after, tables in _by_position(self.tables).items():
@@ -129,7 +136,7 @@ def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: C
         for each in table.decode.rows_of(decoded):
             files.add(table.directory, each)
         if decoded.rejects.num_rows:
-            files.add(REJECTS, decoded.rejects)
+            files.add(rejects_of(table.directory), decoded.rejects)
 
 
 def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
@@ -173,6 +180,5 @@ def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, 
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
     for piece in pieces:
         outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
-        with open_segment_file(piece.path) as file:
-            for k in piece.row_groups:
-                yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA), outcomes
+        for rows in rows_of_segment(piece.path, piece.row_groups):
+            yield rows, outcomes
