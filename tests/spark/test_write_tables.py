@@ -323,7 +323,7 @@ def test_what_was_rejected_is_written_beside(spark: Any, tmp_path: Path) -> None
         tmp_path / "segments", tmp_path / "lake", options=pgo.Options(on_error="quarantine")
     )
     assert row.rows == 1
-    rejects = pq.read_table(next((tmp_path / "lake" / "_rejects").glob("part-*.parquet")))
+    rejects = pq.read_table(next((tmp_path / "lake" / "_rejects" / "public.t0").glob("part-*.parquet")))
     assert [each["relation"] for each in rejects.to_pylist()] == ["public.t0"]
 
 

@@ -7,12 +7,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.files import WrittenFile
 from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["DeltaTarget", "delta_directory"]
 
@@ -38,7 +39,7 @@ class DeltaTarget(TableTarget):
 
     Args:
         place: path or URI of the table.
-        storage_options: what delta-rs needs to reach the store, for example `AWS_ENDPOINT_URL`.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
 
     Raises:
         ImportError: if `deltalake` is not installed.
@@ -52,8 +53,8 @@ class DeltaTarget(TableTarget):
         except ImportError:
             raise ImportError("format='delta' needs delta-rs: pip install deltalake") from None
         self._delta = deltalake
-        self._place = place
-        self._storage = dict(storage_options or {})
+        self._place, said = _reached(place)
+        self._storage = {**said, **(storage_options or {})}
 
     @cached_property
     def _table(self) -> Any:
@@ -132,6 +133,27 @@ class DeltaTarget(TableTarget):
         if self._table is None:
             return ()
         return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
+
+
+def _reached(place: str) -> tuple[str, dict[str, str]]:
+    """The URI of a table without credentials and query, and what they say in the form of delta-rs.
+
+    So one URI says to both, pyarrow and delta-rs, how to reach S3. Of other stores, both know the same URIs.
+    """
+    if not is_uri(place) or split_uri(place).scheme != "s3":
+        return place, {}
+    uri = split_uri(place)
+    query = {name: values[-1] for name, values in parse_qs(uri.query).items()}
+    said = {"AWS_REGION": str(open_place(place)[0].region)}
+    if uri.username is not None and uri.password is not None:
+        said |= {"AWS_ACCESS_KEY_ID": unquote(uri.username), "AWS_SECRET_ACCESS_KEY": unquote(uri.password)}
+    if "endpoint_override" in query:
+        scheme = query.get("scheme", "https")
+        said |= {"AWS_ENDPOINT_URL": f"{scheme}://{query['endpoint_override']}"}
+        said |= {"AWS_ALLOW_HTTP": "true"} if scheme == "http" else {}
+    if query.get("force_virtual_addressing") == "true":
+        said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+    return shown(uri.geturl()), said
 
 
 def _action(file: WrittenFile, partition_by: tuple[str, ...]) -> Any:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.mirror.tables.advice import advised
+from pgoutput_fast.mirror.tables.marker import check_marker
 from pgoutput_fast.mirror.tables.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import Store
@@ -72,7 +74,11 @@ class TableFiles:
         hidden: whether the names are hidden until the commit.
         file_bytes: about how many bytes a file has at most.
         prefix: the prefix of the metadata columns.
+        checked: whether the run has a marker, without which no file may stay.
         partitioning: directory -> how the table is divided. The other tables are not.
+
+    Raises:
+        RuntimeError: at the end of a file, if the run may not write any more.
     """
 
     def __init__(
@@ -83,9 +89,11 @@ class TableFiles:
         *,
         file_bytes: int = FILE_BYTES,
         prefix: str = "_",
+        checked: bool = False,
         partitioning: Mapping[str, Partitioning] | None = None,
     ) -> None:
         self._store, self._file_bytes = store, file_bytes
+        self._run, self._checked = run, checked
         self._partitioning = partitioning or {}
         self._partitions: dict[str, set[_Values]] = {}
         # Each attempt of a task has names of its own.
@@ -103,7 +111,8 @@ class TableFiles:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             try:
-                self._finish()
+                with advised(self._store):
+                    self._finish()
             except BaseException as problem:
                 self._abandon(problem)
                 raise
@@ -116,8 +125,9 @@ class TableFiles:
             return
         self._waiting.setdefault(directory, []).append(batch)
         self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
-        while sum(self._nbytes.values()) > _MOST_WAITING:
-            self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
+        with advised(self._store):
+            while sum(self._nbytes.values()) > _MOST_WAITING:
+                self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
     def _flush(self, directory: str) -> None:
         """Writes the waiting rows of a table, a row group per partition. Closes files that are long enough."""
@@ -158,12 +168,17 @@ class TableFiles:
     def _close(self, key: tuple[str, _Values]) -> None:
         self.written.append(self._open[key].close())
         del self._open[key]
+        if self._checked:
+            check_marker(self._store, self._run)
 
     def _finish(self) -> None:
-        for directory in list(self._waiting):
-            self._flush(directory)
-        for key in list(self._open):
-            self._close(key)
+        # Tables with open files first: their rows go on in these files, and then no other table closes them early.
+        opened = dict.fromkeys(directory for directory, _ in self._open)
+        for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
+            if directory in self._waiting:
+                self._flush(directory)
+            for key in [each for each in self._open if each[0] == directory]:
+                self._close(key)
 
     def _abandon(self, error: Any) -> None:
         for file in self._open.values():

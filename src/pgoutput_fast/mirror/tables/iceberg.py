@@ -15,7 +15,7 @@ from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["IcebergTarget", "open_catalog"]
+__all__ = ["IcebergTarget", "may_be_committed", "open_catalog"]
 
 # The catalog of a local target: a file of SQLite.
 CATALOG = "_catalog.db"
@@ -54,6 +54,11 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
 
     uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
     return load_catalog(_NAME, type="sql", uri=uri)
+
+
+def may_be_committed(problem: Exception) -> bool:
+    """Whether a commit failed, but the catalog may do it all the same, even later."""
+    return type(problem).__name__ == "CommitStateUnknownException"
 
 
 class IcebergTarget(TableTarget):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from pgoutput_fast.mirror.tables.files import WrittenFile
 from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["MANIFEST", "ParquetTarget"]
+__all__ = ["MANIFEST", "ParquetTarget", "visible_name"]
 
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
@@ -38,6 +37,7 @@ class ParquetTarget(TableTarget):
 
     Raises:
         ValueError: if the manifest is damaged, or of a later version of this package.
+        RuntimeError: if a commit had begun, and its files are gone. The table is as before this commit.
     """
 
     hidden = True
@@ -51,10 +51,32 @@ class ParquetTarget(TableTarget):
         self._manifest = self._read(MANIFEST)
 
     def exists(self) -> bool:
-        return self._manifest is not None or any(
-            not entry.hidden and entry.name.endswith(".parquet")
-            for entry in self._store.entries(self._directory, recursive=True)
+        return self._manifest is not None or bool(self._foreign())
+
+    def _foreign(self) -> list[str]:
+        """The files that readers of the directory take for a part of the table, and that no commit added."""
+        known = self.committed()
+        return sorted(
+            name
+            for name in self._names(recursive=True)
+            if name.endswith(".parquet") and name not in known and not any(map(_is_hidden, name.split("/")))
         )
+
+    def _names(self, *, recursive: bool) -> list[str]:
+        """The files of the directory, or of directories below it, too."""
+        if recursive:
+            found = [entry.name for entry in self._store.entries(self._directory, recursive=True)]
+        else:
+            found = self._store.names(self._directory)
+        return [path.removeprefix(f"{self._directory}/") for path in found]
+
+    def check_overwrite(self) -> None:
+        foreign = self._foreign()
+        if foreign:
+            raise ValueError(
+                f"{self._store}/{self._directory} has files that write_tables did not write, such as {foreign[0]}: "
+                "remove them, or use another target"
+            )
 
     def position(self) -> int | None:
         return None if self._manifest is None else int(self._manifest["position"])
@@ -87,7 +109,7 @@ class ParquetTarget(TableTarget):
             schema = self.fitted(schema)
         before = [] if self._manifest is None or mode == "overwrite" else self._manifest["files"]
         new = [
-            {"name": _visible(each.name), "rows": each.rows, "bytes": each.nbytes,
+            {"name": visible_name(each.name), "rows": each.rows, "bytes": each.nbytes,
              "first": each.first, "last": each.last}
             for each in files
         ]  # fmt: skip
@@ -115,9 +137,19 @@ class ParquetTarget(TableTarget):
 
     def _finish(self, pending: dict[str, Any]) -> None:
         """Does the rest of a commit."""
-        for name in pending["rename"]:
-            with suppress(FileNotFoundError):  # it has its visible name already
-                self._store.rename(self._path(name), self._path(_visible(name)))
+        there = set(self._names(recursive=bool(pending["manifest"].get("partition_by"))))
+        left = [
+            name for name in pending["rename"] if name in there
+        ]  # the others have their visible names already
+        lost = set(map(visible_name, pending["rename"])) - set(map(visible_name, there))
+        if lost:
+            self._store.remove(self._path(_PENDING))
+            raise RuntimeError(
+                f"{self._store}/{self._path(min(lost))} is gone before it was committed: something else removed it. "
+                "The table is as before. Let only one process write to the target, and run it again"
+            )
+        for name in left:
+            self._store.rename(self._path(name), self._path(visible_name(name)))
         self._write(MANIFEST, pending["manifest"])
         for name in pending["remove"]:
             self._store.remove(self._path(name))
@@ -153,8 +185,17 @@ class ParquetTarget(TableTarget):
         return values  # type: ignore[no-any-return]
 
 
-def _visible(name: str) -> str:
-    """The name of a file that was hidden."""
+def _is_hidden(part: str) -> bool:
+    """Whether Spark ignores a file or directory of this name. It reads partitions of a column `_a`, such as `_a=1`."""
+    return part[0] == "." or (part[0] == "_" and "=" not in part)
+
+
+def visible_name(name: str) -> str:
+    """The name of a file after its commit.
+
+    >>> visible_name("day=2024-02-29/.part-1.parquet")
+    'day=2024-02-29/part-1.parquet'
+    """
     directory, slash, base = name.rpartition("/")
     return f"{directory}{slash}{base.removeprefix('.')}"
 

@@ -53,6 +53,13 @@ class TableTarget(ABC):
             ValueError: if a column has a type in the table that does not fit.
         """
 
+    def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
+        """Checks that `overwrite` replaces all that readers see.
+
+        Raises:
+            ValueError: if files would stay.
+        """
+
     @abstractmethod
     def commit(
         self,

@@ -28,7 +28,7 @@ from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import PartitionBy, plan_tables, plan_work
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
 from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, REJECTS, TablePart, WriteSegments, WriteTables
+from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, TablePart, WriteSegments, WriteTables, rejects_of
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import Paths, absolute
@@ -236,6 +236,9 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
     checked = []
     for part in parts:
         table = run.table(part.directory)
+        run.check_format(part.directory)
+        if mode == "overwrite":
+            table.check_overwrite()
         if mode == "error" and table.exists():
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
         if part.after is None or table.position() is None:
@@ -271,18 +274,30 @@ def _commit(
     by_table: dict[str, list[WrittenFile]] = {}
     for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
         by_table.setdefault(file.directory, []).append(file)
-    if REJECTS in by_table:
-        # First: a run that is repeated writes only the rejects of tables that were not committed.
-        bare = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
-        if mode == "overwrite" or (run.table(REJECTS).position() or -1) < position:
-            run.commit(REJECTS, by_table[REJECTS], position, bare, mode)
     rows = []
     for part in parts:
+        # The rejects first: a run that is repeated makes only those of tables that were not committed.
+        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
         found = by_table.get(part.directory, [])
         if part.after != position or mode == "overwrite":
             run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
         rows.append(_summary(part.directory, found, position))
     return rows
+
+
+def _commit_rejects(
+    run: Run, part: TablePart, files: Sequence[WrittenFile], position: int, mode: Mode
+) -> None:
+    if not files and mode != "overwrite":
+        return
+    directory = rejects_of(part.directory)
+    schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
+    before = run.table(directory).position()
+    overwritten = mode == "overwrite" and (files or before is not None)
+    if overwritten or (mode != "overwrite" and (before is None or before < position)):
+        run.commit(directory, files, position, schema, mode)
+    else:
+        run.added.setdefault(directory, set())  # so that the files are removed
 
 
 def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row:

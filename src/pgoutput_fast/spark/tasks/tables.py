@@ -16,13 +16,10 @@ from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import chosen_rows, open_segment_file, rows_of_relations, unpack_batch
+from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["FILES_SCHEMA", "REJECTS", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables"]
-
-# The directory of the rows that could not be decoded.
-REJECTS = "_rejects"
+__all__ = ["FILES_SCHEMA", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables", "rejects_of"]
 
 FILES_SCHEMA = pa.schema(
     [
@@ -36,6 +33,11 @@ FILES_SCHEMA = pa.schema(
         ("partition", pa.string()),
     ]
 )
+
+
+def rejects_of(directory: str) -> str:
+    """The directory of the rows of a table that could not be decoded. Each table has its own, with its own position."""
+    return f"_rejects/{directory}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class WriteTables:
             self.hidden,
             file_bytes=self.file_bytes,
             prefix=self.prefix,
+            checked=True,
             partitioning={each.directory: each.partitioning for each in self.tables},
         ) as files:
             for rows, outcomes in pieces:
@@ -138,7 +141,7 @@ def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: C
         for each in table.decode.rows_of(decoded):
             files.add(table.directory, each)
         if decoded.rejects.num_rows:
-            files.add(REJECTS, decoded.rejects)
+            files.add(rejects_of(table.directory), decoded.rejects)
 
 
 def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
@@ -182,6 +185,5 @@ def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, 
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
     for piece in pieces:
         outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
-        with open_segment_file(piece.path) as file:
-            for k in piece.row_groups:
-                yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA), outcomes
+        for rows in rows_of_segment(piece.path, piece.row_groups):
+            yield rows, outcomes
