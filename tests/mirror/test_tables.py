@@ -17,6 +17,7 @@ import pytest
 
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget
+from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import open_store
 
@@ -162,7 +163,19 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     manifest.write_text(whole[:-20])
     with pytest.raises(ValueError, match=r"_manifest\.json is damaged"):
         ParquetTarget(store, "t")
-    for name in ("../other/x.parquet", "x.parquet", ".part-one-00-00001.parquet/../../y.parquet"):
+    inside = "part-one-00-00001.parquet"
+    for name in (
+        "../other/x.parquet",
+        "x.parquet",
+        f".{inside}/../../y.parquet",
+        f"../{inside}",
+        f"a=b/../{inside}",
+        f"a=b/c/{inside}",
+        f"/a=b/{inside}",
+        f"a=b//{inside}",
+        f"a=b/../../x=y/{inside}",
+        f"./a=b/{inside}",
+    ):
         manifest.write_text(whole)
         pending = {"version": 1, "rename": [], "remove": [name], "manifest": json.loads(whole)}
         (tmp_path / "t" / "_pending.json").write_text(json.dumps(pending))
@@ -172,6 +185,30 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({**json.loads(whole), "version": 9}))
     with pytest.raises(ValueError, match=r"written by a later version"):
         ParquetTarget(store, "t")
+
+
+def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files below directories of partitions get their names, and those that are replaced go."""
+    store = open_store(tmp_path)
+    values = ["..", "a/b", None]
+    rows = pa.record_batch({"_seq": pa.array(range(3)), "text": pa.array(values)})
+
+    def write(run: str) -> list[WrittenFile]:
+        with TableFiles(store, run, True, partitioning={"t": Partitioning(("text",), True, False)}) as files:
+            files.add("t", rows)
+        return files.written
+
+    ParquetTarget(store, "t").commit(write("one"), 2, rows.schema, "append", ("text",))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "rename", _counted(store.rename, iter(range(9)), 1))
+        with pytest.raises(_KilledError):
+            ParquetTarget(store, "t").commit(write("two"), 5, rows.schema, "overwrite", ("text",))
+    table = ParquetTarget(store, "t")
+    assert (table.position(), table.partition_by()) == (5, ("text",))
+    found = {each.relative_to(tmp_path / "t") for each in tmp_path.rglob("*.parquet")}
+    assert {str(each) for each in found} == set(table.committed())
+    assert {each.parts[0] for each in found} == {"text=..", "text=a%2Fb", "text=__HIVE_DEFAULT_PARTITION__"}
+    assert all(each.name.startswith("part-two-") for each in found)
 
 
 def test_renaming(tmp_path: Path) -> None:

@@ -330,7 +330,10 @@ def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
     wal += writer.stream_abort(8, 9) + writer.stream_commit(8, 500, 508, 0)
     write_segment(tmp_path, *pgo.tag(wal), source=SOURCE)
     names: dict[str, Any] = {"spark": spark, "pgo": pgo, "directory": str(tmp_path)}
-    names |= {name: str(tmp_path / name) for name in ("elsewhere", "lake", "checkpoint")}
+    names |= {
+        name: str(tmp_path / name)
+        for name in ("elsewhere", "lake", "partitioned", "other", "iceberg_lake", "checkpoint")
+    }
     pgspark.register(spark)
     printed = re.findall(r"```\n(\+-.*?\n)```", page, re.DOTALL)
     out = io.StringIO()
@@ -339,6 +342,7 @@ def test_the_page_does_what_it_says(spark: Any, tmp_path: Path) -> None:
             exec(compile(block, "spark.md", "exec"), names)
     names["outcomes"].unpersist()
     names["query"].awaitTermination()
+    assert names["iceberg_rows"].num_rows == 2
     assert [(row.table, row.rows) for row in names["written"]] == [("public.orders", 0)]
     shown = [text + "\n" for text in out.getvalue().split("\n\n") if text]
     assert shown[:-1] == printed

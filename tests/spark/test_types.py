@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark.sql.types
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 
@@ -23,10 +27,13 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.builtin_types import BUILT_IN_TYPES
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.encode.values import to_text
+from pgoutput_fast.mirror.tables.files import TableFiles
+from pgoutput_fast.mirror.tables.target import plain_types
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.types import spark_schema
+from pgoutput_fast.storage.stores import open_store
 from support import pg
 from support.oracle import plain_records
 from support.paths import DOCS
@@ -449,6 +456,49 @@ def _table() -> Iterator[tuple[str, tuple[str, str]]]:
     yield 'text with `strings="string_view"`', _both(25, -1, Options(strings="string_view"))
     yield "int4[]", _both(1007, -1, Options())
     yield "time[]", _both(1183, -1, Options())
+
+
+def test_the_page_says_what_tables_in_a_lake_have(tmp_path: Path) -> None:
+    """The types that `write_tables` gives to columns of each Spark type, by the writers and libraries themselves."""
+    said = re.findall(
+        r"^\| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \| `([^|]+)` \|$", PAGE.read_text(), re.MULTILINE
+    )
+    found = []
+    for spark_name, *_ in said:
+        kind = LAKE_TYPES[spark_name]
+        assert spark_schema(pa.schema([("c", kind)]))["c"].dataType.simpleString() == spark_name
+        schema = plain_types(pa.schema([("c", kind)]))
+        with TableFiles(open_store(tmp_path), "run", False) as files:
+            files.add(
+                str(len(found)),
+                pa.RecordBatch.from_arrays([pa.nulls(1, kind)], schema=pa.schema([("c", kind)])),
+            )
+        column = pq.read_metadata(tmp_path / str(len(found)) / files.written[0].name).schema.column(0)
+        logical = column.logical_type.type
+        parquet = f"{column.physical_type}{'' if logical == 'NONE' else f' ({logical})'}"
+        (delta,) = json.loads(deltalake.Schema.from_arrow(schema).to_json())["fields"]
+        with load_catalog("memory", type="in-memory", warehouse=str(tmp_path)) as catalog:
+            catalog.create_namespace_if_not_exists("n")
+            iceberg = catalog.create_table(f"n.t{len(found)}", schema).schema().find_field("c").field_type
+        found.append((spark_name, parquet, delta["type"], str(iceberg).replace(" ", "")))
+    assert found == said
+    assert len(said) == len(LAKE_TYPES)
+
+
+LAKE_TYPES = {
+    "boolean": pa.bool_(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal(12,2)": pa.decimal128(12, 2),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
 
 
 def _both(oid: int, typmod: int, options: Options) -> tuple[str, str]:

@@ -8,11 +8,14 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
@@ -21,9 +24,11 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.tables import manifest
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
+from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
+FORMATS = ["parquet", "delta", "iceberg"]
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 COLUMNS = (
     ColumnSpec("id", 23, key=True),
@@ -104,13 +109,19 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place_of(format: str, directory: str) -> str:
-    return directory.replace("%", "+") if format == "delta" else directory
+    return directory if format == "parquet" else directory.replace("%", "+")
 
 
 def read(format: str, target: Path, directory: str) -> pa.Table:
     """The table's rows, in the order of the stream."""
     place = target / place_of(format, directory)
-    if format == "delta":
+    if format == "iceberg":
+        names = tuple(unquote(each) for each in directory.split("."))
+        with load_catalog("pgoutput_fast", type="sql", uri=f"sqlite:///{target}/_catalog.db") as catalog:
+            table = catalog.load_table(names)
+            assert table.location() == f"file://{place}"
+            rows = table.scan().to_arrow()
+    elif format == "delta":
         rows = pa.table(deltalake.DeltaTable(str(place)).to_pyarrow_table())
     else:
         manifest = json.loads((place / "_manifest.json").read_text())
@@ -134,9 +145,13 @@ def assert_same(got: pa.Table, wanted: pa.Table) -> None:
     assert got.select(wanted.schema.names).to_pylist() == wanted.to_pylist()
 
 
-@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
-@pytest.mark.parametrize("format", ["parquet", "delta"])
-@pytest.mark.parametrize("tagged", [False, True], ids=["segments", "payloads"])
+@pytest.mark.parametrize(
+    ("format", "transactions", "tagged"),
+    [
+        *itertools.product(["parquet", "delta"], ["committed", "as_sent"], [False, True]),
+        ("iceberg", "committed", False),
+    ],
+)
 def test_all_tables_equal_their_changes(
     spark: Any, stored: Path, tmp_path: Path, format: str, transactions: Any, tagged: bool
 ) -> None:
@@ -157,12 +172,14 @@ def test_all_tables_equal_their_changes(
         assert (row.rows, row.first, row.last) == (wanted.num_rows, min(seqs), max(seqs))
         assert row.files == len(list((tmp_path / place_of(format, directory)).glob("*.parquet")))
     left = {each.name for each in tmp_path.iterdir() if each.name not in directories}
-    assert left == {"_lock", "_runs", "_rejects"}  # infinity has no Arrow form
+    assert left - {"_catalog.db"} == {"_lock", "_runs", "_rejects"}  # infinity has no Arrow form
     assert not list((tmp_path / "_runs").iterdir())
 
 
-@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize(
+    ("format", "transactions"),
+    [*itertools.product(["parquet", "delta"], ["committed", "as_sent"]), ("iceberg", "committed")],
+)
 def test_a_source_that_grows_adds_what_is_new(
     spark: Any, tmp_path: Path, format: str, transactions: Any
 ) -> None:
@@ -187,7 +204,7 @@ class _KilledError(BaseException):
     """Stands for a process that ends at once: no handler of errors runs."""
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_killed_driver_loses_and_repeats_nothing(
     spark: Any, stored: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,16 +241,15 @@ def test_a_killed_driver_loses_and_repeats_nothing(
         pgspark.write_tables(stored, target, NAMES[:2], format=format)
         for directory, rows in wanted.items():
             assert_same(read(format, target, directory), rows)
-            named = (
-                runs.Run("x", open_store(target), format, {}).table(place_of(format, directory)).committed()
-            )
+            with runs.begin_run(str(target), format, {}) as run:
+                named = run.table(place_of(format, directory)).committed()
             assert set(named) == {
                 each.name
                 for each in (target / place_of(format, directory)).iterdir()
                 if each.suffix == ".parquet"
             }
         assert not list((target / "_runs").iterdir())
-    assert at >= (4 if format == "delta" else 15)
+    assert at >= (15 if format == "parquet" else 4)
 
 
 def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> None:
@@ -252,7 +268,7 @@ def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> Non
     assert {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()} == before
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_modes(spark: Any, stored: Path, tmp_path: Path, format: str) -> None:
     pgspark.write_tables(stored, tmp_path, ["public.t2"], format=format, mode="error")
     first = read(format, tmp_path, DIRECTORIES[2])
@@ -307,14 +323,14 @@ def test_what_was_rejected_is_written_beside(spark: Any, tmp_path: Path) -> None
         tmp_path / "segments", tmp_path / "lake", options=pgo.Options(on_error="quarantine")
     )
     assert row.rows == 1
-    rejects = pq.read_table(next((tmp_path / "lake" / "_rejects").glob("part-*.parquet")))
+    rejects = pq.read_table(next((tmp_path / "lake" / "_rejects" / "public.t0").glob("part-*.parquet")))
     assert [each["relation"] for each in rejects.to_pylist()] == ["public.t0"]
 
 
 def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"tables must be a list of names"):
         pgspark.write_tables(stored, tmp_path, "public.t0")
-    with pytest.raises(ValueError, match=r"format must be one of 'parquet', 'delta', not 'orc'"):
+    with pytest.raises(ValueError, match=r"format must be one of 'parquet', 'delta', 'iceberg', not 'orc'"):
         pgspark.write_tables(stored, tmp_path, format="orc")
     with pytest.raises(ValueError, match=r"mode must be one of"):
         pgspark.write_tables(stored, tmp_path, mode="ignore")  # type: ignore[arg-type]
@@ -360,7 +376,7 @@ def _finishes(spark: Any, place: Path, sink: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str) -> None:
     """Some batches fail between their commit and the checkpoint, and come again."""
     target = tmp_path / "lake"
@@ -434,3 +450,131 @@ def test_wrong_streams(spark: Any, stored: Path, tmp_path: Path) -> None:
             _start(spark, stored, tmp_path / "c", options)
     with pytest.raises(Exception, match=r"has no option emit"):
         spark.read.format("pgoutput").option("emit", "files").load(str(stored)).collect()
+
+
+# --- partitions and wider types ------------------------------------------------------------------------------
+
+SALES = RelationSpec(
+    20020,
+    "public",
+    "sales",
+    (ColumnSpec("id", 23, key=True), ColumnSpec("country", 25), ColumnSpec("day", 1082), ColumnSpec("n", 21)),
+)
+NARROW = RelationSpec(
+    20030,
+    "public",
+    "grown",
+    (
+        ColumnSpec("id", 23, key=True),
+        ColumnSpec("ratio", 700),
+        ColumnSpec("price", 1700, (10 << 16 | 2) + 4),
+        ColumnSpec("name", 1043, 14),
+        ColumnSpec("marks", 1007),
+    ),
+)
+WIDE = RelationSpec(
+    20030,
+    "public",
+    "grown",
+    (
+        ColumnSpec("id", 20, key=True),
+        ColumnSpec("ratio", 701),
+        ColumnSpec("price", 1700, (12 << 16 | 2) + 4),
+        ColumnSpec("name", 25),
+        ColumnSpec("marks", 1016),
+    ),
+)
+
+
+def _write_inserts(
+    directory: Path, first: int, spec: RelationSpec, rows: list[list[str | None]], state: Any
+) -> Any:
+    """Writes a segment with a transaction of inserts. Returns the state behind it."""
+    writer = Writer()
+    wal = writer.begin(first, first * 1000, 0)
+    for row in rows:
+        wal += writer.change(spec, "insert", new=row)
+    tagged, state = pgo.tag(wal + writer.commit(first * 1000, first * 1000 + 8, 0), state)
+    directory.mkdir(exist_ok=True)
+    write_segment(directory, tagged, state, source=SOURCE)
+    return state
+
+
+def _sales(first: int) -> list[list[str | None]]:
+    countries = ["DE", "a/b c", "é=%", None]
+    days = ["2024-02-29", "0001-01-01", None]
+    return [[str(first + k), countries[k % 4], days[k % 3], str(k % 2)] for k in range(24)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
+    segments, target, by = tmp_path / "segments", tmp_path / "lake", {'"public".sales': ["country", "day"]}
+    state = None
+    for first in (0, 100):
+        state = _write_inserts(segments, first + 1, SALES, _sales(first), state)
+        (row,) = pgspark.write_tables(segments, target, format=format, partition_by=by)
+        assert (row.rows, row.files) == (24, 12)
+        left = target / "public.sales" / "country=DE" / ".part-00-00-00001.parquet"
+        if format == "parquet":
+            left.write_bytes(b"")  # of a task that ended late
+    pgspark.write_tables(segments, target, format=format, partition_by=by, mode="overwrite")
+    assert not left.exists()
+    wanted = expected(spark.read.parquet(str(segments)), "public.sales", "committed")
+    if format == "parquet":
+        rows = spark.read.parquet(str(target / "public.sales")).orderBy("_seq")
+        assert rows.schema["day"].dataType.simpleString() == "date"
+        assert rows.select(wanted.schema.names).toArrow().to_pylist() == wanted.to_pylist()
+        assert rows.where("country = 'a/b c'").count() == 12
+    else:
+        assert_same(read(format, target, "public.sales"), wanted)
+    if format == "delta":
+        table = deltalake.DeltaTable(str(target / "public.sales"))
+        assert table.metadata().partition_columns == ["country", "day"]
+        assert table.to_pyarrow_table(filters=[("country", "=", "DE")]).num_rows == 12
+    for other in ({"public.sales": ["day"]}, ()):
+        with pytest.raises(
+            ValueError, match=r"is partitioned by \['country', 'day'\], not by .* or use another target"
+        ):
+            pgspark.write_tables(segments, target, format=format, partition_by=other)
+
+
+def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:
+    for by, kind, message in (
+        ("day", TypeError, r"partition_by must be a list"),
+        ({"public.t1": "day"}, TypeError, r"partition_by must be a list"),
+        (["at"], ValueError, r"cannot be partitioned by 'at', which is timestamp"),
+        (["other"], ValueError, r"has no column 'other' to partition by"),
+        ({"public.missing": ["day"]}, KeyError, r"partition_by names public\.missing, which is not written"),
+    ):
+        with pytest.raises(kind, match=message):
+            pgspark.write_tables(stored, tmp_path, NAMES[:2], partition_by=by)
+    with pytest.raises(ValueError, match=r"only format='iceberg' has a catalog"):
+        pgspark.write_tables(stored, tmp_path, format="delta", catalog={})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> None:
+    segments, target = tmp_path / "segments", tmp_path / "lake"
+    state = _write_inserts(segments, 1, NARROW, [["1", "1.5", "1.25", "a", "{1,NULL}"]], None)
+    pgspark.write_tables(segments, target, format=format)
+    _write_inserts(
+        segments, 2, WIDE, [[str(1 << 40), "1e+300", "1234567890.25", "b" * 99, f"{{{1 << 40}}}"]], state
+    )
+    mode: Any = "append"
+    if format == "delta":
+        with pytest.raises(
+            ValueError, match=r"'id' is int32, and the rows have int64. Tables of this kind cannot"
+        ):
+            pgspark.write_tables(segments, target, format=format)
+        mode = "overwrite"
+    pgspark.write_tables(segments, target, format=format, mode=mode)
+    wanted = expected(spark.read.parquet(str(segments)), "public.grown", "committed")
+    assert len(wanted) == 2
+    if format == "parquet":
+        schema = manifest.ParquetTarget(open_store(target), "public.grown").schema()
+        place = target / "public.grown"
+        assert_same(ds.dataset(place, schema).to_table().sort_by("_seq"), wanted)
+        rows = spark.read.schema(spark_schema(schema)).parquet(str(place)).orderBy("_seq")
+        assert_same(rows.toArrow(), wanted)
+    else:
+        assert_same(read(format, target, "public.grown"), wanted)

@@ -9,6 +9,8 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pgoutput_fast.spark.sessions import context_of
+
 __all__ = ["check_workers", "register"]
 
 _log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ def check_workers(frame: DataFrame) -> None:
     """Makes sure that a local Spark runs its workers with this Python.
 
     If PYSPARK_PYTHON is not set, a local Spark would use the first `python3` on PATH. This function then sets this
-    Python. On a cluster, the cluster decides which Python its executors use.
+    Python. On a cluster, the cluster decides which Python its executors use. With Spark Connect, the server decides.
 
     Raises:
         RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
@@ -50,8 +52,9 @@ def register(spark: SparkSession) -> None:
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    context = spark.sparkContext
-    if not (context.master or "").startswith("local"):
+    context = context_of(spark)
+    # On Spark Connect, the server decides.
+    if context is None or not (context.master or "").startswith("local"):
         return
     chosen = shutil.which(context.pythonExec)
     if chosen is not None and _environment_and_binary(chosen) == _environment_and_binary(sys.executable):

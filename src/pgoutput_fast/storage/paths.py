@@ -12,7 +12,17 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "find_files", "is_hidden", "is_uri", "open_file", "open_place", "shown", "split_uri"]
+__all__ = [
+    "Paths",
+    "absolute",
+    "find_files",
+    "is_hidden",
+    "is_uri",
+    "open_file",
+    "open_place",
+    "shown",
+    "split_uri",
+]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -49,6 +59,12 @@ def open_file(path: str) -> Any:
         return store.open_input_file(inside)
     except FileNotFoundError:
         raise FileNotFoundError(f"segment {shown(path)} does not exist") from None
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path as every process of this machine finds it, whatever its working directory is. A URI stays as it is."""
+    text = os.fspath(path)
+    return text if is_uri(text) else os.path.abspath(text)
 
 
 def is_hidden(name: str) -> bool:

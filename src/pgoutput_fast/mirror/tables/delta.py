@@ -7,12 +7,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, check_types
-from pgoutput_fast.storage.paths import shown
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["DeltaTarget", "delta_directory"]
 
@@ -38,7 +39,7 @@ class DeltaTarget(TableTarget):
 
     Args:
         place: path or URI of the table.
-        storage_options: what delta-rs needs to reach the store, for example `AWS_ENDPOINT_URL`.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
 
     Raises:
         ImportError: if `deltalake` is not installed.
@@ -52,8 +53,8 @@ class DeltaTarget(TableTarget):
         except ImportError:
             raise ImportError("format='delta' needs delta-rs: pip install deltalake") from None
         self._delta = deltalake
-        self._place = place
-        self._storage = dict(storage_options or {})
+        self._place, said = _reached(place)
+        self._storage = {**said, **(storage_options or {})}
 
     @cached_property
     def _table(self) -> Any:
@@ -68,20 +69,34 @@ class DeltaTarget(TableTarget):
     def position(self) -> int | None:
         return None if self._table is None else self._table.transaction_version(_APPLICATION)
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        if self._table is not None:
-            check_types(_plain(self._schema()), _plain(schema), f"the Delta table {shown(self._place)}")
+    def partition_by(self) -> tuple[str, ...]:
+        return () if self._table is None else tuple(self._table.metadata().partition_columns)
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        if self._table is None:
+            return schema
+        # delta-rs does not have Delta's type widening.
+        place = f"the Delta table {shown(self._place)}"
+        return fitted_types(self._schema(), plain_types(schema), place, lambda *_: False)
 
     def _schema(self) -> pa.Schema:
-        return pa.schema(self._table.schema().to_arrow())
+        return plain_types(pa.schema(self._table.schema().to_arrow()))
 
-    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
-        self.check_schema(schema) if mode != "overwrite" else None
-        actions = [_action(each) for each in files]
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
+        if mode != "overwrite":
+            schema = self.fitted(schema)
+        actions = [_action(each, partition_by) for each in files]
         properties = self._delta.CommitProperties(
             app_transactions=[self._delta.Transaction(_APPLICATION, position)]
         )
-        whole = self._delta.Schema.from_arrow(_plain(schema))
+        whole = self._delta.Schema.from_arrow(plain_types(schema))
         if self._table is None:
             from deltalake.transaction import create_table_with_add_actions
 
@@ -90,6 +105,7 @@ class DeltaTarget(TableTarget):
                 whole,
                 actions,
                 mode="error",
+                partition_by=list(partition_by),
                 storage_options=self._storage or None,
                 commit_properties=properties,
             )
@@ -101,6 +117,7 @@ class DeltaTarget(TableTarget):
                 actions,
                 "overwrite" if mode == "overwrite" else "append",
                 whole,
+                list(partition_by),
                 commit_properties=properties,
             )
         self.__dict__.pop("_table", None)
@@ -118,13 +135,34 @@ class DeltaTarget(TableTarget):
         return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
 
 
-def _action(file: WrittenFile) -> Any:
+def _reached(place: str) -> tuple[str, dict[str, str]]:
+    """The URI of a table without credentials and query, and what they say in the form of delta-rs.
+
+    So one URI says to both, pyarrow and delta-rs, how to reach S3. Of other stores, both know the same URIs.
+    """
+    if not is_uri(place) or split_uri(place).scheme != "s3":
+        return place, {}
+    uri = split_uri(place)
+    query = {name: values[-1] for name, values in parse_qs(uri.query).items()}
+    said = {"AWS_REGION": str(open_place(place)[0].region)}
+    if uri.username is not None and uri.password is not None:
+        said |= {"AWS_ACCESS_KEY_ID": unquote(uri.username), "AWS_SECRET_ACCESS_KEY": unquote(uri.password)}
+    if "endpoint_override" in query:
+        scheme = query.get("scheme", "https")
+        said |= {"AWS_ENDPOINT_URL": f"{scheme}://{query['endpoint_override']}"}
+        said |= {"AWS_ALLOW_HTTP": "true"} if scheme == "http" else {}
+    if query.get("force_virtual_addressing") == "true":
+        said["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+    return shown(uri.geturl()), said
+
+
+def _action(file: WrittenFile, partition_by: tuple[str, ...]) -> Any:
     from deltalake.transaction import AddAction
 
     return AddAction(
         path=file.name,
         size=file.nbytes,
-        partition_values={},
+        partition_values=dict(zip(partition_by, json.loads(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
         data_change=True,
         stats=_with_count(file),
@@ -133,20 +171,3 @@ def _action(file: WrittenFile) -> Any:
 
 def _with_count(file: WrittenFile) -> str:
     return json.dumps({**json.loads(file.statistics), "numRecords": file.rows})
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """The schema with the one form of each type that Delta knows: no large types, no views, no field metadata."""
-    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
-    return kind

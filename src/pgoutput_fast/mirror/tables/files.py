@@ -5,7 +5,9 @@ The files are no part of a table yet: a commit adds them. Until then readers do 
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -14,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pgoutput_fast.mirror.tables.advice import advised
+from pgoutput_fast.mirror.tables.marker import check_marker
+from pgoutput_fast.mirror.tables.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import Store
 
@@ -23,7 +28,11 @@ __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
 FILE_BYTES = 128 << 20
 # If more bytes wait, the largest table is written out.
 _MOST_WAITING = 64 << 20
+# If more files are open, the one that has waited longest for rows is closed. A process may open some 1,000 files.
+_MOST_OPEN = 100
 _SEQ = "seq"
+
+_Values = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,13 @@ class WrittenFile:
 
     Attributes:
         directory: the table's directory in the target.
-        name: the file's name in that directory.
+        name: the file's name in that directory, with the directory of its partition.
         rows: how many rows it has.
         nbytes: its size in bytes.
         first: the smallest ordinal of a message in it; None if its rows have none.
         last: the largest one.
         statistics: JSON, as `statistics_of` makes it.
+        partition: JSON, the list of the values of the partition columns, each a text or null.
     """
 
     directory: str
@@ -47,6 +57,7 @@ class WrittenFile:
     first: int | None
     last: int | None
     statistics: str
+    partition: str = "[]"
 
 
 def file_prefix(run: str, hidden: bool) -> str:
@@ -63,19 +74,35 @@ class TableFiles:
         hidden: whether the names are hidden until the commit.
         file_bytes: about how many bytes a file has at most.
         prefix: the prefix of the metadata columns.
+        checked: whether the run has a marker, without which no file may stay.
+        partitioning: directory -> how the table is divided. The other tables are not.
+
+    Raises:
+        RuntimeError: at the end of a file, if the run may not write any more.
     """
 
     def __init__(
-        self, store: Store, run: str, hidden: bool, *, file_bytes: int = FILE_BYTES, prefix: str = "_"
+        self,
+        store: Store,
+        run: str,
+        hidden: bool,
+        *,
+        file_bytes: int = FILE_BYTES,
+        prefix: str = "_",
+        checked: bool = False,
+        partitioning: Mapping[str, Partitioning] | None = None,
     ) -> None:
         self._store, self._file_bytes = store, file_bytes
+        self._run, self._checked = run, checked
+        self._partitioning = partitioning or {}
+        self._partitions: dict[str, set[_Values]] = {}
         # Each attempt of a task has names of its own.
         self._stem = f"{file_prefix(run, hidden)}{secrets.token_hex(8)}"
         self._seq = prefix + _SEQ
         self._count = 0
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._nbytes: dict[str, int] = {}
-        self._open: dict[str, _OpenFile] = {}
+        self._open: dict[tuple[str, _Values], _OpenFile] = {}
         self.written: list[WrittenFile] = []
 
     def __enter__(self) -> TableFiles:
@@ -84,7 +111,8 @@ class TableFiles:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             try:
-                self._finish()
+                with advised(self._store):
+                    self._finish()
             except BaseException as problem:
                 self._abandon(problem)
                 raise
@@ -97,27 +125,60 @@ class TableFiles:
             return
         self._waiting.setdefault(directory, []).append(batch)
         self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
-        while sum(self._nbytes.values()) > _MOST_WAITING:
-            self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
+        with advised(self._store):
+            while sum(self._nbytes.values()) > _MOST_WAITING:
+                self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
     def _flush(self, directory: str) -> None:
-        """Writes the waiting rows of a table as a row group. Closes the file if it is long enough."""
+        """Writes the waiting rows of a table, a row group per partition. Closes files that are long enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
-        file = self._open.get(directory)
-        if file is None:
-            self._count += 1
-            name = f"{self._stem}-{self._count:05d}.parquet"
-            file = self._open[directory] = _OpenFile(self._store, directory, name, rows.schema, self._seq)
-        file.write(rows)
-        if file.nbytes >= self._file_bytes:
-            self.written.append(self._open.pop(directory).close())
+        for values, part in divide(rows, self._partitioning.get(directory)):
+            file = self._open.pop((directory, values), None)
+            if file is None:
+                while len(self._open) >= _MOST_OPEN:
+                    self._close(next(iter(self._open)))
+                name = self._new_name(directory, values)
+                file = _OpenFile(self._store, directory, name, part.schema, self._seq, values)
+            self._open[directory, values] = file  # the last one
+            file.write(part)
+            if file.nbytes >= self._file_bytes:
+                self._close((directory, values))
+
+    def _new_name(self, directory: str, values: _Values) -> str:
+        """A name for a file of a partition.
+
+        Raises:
+            ValueError: if this task has too many partitions of the table.
+        """
+        self._count += 1
+        name = f"{self._stem}-{self._count:05d}.parquet"
+        partitioning = self._partitioning.get(directory)
+        if partitioning is None or not partitioning.columns:
+            return name
+        known = self._partitions.setdefault(directory, set())
+        known.add(values)
+        if len(known) > MOST_PARTITIONS:
+            raise ValueError(
+                f"{directory}: one task has rows of more than {MOST_PARTITIONS:,} partitions: choose columns with "
+                "fewer values for partition_by"
+            )
+        return partitioning.directory(values) + name
+
+    def _close(self, key: tuple[str, _Values]) -> None:
+        self.written.append(self._open[key].close())
+        del self._open[key]
+        if self._checked:
+            check_marker(self._store, self._run)
 
     def _finish(self) -> None:
-        for directory in list(self._waiting):
-            self._flush(directory)
-        for directory in list(self._open):
-            self.written.append(self._open.pop(directory).close())
+        # Tables with open files first: their rows go on in these files, and then no other table closes them early.
+        opened = dict.fromkeys(directory for directory, _ in self._open)
+        for directory in [*opened, *(each for each in self._waiting if each not in opened)]:
+            if directory in self._waiting:
+                self._flush(directory)
+            for key in [each for each in self._open if each[0] == directory]:
+                self._close(key)
 
     def _abandon(self, error: Any) -> None:
         for file in self._open.values():
@@ -131,8 +192,10 @@ class TableFiles:
 class _OpenFile:
     """A file that is being written. It appears when it is closed."""
 
-    def __init__(self, store: Store, directory: str, name: str, schema: pa.Schema, seq: str) -> None:
-        self._directory, self._name, self._seq = directory, name, seq
+    def __init__(
+        self, store: Store, directory: str, name: str, schema: pa.Schema, seq: str, values: _Values
+    ) -> None:
+        self._directory, self._name, self._seq, self._values = directory, name, seq, values
         self._rows = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -172,6 +235,7 @@ class _OpenFile:
             self._first,
             self._last,
             statistics_of(self._metadata[0]),
+            json.dumps(self._values),
         )
 
     def abandon(self, error: BaseException | None) -> None:

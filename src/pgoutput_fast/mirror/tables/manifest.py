@@ -10,22 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, check_types
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["MANIFEST", "ParquetTarget"]
+__all__ = ["MANIFEST", "ParquetTarget", "visible_name"]
 
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
 _VERSION = 1
 # The names that `TableFiles` makes. A manifest with another name could make us remove a file elsewhere.
-_NAME = re.compile(r"\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
+# A directory is one of a partition: it has a `=`, so it is not `..`.
+_NAME = re.compile(r"(?:[^/\0]+=[^/\0]*/)*\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
 
 
 class ParquetTarget(TableTarget):
@@ -37,9 +37,11 @@ class ParquetTarget(TableTarget):
 
     Raises:
         ValueError: if the manifest is damaged, or of a later version of this package.
+        RuntimeError: if a commit had begun, and its files are gone. The table is as before this commit.
     """
 
     hidden = True
+    partition_directories = True
 
     def __init__(self, store: Store, directory: str) -> None:
         self._store, self._directory = store, directory
@@ -49,32 +51,73 @@ class ParquetTarget(TableTarget):
         self._manifest = self._read(MANIFEST)
 
     def exists(self) -> bool:
-        return self._manifest is not None or any(
-            not entry.hidden and entry.name.endswith(".parquet")
-            for entry in self._store.entries(self._directory)
+        return self._manifest is not None or bool(self._foreign())
+
+    def _foreign(self) -> list[str]:
+        """The files that readers of the directory take for a part of the table, and that no commit added."""
+        known = self.committed()
+        return sorted(
+            name
+            for name in self._names(recursive=True)
+            if name.endswith(".parquet") and name not in known and not any(map(_is_hidden, name.split("/")))
         )
+
+    def _names(self, *, recursive: bool) -> list[str]:
+        """The files of the directory, or of directories below it, too."""
+        if recursive:
+            found = [entry.name for entry in self._store.entries(self._directory, recursive=True)]
+        else:
+            found = self._store.names(self._directory)
+        return [path.removeprefix(f"{self._directory}/") for path in found]
+
+    def check_overwrite(self) -> None:
+        foreign = self._foreign()
+        if foreign:
+            raise ValueError(
+                f"{self._store}/{self._directory} has files that write_tables did not write, such as {foreign[0]}: "
+                "remove them, or use another target"
+            )
 
     def position(self) -> int | None:
         return None if self._manifest is None else int(self._manifest["position"])
 
-    def check_schema(self, schema: pa.Schema) -> None:
-        if self._manifest is not None:
-            there = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._manifest["schema"])))
-            check_types(there, schema, f"the table in {self._store}/{self._directory}")
+    def partition_by(self) -> tuple[str, ...]:
+        return () if self._manifest is None else tuple(self._manifest.get("partition_by", ()))
 
-    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
+    def schema(self) -> pa.Schema | None:
+        """The columns of the table; None if there is no table."""
+        if self._manifest is None:
+            return None
+        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._manifest["schema"])))
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        there = self.schema()
+        if there is None:
+            return schema
+        # The manifest has the widest types. Readers that know it read narrower files as these.
+        return fitted_types(there, schema, f"the table in {self._store}/{self._directory}", lambda *_: True)
+
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
         if mode != "overwrite":
-            self.check_schema(schema)
+            schema = self.fitted(schema)
         before = [] if self._manifest is None or mode == "overwrite" else self._manifest["files"]
         new = [
-            {"name": each.name.removeprefix("."), "rows": each.rows, "bytes": each.nbytes,
+            {"name": visible_name(each.name), "rows": each.rows, "bytes": each.nbytes,
              "first": each.first, "last": each.last}
             for each in files
         ]  # fmt: skip
         manifest = {
             "version": _VERSION,
             "position": position,
-            "schema": _merged(self._manifest if before else None, schema).serialize().to_pybytes().hex(),
+            "schema": _merged(self.schema() if before else None, schema).serialize().to_pybytes().hex(),
+            "partition_by": list(partition_by),
             "files": [*before, *new],
         }
         pending = {
@@ -94,9 +137,19 @@ class ParquetTarget(TableTarget):
 
     def _finish(self, pending: dict[str, Any]) -> None:
         """Does the rest of a commit."""
-        for name in pending["rename"]:
-            with suppress(FileNotFoundError):  # it has its visible name already
-                self._store.rename(self._path(name), self._path(name.removeprefix(".")))
+        there = set(self._names(recursive=bool(pending["manifest"].get("partition_by"))))
+        left = [
+            name for name in pending["rename"] if name in there
+        ]  # the others have their visible names already
+        lost = set(map(visible_name, pending["rename"])) - set(map(visible_name, there))
+        if lost:
+            self._store.remove(self._path(_PENDING))
+            raise RuntimeError(
+                f"{self._store}/{self._path(min(lost))} is gone before it was committed: something else removed it. "
+                "The table is as before. Let only one process write to the target, and run it again"
+            )
+        for name in left:
+            self._store.rename(self._path(name), self._path(visible_name(name)))
         self._write(MANIFEST, pending["manifest"])
         for name in pending["remove"]:
             self._store.remove(self._path(name))
@@ -132,10 +185,25 @@ class ParquetTarget(TableTarget):
         return values  # type: ignore[no-any-return]
 
 
-def _merged(manifest: dict[str, Any] | None, schema: pa.Schema) -> pa.Schema:
-    """The columns of the table, then those that are new."""
+def _is_hidden(part: str) -> bool:
+    """Whether Spark ignores a file or directory of this name. It reads partitions of a column `_a`, such as `_a=1`."""
+    return part[0] == "." or (part[0] == "_" and "=" not in part)
+
+
+def visible_name(name: str) -> str:
+    """The name of a file after its commit.
+
+    >>> visible_name("day=2024-02-29/.part-1.parquet")
+    'day=2024-02-29/part-1.parquet'
+    """
+    directory, slash, base = name.rpartition("/")
+    return f"{directory}{slash}{base.removeprefix('.')}"
+
+
+def _merged(there: pa.Schema | None, schema: pa.Schema) -> pa.Schema:
+    """The columns of the table with their new types, then the columns that are new."""
     bare = pa.schema([pa.field(field.name, field.type) for field in schema])
-    if manifest is None:
+    if there is None:
         return bare
-    there = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
-    return pa.schema([*there, *(field for field in bare if field.name not in there.names)])
+    known = [bare.field(field.name) if field.name in bare.names else field for field in there]
+    return pa.schema([*known, *(field for field in bare if field.name not in there.names)])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.tables.files import WrittenFile
+from pgoutput_fast.schema.evolution import widen
 
-__all__ = ["Mode", "TableTarget"]
+__all__ = ["Mode", "TableTarget", "fitted_types", "plain_types"]
 
 Mode = Literal["append", "overwrite", "error"]
 
@@ -24,6 +25,10 @@ class TableTarget(ABC):
 
     #: Whether files must have hidden names until they are committed.
     hidden: bool
+    #: Whether each partition is a directory.
+    partition_directories: bool = False
+    #: Whether the files have the partition columns, too.
+    partition_columns_stored: bool = False
 
     @abstractmethod
     def position(self) -> int | None:
@@ -34,16 +39,44 @@ class TableTarget(ABC):
         """Whether there is a table."""
 
     @abstractmethod
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Checks that rows of this schema can be added. New columns can.
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns; empty if there is no table."""
+
+    @abstractmethod
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        """The types that files must have, so that rows of this schema can be added. New columns can be.
+
+        A column may be wider in the table than in the rows. It may be wider in the rows, if tables of this kind can
+        widen it.
 
         Raises:
-            ValueError: if a column has another type in the table.
+            ValueError: if a column has a type in the table that does not fit.
+        """
+
+    def check_overwrite(self) -> None:  # noqa: B027  (nothing to check: readers read only the files of the log)
+        """Checks that `overwrite` replaces all that readers see.
+
+        Raises:
+            ValueError: if files would stay.
         """
 
     @abstractmethod
-    def commit(self, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode) -> None:
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
         """Adds files in one step and sets the position; with `overwrite`, they replace all that was there.
+
+        Args:
+            files: the files, with the types of `fitted`.
+            position: the new position.
+            schema: the columns of the rows.
+            mode: whether the table is replaced.
+            partition_by: the partition columns, those of the table if there is one.
 
         Raises:
             ValueError: if the schema does not fit. The table is as before.
@@ -54,15 +87,51 @@ class TableTarget(ABC):
         """The names of the table's files."""
 
 
-def check_types(there: pa.Schema, new: pa.Schema, place: str) -> None:
-    """Checks that columns that both schemas have, have one type.
+def fitted_types(
+    there: pa.Schema, new: pa.Schema, place: str, can_widen: Callable[[pa.DataType, pa.DataType], bool]
+) -> pa.Schema:
+    """The types in which rows fit into a table.
+
+    Args:
+        there: the columns of the table.
+        new: those of the rows.
+        place: names the table.
+        can_widen: whether a column of the first type can become the second, wider one.
 
     Raises:
-        ValueError: if not.
+        ValueError: if there is no such type.
     """
-    for field in new:
-        if field.name in there.names and there.field(field.name).type != field.type:
-            raise ValueError(
-                f"{place} has another schema: its column {field.name!r} is {there.field(field.name).type}, and the "
-                f"rows have {field.type}. Write to another target, or use mode='overwrite'"
-            )
+    return pa.schema([_fitted_field(there, field, place, can_widen) for field in new])
+
+
+def _fitted_field(
+    there: pa.Schema, field: pa.Field, place: str, can_widen: Callable[[pa.DataType, pa.DataType], bool]
+) -> pa.Field:
+    if field.name not in there.names:
+        return field
+    known = there.field(field.name).type
+    wide = widen(known, field.type)
+    if wide is not None and (wide.equals(known) or can_widen(known, wide)):
+        return field.with_type(wide)
+    raise ValueError(
+        f"{place} has another schema: its column {field.name!r} is {known}, and the rows have {field.type}. "
+        f"{'A column cannot change its type in this way' if wide is None else 'Tables of this kind cannot widen it'}: "
+        "write to another target, or use mode='overwrite', which loads the whole table again"
+    )
+
+
+def plain_types(schema: pa.Schema) -> pa.Schema:
+    """The schema with one form of each type: no large types, no views, no field metadata."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
+    return kind

@@ -12,15 +12,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_fast.schema.metadata_columns import metadata_names
-from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.segment import RowGroup, Segment
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
 from pgoutput_fast.spark.tasks.rows import (
     Bounds,
     chosen_rows,
-    open_segment_file,
     pack_batch,
     rows_of_relations,
+    rows_of_segment,
     unpack_batch,
 )
 
@@ -93,13 +92,11 @@ class RowsReader:
         """
         if not partition.row_groups:
             return
-        with open_segment_file(partition.path) as file:
-            for k in partition.row_groups:
-                rows = file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
-                rows = chosen_rows(rows, partition.bounds, partition.outcomes)
-                for table in self._plan.tables if tables is None else tables:
-                    for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
-                        yield from map(self._finished(table), table.decode(iter([batch])))
+        for rows in rows_of_segment(partition.path, partition.row_groups):
+            rows = chosen_rows(rows, partition.bounds, partition.outcomes)
+            for table in self._plan.tables if tables is None else tables:
+                for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
+                    yield from map(self._finished(table), table.decode(iter([batch])))
 
     def _finished(self, table: TablePlan) -> Any:
         """Returns the function that converts a table's decoded rows to rows of the source."""

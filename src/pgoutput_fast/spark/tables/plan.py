@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.mirror.tables.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema
@@ -19,15 +21,26 @@ from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import SegmentPiece, TablePart
 from pgoutput_fast.spark.types import spark_arrow_schema
+from pgoutput_fast.storage.paths import absolute
 
-__all__ = ["plan_tables", "plan_work"]
+__all__ = ["PartitionBy", "partition_columns", "plan_tables", "plan_work"]
+
+# Columns of all tables, or qualified name -> columns.
+PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
 
 # Tasks of each core: so no core waits long for the last one.
 _TASKS_PER_CORE = 2
 
 
 def plan_tables(
-    known: Catalog, names: Sequence[str] | None, options: Options, run: Run, *, whole: bool, start: int | None
+    known: Catalog,
+    names: Sequence[str] | None,
+    options: Options,
+    run: Run,
+    partition_by: PartitionBy,
+    *,
+    whole: bool,
+    start: int | None,
 ) -> list[TablePart]:
     """Plans the tables of the catalog, or those with these names.
 
@@ -36,12 +49,13 @@ def plan_tables(
         names: qualified names, quoted as in SQL. None: all.
         options: how to decode.
         run: its targets say how far their tables go.
+        partition_by: the partition columns of all tables, or of some by name.
         whole: whether everything is written, however far the tables go.
         start: the position of a table that has none. None: it gets everything.
 
     Raises:
         KeyError: if there is no such table.
-        ValueError: if the versions of a table fit into no single schema.
+        ValueError: if the versions of a table fit into no single schema, or if a table lacks a partition column.
     """
     if names is None:
         names = sorted({relation.qualified_name for relation in known.relations})
@@ -55,13 +69,36 @@ def plan_tables(
         decode = DecodeChanges(
             resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
         )
-        after = None if whole else run.table(directory).position()
+        table = run.table(directory)
+        after = None if whole else table.position()
         if after is None:
             after = start
-        parts.append(TablePart(directory, resolved.oids, resolved.others, decode, after))
+        columns = partition_columns(partition_by, name)
+        check_partition_columns(bare, columns, name)
+        partitioning = Partitioning(columns, table.partition_directories, table.partition_columns_stored)
+        parts.append(TablePart(directory, resolved.oids, resolved.others, decode, after, partitioning))
     if not parts:
         raise KeyError("the source describes no table")
+    if start is None and isinstance(partition_by, Mapping):  # a stream may describe the others later
+        _check_names(partition_by, names)
     return parts
+
+
+def _check_names(partition_by: Mapping[str, Sequence[str]], names: Sequence[str]) -> None:
+    known = {parse_qualified_name(name) for name in names}
+    unknown = [name for name in partition_by if parse_qualified_name(name) not in known]
+    if unknown:
+        raise KeyError(
+            f"partition_by names {unknown[0]}, which is not written; these tables are: {', '.join(names)}"
+        )
+
+
+def partition_columns(partition_by: PartitionBy, table: str) -> tuple[str, ...]:
+    """The partition columns of a table. In a mapping, names of tables may be quoted in any way that SQL allows."""
+    if not isinstance(partition_by, Mapping):
+        return tuple(partition_by)
+    found = {parse_qualified_name(name): columns for name, columns in partition_by.items()}
+    return tuple(found.get(parse_qualified_name(table), ()))
 
 
 def plan_work(
@@ -114,4 +151,4 @@ def _pieces(
             if outcomes is not None:
                 packed = pack_batch(relevant_outcomes(segment, taken, outcomes))
             nbytes = sum(segment.row_groups[k].nbytes for k in taken)
-            yield SegmentPiece(str(segment.path), taken, packed), nbytes
+            yield SegmentPiece(absolute(segment.path), taken, packed), nbytes

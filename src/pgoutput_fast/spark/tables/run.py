@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.mirror.tables.advice import advised
 from pgoutput_fast.mirror.tables.delta import DeltaTarget, delta_directory
 from pgoutput_fast.mirror.tables.files import WrittenFile, file_prefix
-from pgoutput_fast.mirror.tables.manifest import ParquetTarget
+from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, may_be_committed, open_catalog
+from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget, visible_name
+from pgoutput_fast.mirror.tables.marker import (
+    check_marker,
+    end_marker,
+    left_runs,
+    put_marker,
+    remove_marker,
+)
 from pgoutput_fast.mirror.tables.target import Mode, TableTarget
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, open_store
@@ -24,9 +30,14 @@ from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["FORMATS", "Run", "begin_run"]
 
-FORMATS = ("parquet", "delta")
-_RUNS = "_runs"
+FORMATS = ("parquet", "delta", "iceberg")
 _LOCK = "_lock"
+# Format -> where a table of it has a file, and how the file's name ends.
+_SIGNS = {
+    "parquet": ("", f"/{MANIFEST}"),
+    "delta": ("/_delta_log", ".json"),
+    "iceberg": ("/metadata", ".metadata.json"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,12 +49,16 @@ class Run:
         store: the target.
         format: of its tables.
         storage_options: what delta-rs needs to reach the store.
+        catalog: the catalog of Iceberg tables.
+        added: for each table that this run has committed, the files that it added.
     """
 
     name: str
     store: Store
     format: str
     storage_options: Mapping[str, str]
+    catalog: Any = None
+    added: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def hidden(self) -> bool:
@@ -53,48 +68,105 @@ class Run:
     def directory_of(self, namespace: str, name: str) -> str:
         """The directory of a relation's table."""
         directory = table_directory(namespace, name)
-        return delta_directory(directory) if self.format == "delta" else directory
+        return directory if self.format == "parquet" else delta_directory(directory)
 
     def table(self, directory: str) -> TableTarget:
         """Opens a table of the target."""
         if self.format == "delta":
             return DeltaTarget(str(self.store.at(directory)), self.storage_options)
+        if self.format == "iceberg":
+            return IcebergTarget(self.catalog, self.store, directory)
         return ParquetTarget(self.store, directory)
 
     def commit(
-        self, directory: str, files: Sequence[WrittenFile], position: int, schema: pa.Schema, mode: Mode
+        self,
+        directory: str,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
     ) -> None:
-        """Commits a table's files, and removes those that failed or speculative tasks left."""
-        table = self.table(directory)
-        table.commit(files, position, schema, mode)
-        _remove_orphans(self.store, directory, self.name, table)
+        """Commits a table's files.
+
+        Raises:
+            RuntimeError: if another run has begun meanwhile. In a store no lock prevents that.
+        """
+        check_marker(self.store, self.name)
+        self.added[directory] = {visible_name(each.name) for each in files}
+        self.table(directory).commit(files, position, schema, mode, partition_by)
+
+    def check_format(self, directory: str) -> None:
+        """Checks that a table has no other format.
+
+        Raises:
+            ValueError: if it has.
+        """
+        if self.table(directory).exists():
+            return
+        for format, (below, name) in _SIGNS.items():
+            found = self.store.names(f"{directory}{below}")
+            if format != self.format and any(each.endswith(name) for each in found):
+                raise ValueError(
+                    f"{self.store}/{directory} is a table of another format: use format={format!r}, or another target"
+                )
+
+    def end(self) -> None:
+        """Removes what failed and speculative tasks left."""
+        end_marker(self.store, self.name)
+        for directory, added in self.added.items():
+            _remove_orphans(self.store, directory, self.name, self.table(directory), added)
+        remove_marker(self.store, self.name)
 
 
 @contextmanager
-def begin_run(target: str, format: str, storage_options: Mapping[str, str]) -> Iterator[Run]:
+def begin_run(
+    target: str, format: str, storage_options: Mapping[str, str], catalog: Mapping[str, str] | None = None
+) -> Iterator[Run]:
     """Begins a run. First it removes what an earlier run left that was killed.
 
     In a local target a lock keeps other runs away. In other stores, the user must see to that.
 
     Raises:
+        NotADirectoryError: if the target is a file.
+        OSError: if the target cannot be written.
         RuntimeError: if another process writes to the target.
     """
     store = open_store(target)
-    store.make()
-    with _locked(store):
-        run = Run(secrets.token_hex(8), store, format, storage_options)
-        for name in store.names(_RUNS):
-            _clean_up(run, name)
-        begun = {"host": socket.gethostname(), "process": os.getpid(), "at": datetime.now(UTC).isoformat()}
-        marker = f"{_RUNS}/{run.name}.json"
-        store.put(marker, json.dumps(begun).encode())
-        try:
-            yield run
-        except Exception:
-            with suppress(Exception):  # the error counts; the next run cleans up
-                _clean_up(run, marker)
-            raise
-        store.remove(marker)
+    with advised(store):
+        _make(store)
+        with _locked(store), _catalog(store, format, catalog or {}) as opened:
+            run = Run(secrets.token_hex(8), store, format, storage_options, opened)
+            for name in left_runs(store):
+                _clean_up(run, name)
+            put_marker(store, run.name)
+            try:
+                yield run
+                run.end()
+            except Exception as problem:
+                if not may_be_committed(problem):
+                    with suppress(Exception):  # the error counts; the next run cleans up
+                        _clean_up(run, run.name)
+                raise
+
+
+def _make(store: Store) -> None:
+    try:
+        store.make()
+    except (FileExistsError, NotADirectoryError) as problem:
+        raise NotADirectoryError(
+            f"the target {store} is a file, or lies below one: give a directory, which need not exist"
+        ) from problem
+
+
+@contextmanager
+def _catalog(store: Store, format: str, properties: Mapping[str, str]) -> Iterator[Any]:
+    """The catalog of Iceberg tables; None for other formats."""
+    if format != "iceberg":
+        yield None
+        return
+    with open_catalog(store, properties) as catalog:
+        yield catalog
 
 
 @contextmanager
@@ -108,31 +180,65 @@ def _locked(store: Store) -> Iterator[None]:
         yield
 
 
-def _clean_up(run: Run, marker: str) -> None:
+def _clean_up(run: Run, name: str) -> None:
     """Finishes what a run began to commit, and removes its other files."""
-    name = marker.rpartition("/")[2].removesuffix(".json")
-    directories = {
-        entry.name.rpartition("/")[0]
+    end_marker(run.store, name)
+    tables = {
+        _table_of(entry.name)
         for entry in run.store.entries(recursive=True)
-        if entry.name.rpartition("/")[2].startswith((file_prefix(name, True), file_prefix(name, False)))
+        if _whole(entry.name).startswith(file_prefix(name, False))
     }
-    for directory in directories:
+    for directory in tables:
         _remove_orphans(run.store, directory, name, run.table(directory))
-    run.store.remove(marker)
+    remove_marker(run.store, name)
 
 
-def _remove_orphans(store: Store, directory: str, run: str, table: TableTarget) -> None:
+def _remove_orphans(
+    store: Store, directory: str, run: str, table: TableTarget, added: Collection[str] = ()
+) -> None:
     """Removes a run's files that are not in the table, and the hidden files of all runs.
 
-    A speculative task may write a file after its run has committed. Only one run at a time writes to a target, so
-    hidden files belong to nobody.
+    A task may write a file after its run has ended. Only one run at a time writes to a target, so hidden files belong
+    to nobody.
+
+    Args:
+        store: the target.
+        directory: the table's directory in it.
+        run: the name of the run.
+        table: the table.
+        added: files that are known to be in the table. Whether it has others takes long to find out.
     """
     kept = table.committed()
-    for path in store.names(directory):
-        name = path.rpartition("/")[2]
-        # A file that a process began to write is named after the file that it would become.
-        whole = name.lstrip(".")
-        of_run = whole.startswith(file_prefix(run, False))
-        abandoned = table.hidden and name.startswith(".") and whole.startswith("part-")
-        if (of_run or abandoned) and name not in kept:
-            store.remove(path)
+    found = [path.removeprefix(f"{directory}/") for path in _names(store, directory, table)]
+    suspect = [name for name in found if _may_be_removed(name, run) and name not in added]
+    if suspect:
+        kept = table.committed()
+        for name in suspect:
+            if name not in kept:
+                store.remove(f"{directory}/{name}")
+
+
+def _may_be_removed(path: str, run: str) -> bool:
+    name, whole = path.rpartition("/")[2], _whole(path)
+    unfinished = name.startswith(".") and whole.startswith(("part-", "_"))
+    return unfinished or whole.startswith(file_prefix(run, False))
+
+
+def _names(store: Store, directory: str, table: TableTarget) -> list[str]:
+    """The files of a table, also those that no commit has added."""
+    if table.partition_directories and (table.partition_by() or table.position() is None):
+        return [entry.name for entry in store.entries(directory, recursive=True)]
+    return store.names(directory)
+
+
+def _table_of(path: str) -> str:
+    """The directory of the table to which a file belongs. The directories of partitions have a `=`, others have not."""
+    parts = path.split("/")[:-1]
+    while len(parts) > 1 and "=" in parts[-1]:
+        parts.pop()
+    return "/".join(parts)
+
+
+def _whole(path: str) -> str:
+    """The name of a file without its first dots. A file that a process began to write begins with the later name."""
+    return path.rpartition("/")[2].lstrip(".")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,21 +23,20 @@ from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
-from pgoutput_fast.spark.tables.plan import plan_tables, plan_work
+from pgoutput_fast.spark.tables.plan import PartitionBy, plan_tables, plan_work
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
 from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, REJECTS, TablePart, WriteSegments, WriteTables
+from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, TablePart, WriteSegments, WriteTables, rejects_of
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import Paths, is_uri
+from pgoutput_fast.storage.paths import Paths, absolute
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["table_sink", "write_tables"]
 
 _MODES = ("append", "overwrite", "error")
-# A Spark Connect client does not know how many cores there are.
-_CORES = 8
 
 
 def write_tables(
@@ -47,11 +48,13 @@ def write_tables(
     mode: Mode = "append",
     *,
     options: Options | None = None,
+    partition_by: PartitionBy = (),
     file_bytes: int = FILE_BYTES,
     storage_options: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> list[Row]:
-    """Writes the changes of tables as Parquet or Delta tables, all tables in one pass over the source.
+    """Writes the changes of tables as Parquet, Delta or Iceberg tables, all tables in one pass over the source.
 
     The tasks decode and write the files. The driver then commits each table once: its rows appear together, or not at
     all. A table remembers how far it goes (its position). So a run that is repeated adds nothing, and a run over a
@@ -63,16 +66,22 @@ def write_tables(
     Args:
         source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads.
         target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
-            both percent-encoded (with `+` in place of `%` for Delta).
+            both percent-encoded (with `+` in place of `%` for Delta and Iceberg).
         tables: qualified names, quoted as in SQL. Default: all tables of the source.
-        format: `"parquet"` or `"delta"` (needs `pip install deltalake`).
+        format: `"parquet"`, `"delta"` (needs `pip install 'pgoutput_fast[delta]'`) or `"iceberg"` (needs
+            `pip install 'pgoutput_fast[iceberg]'`).
         transactions: `"committed"` writes the rows of transactions whose commit is in the source. `"as_sent"` writes
             all rows.
         mode: `"append"` adds what comes behind the table's position. `"overwrite"` replaces the tables. `"error"`
             refuses tables that exist.
         options: how to decode; default `Options()`.
+        partition_by: columns by whose values the files are divided: those of all tables, or
+            `{qualified name: columns}`. The columns are booleans, whole numbers, texts or dates. A table keeps its
+            partition columns.
         file_bytes: about how many bytes a file has at most.
         storage_options: for `"delta"` in a store: what delta-rs needs to reach it.
+        catalog: for `"iceberg"`: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`; `name`
+            is its name. Default: a catalog in the file `_catalog.db` of a local target.
         spark: the session; default: the DataFrame's, or the active one.
 
     Returns:
@@ -82,10 +91,11 @@ def write_tables(
     Raises:
         KeyError: if there is no such table; the message lists those that exist.
         ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
-            target has another schema or belongs to another stream, or if segments that it lacks are gone.
+            target has another schema, has other partition columns or belongs to another stream, or if segments that it
+            lacks are gone.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
-    _check_arguments(tables, format, mode, file_bytes)
+    _check_arguments(tables, format, mode, file_bytes, partition_by, catalog)
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
@@ -94,7 +104,8 @@ def write_tables(
         reader = _TaggedSource(source, decoding, which == "committed")
     else:
         reader = _SegmentSource(source, _session(spark), which == "committed")
-    return _write(reader, place, tables, format, mode, decoding, file_bytes, storage_options or {})
+    run = partial(begin_run, place, format, storage_options or {}, catalog)
+    return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes)
 
 
 def table_sink(
@@ -104,8 +115,10 @@ def table_sink(
     transactions: Transactions = "committed",
     *,
     options: Options | None = None,
+    partition_by: PartitionBy = (),
     file_bytes: int = FILE_BYTES,
     storage_options: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that writes tables while a capture writes segments.
 
@@ -114,8 +127,9 @@ def table_sink(
     instance because the driver was killed between the commit and the checkpoint, tables that have it stay as they are.
 
     Args:
-        target, tables, format, transactions, options, file_bytes, storage_options: as in `write_tables`. A table that
-            the segments do not describe yet is written as soon as they do, if `tables` is not given.
+        target, tables, format, transactions, options, partition_by, file_bytes, storage_options, catalog: as in
+            `write_tables`. A table that the segments do not describe yet is written as soon as they do, if `tables` is
+            not given.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
@@ -128,7 +142,7 @@ def table_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    _check_arguments(tables, format, "append", file_bytes)
+    _check_arguments(tables, format, "append", file_bytes, partition_by, catalog)
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
@@ -147,33 +161,27 @@ def table_sink(
             found[0]["directory"], batch.sparkSession, which == "committed", first - 1, last
         )
         if source.catalog.relations:
-            _write(
-                source,
-                place,
-                tables,
-                format,
-                "append",
-                decoding,
-                file_bytes,
-                storage_options or {},
-            )
+            run = partial(begin_run, place, format, storage_options or {}, catalog)
+            _write(source, run, place, tables, "append", decoding, partition_by, file_bytes)
 
     return write_batch
 
 
 def _write(
     source: _Source,
+    begin: Callable[[], AbstractContextManager[Run]],
     target: str,
     tables: Sequence[str] | None,
-    format: str,
     mode: Mode,
     options: Options,
+    partition_by: PartitionBy,
     file_bytes: int,
-    storage_options: Mapping[str, str],
 ) -> list[Row]:
-    with begin_run(target, format, storage_options) as run:
-        parts = plan_tables(source.catalog, tables, options, run, whole=mode != "append", start=source.start)
-        _check_targets(run, parts, mode, source)
+    with begin() as run:
+        parts = plan_tables(
+            source.catalog, tables, options, run, partition_by, whole=mode != "append", start=source.start
+        )
+        parts = _checked_targets(run, parts, mode, source)
         task = WriteTables(
             target,
             run.name,
@@ -187,22 +195,33 @@ def _write(
         return _commit(run, parts, source.write(task), source.last_seq, mode)
 
 
-def _check_arguments(tables: Sequence[str] | None, format: str, mode: str, file_bytes: int) -> None:
+def _check_arguments(
+    tables: Sequence[str] | None,
+    format: str,
+    mode: str,
+    file_bytes: int,
+    partition_by: PartitionBy,
+    catalog: Mapping[str, str] | None,
+) -> None:
     if tables is not None:
         expect_list("tables", tables)
+    by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
+    for columns in by_table.values():
+        expect_list("partition_by", columns)
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, not {format!r}")
     if mode not in _MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     if file_bytes < 1:
         raise ValueError("file_bytes must be at least 1")
+    if catalog is not None and format != "iceberg":
+        raise ValueError("only format='iceberg' has a catalog: leave out catalog=, or pass format='iceberg'")
 
 
 def _place(target: str | os.PathLike[str]) -> str:
     """The target as every process of this machine finds it, whatever its working directory is."""
     open_store(target)  # an error for a URI that was turned into a Path
-    text = os.fspath(target)
-    return text if is_uri(text) else os.path.abspath(text)
+    return absolute(target)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
@@ -212,13 +231,18 @@ def _session(spark: SparkSession | None) -> SparkSession:
     return found
 
 
-def _check_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _Source) -> None:
-    """Checks before any work that every table can take the rows."""
+def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _Source) -> list[TablePart]:
+    """Checks before any work that every table can take the rows. Returns the parts with the types of the tables."""
+    checked = []
     for part in parts:
-        if mode == "error" and run.table(part.directory).exists():
+        table = run.table(part.directory)
+        run.check_format(part.directory)
+        if mode == "overwrite":
+            table.check_overwrite()
+        if mode == "error" and table.exists():
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
-        if part.after is None or run.table(part.directory).position() is None:
-            if mode == "append" and run.table(part.directory).exists():
+        if part.after is None or table.position() is None:
+            if mode == "append" and table.exists():
                 raise ValueError(
                     f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
                     "mode='overwrite'"
@@ -233,8 +257,15 @@ def _check_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _So
                 f"{run.store}/{part.directory} goes up to message {part.after}, but the source begins at message "
                 f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
             )
-        if mode == "append":
-            run.table(part.directory).check_schema(part.decode.target)
+        if table.exists() and table.partition_by() != part.partitioning.columns:
+            raise ValueError(
+                f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
+                f"{list(part.partitioning.columns)}: a table keeps its partition columns. Pass them as partition_by=, "
+                "or use another target"
+            )
+        target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
+        checked.append(replace(part, decode=replace(part.decode, target=target)))
+    return checked
 
 
 def _commit(
@@ -243,18 +274,30 @@ def _commit(
     by_table: dict[str, list[WrittenFile]] = {}
     for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
         by_table.setdefault(file.directory, []).append(file)
-    if REJECTS in by_table:
-        # First: a run that is repeated writes only the rejects of tables that were not committed.
-        bare = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
-        if mode == "overwrite" or (run.table(REJECTS).position() or -1) < position:
-            run.commit(REJECTS, by_table[REJECTS], position, bare, mode)
     rows = []
     for part in parts:
+        # The rejects first: a run that is repeated makes only those of tables that were not committed.
+        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
         found = by_table.get(part.directory, [])
         if part.after != position or mode == "overwrite":
-            run.commit(part.directory, found, position, part.decode.target, mode)
+            run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
         rows.append(_summary(part.directory, found, position))
     return rows
+
+
+def _commit_rejects(
+    run: Run, part: TablePart, files: Sequence[WrittenFile], position: int, mode: Mode
+) -> None:
+    if not files and mode != "overwrite":
+        return
+    directory = rejects_of(part.directory)
+    schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
+    before = run.table(directory).position()
+    overwritten = mode == "overwrite" and (files or before is not None)
+    if overwritten or (mode != "overwrite" and (before is None or before < position)):
+        run.commit(directory, files, position, schema, mode)
+    else:
+        run.added.setdefault(directory, set())  # so that the files are removed
 
 
 def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row:
@@ -299,8 +342,7 @@ class _SegmentSource:
             self._outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= self.last_seq))
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        cores = self._spark.sparkContext.defaultParallelism if _is_classic(self._spark) else _CORES
-        work = plan_work(self._segments, task.tables, self._outcomes, cores)
+        work = plan_work(self._segments, task.tables, self._outcomes, cores_of(self._spark))
         if not work:
             return []
         numbers = self._spark.range(0, len(work), 1, len(work))
@@ -317,16 +359,18 @@ class _TaggedSource:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
-        self.catalog = read_catalog(wal, on_error=options.on_error)
-        self._outcomes = None
-        if committed:
-            (found,) = decode_outcomes(wal, options=options).toArrow().combine_chunks().to_batches() or [None]
-            self._outcomes = found
-        self._committed = committed
+        # First: on Spark Connect each query lists the files again. What has come since then is for the next run.
         ends: Any = wal.selectExpr("min(seq) AS first", "max(seq) AS last").first()
         if ends["last"] is None:
             raise ValueError("the source has no payloads")
         self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
+        self.catalog = read_catalog(wal, on_error=options.on_error)
+        self._outcomes = None
+        if committed:
+            known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
+            (found,) = known.toArrow().combine_chunks().to_batches() or [None]
+            self._outcomes = found
+        self._committed = committed
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         if self._committed and self._outcomes is None:
@@ -337,10 +381,6 @@ class _TaggedSource:
 
 
 _Source = _SegmentSource | _TaggedSource
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _files(written: DataFrame) -> list[WrittenFile]:

@@ -15,6 +15,7 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.spark.dataframes.tagged import Ends, ends_of
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tagging.tag import tag
+from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["tag_batches"]
@@ -68,7 +69,9 @@ def tag_batches(
     """
     options = {"payload": payload, "lsn": lsn, "session_starts": session_starts, "gaps": gaps}
     first = None if state is None else given_state(state)
-    return _TagBatches(_States(open_store(directory), first), order_by, sink, options)
+    open_store(directory)  # an error for a URI that was turned into a Path
+    # With Spark Connect the function runs in another process.
+    return _TagBatches(_States(open_store(absolute(directory)), first), order_by, sink, options)
 
 
 @dataclass(frozen=True)

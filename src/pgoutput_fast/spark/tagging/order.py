@@ -18,6 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pgoutput_fast.spark.sessions import plan_of
+
 __all__ = ["Pieces", "Surveyed", "bounds", "pieces_of", "quoted", "slice_column", "survey"]
 
 # A row id of Spark has the partition in its high bits and the row's number in its low bits.
@@ -96,15 +98,17 @@ def pieces_of(df: DataFrame) -> Pieces:
     Python worker the file of a row is unknown, because Spark reads rows ahead for the worker. The plan of an RDD, such
     as the one of a micro-batch, does not tell whether there is a Python worker.
     """
-    plan = df._jdf.queryExecution().executedPlan().toString()
+    plan = plan_of(df)
     partition = F.spark_partition_id().cast("long")
+    if plan is None:
+        return Pieces(partition, False)
     stable = "Exchange" not in plan
     if any(word in plan for word in ("Python", "InArrow", "InPandas", "ExistingRDD")):
         return Pieces(partition, stable)
     path = F.input_file_name()
     both = F.when(path == F.lit(""), partition).otherwise(F.xxhash64(path, F.input_file_block_start()))
     try:
-        df.select(both)
+        _ = df.select(both).schema  # Spark Connect checks a column only when something is asked for
     except AnalysisException:  # a join of several files
         return Pieces(partition, stable)
     return Pieces(both, stable)

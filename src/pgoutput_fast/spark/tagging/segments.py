@@ -17,7 +17,7 @@ from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import is_hidden, is_uri, shown
+from pgoutput_fast.storage.paths import absolute, is_hidden, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["write_segments"]
@@ -68,10 +68,9 @@ def write_segments(
         raise ValueError(f"segment_bytes must be positive, not {segment_bytes}")
     expect_tagged(tagged)
     check_workers(tagged)
-    place = os.fspath(directory)
     store = open_store(directory)
     store.make()
-    place = place if is_uri(place) else os.path.abspath(place)
+    place = absolute(directory)
     ends = ends_of(tagged)
     known = (
         ends.before if state is None and ends is not None else None if state is None else given_state(state)

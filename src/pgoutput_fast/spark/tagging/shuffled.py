@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_fast.spark.sessions import java_frame, java_session
 
 __all__ = ["shuffled_once"]
 
@@ -19,14 +20,17 @@ def shuffled_once(frame: DataFrame) -> DataFrame:
     """Returns the same rows. Queries on the result share one shuffle; without this, Spark plans one shuffle per query.
 
     The shuffled data stay on the executors' disks while a DataFrame that was made from them is in use. If an executor
-    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, each query
-    shuffles.
+    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, and on Spark
+    Connect, each query shuffles.
 
     Args:
         frame: a DataFrame that ends with a shuffle.
     """
-    # The type annotations of session and frame also cover Spark Connect, which has no JVM.
-    session, java = _java(frame.sparkSession, "_jsparkSession"), _java(frame, "_jdf")
+    session, java = java_session(frame.sparkSession), java_frame(frame)
+    if java is None:
+        return frame
+    from py4j.protocol import Py4JError  # a client of Spark Connect may not have it
+
     try:
         with _settings_for_tasks(frame.sparkSession):
             rows = session.internalCreateDataFrame(java.queryExecution().toRdd(), java.schema(), False)
@@ -56,7 +60,3 @@ def _settings_for_tasks(session: SparkSession) -> Iterator[None]:
     finally:
         for key, value in before.items():
             context.setLocalProperty(key, value)
-
-
-def _java(thing: Any, name: str) -> Any:
-    return getattr(thing, name, None)

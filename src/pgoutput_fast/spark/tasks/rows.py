@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,31 @@ from pgoutput_fast.schema.foreign import checked_table
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.storage.paths import open_file, shown
 
-__all__ = ["Bounds", "chosen_rows", "open_segment_file", "pack_batch", "rows_of_relations", "unpack_batch"]
+__all__ = ["Bounds", "chosen_rows", "pack_batch", "rows_of_relations", "rows_of_segment", "unpack_batch"]
 
 # Tagged columns -> the smallest and the largest wanted value.
 Bounds = Mapping[str, tuple[int, int]]
 
 
-def open_segment_file(path: str) -> pq.ParquetFile:
-    """Opens a segment.
+def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
+    """Yields the row groups of a segment, with TAGGED_SCHEMA. One row group is in memory at a time.
 
     Raises:
-        FileNotFoundError: if it is gone; the message says why that may be.
+        FileNotFoundError: if the segment is gone; the message says why that may be.
+        OSError: if it is damaged, or cannot be read. The message names it.
     """
     try:
-        return pq.ParquetFile(open_file(path))
+        with pq.ParquetFile(open_file(path)) as file:
+            for k in row_groups:
+                yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"segment {shown(path)} was removed while the query ran, by retention or by compact. Run the query again. "
             "Let segments stay longer than a query takes: older_than= of retain, grace= of compact"
+        ) from None
+    except (OSError, pa.ArrowException) as problem:
+        raise OSError(
+            f"segment {shown(path)} cannot be read: {problem}. If the file is damaged, put a good copy in its place"
         ) from None
 
 

@@ -13,15 +13,13 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
+from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
-from pgoutput_fast.spark.tasks.rows import chosen_rows, open_segment_file, rows_of_relations, unpack_batch
+from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["FILES_SCHEMA", "REJECTS", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables"]
-
-# The directory of the rows that could not be decoded.
-REJECTS = "_rejects"
+__all__ = ["FILES_SCHEMA", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables", "rejects_of"]
 
 FILES_SCHEMA = pa.schema(
     [
@@ -32,8 +30,14 @@ FILES_SCHEMA = pa.schema(
         ("first", pa.int64()),
         ("last", pa.int64()),
         ("statistics", pa.string()),
+        ("partition", pa.string()),
     ]
 )
+
+
+def rejects_of(directory: str) -> str:
+    """The directory of the rows of a table that could not be decoded. Each table has its own, with its own position."""
+    return f"_rejects/{directory}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class TablePart:
         others: versions with these oids that had another name.
         decode: decodes its changes.
         after: the table's position. Only what comes behind it is written. None: everything.
+        partitioning: how the table is divided.
     """
 
     directory: str
@@ -53,6 +58,7 @@ class TablePart:
     others: tuple[int, ...]
     decode: DecodeChanges
     after: int | None
+    partitioning: Partitioning
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,13 @@ class WriteTables:
         """Writes pieces of tagged payloads, each with its outcomes. Returns the files."""
         catalogs = {each.directory: Catalog.from_json(each.decode.catalog) for each in self.tables}
         with TableFiles(
-            open_store(self.target), self.run, self.hidden, file_bytes=self.file_bytes, prefix=self.prefix
+            open_store(self.target),
+            self.run,
+            self.hidden,
+            file_bytes=self.file_bytes,
+            prefix=self.prefix,
+            checked=True,
+            partitioning={each.directory: each.partitioning for each in self.tables},
         ) as files:
             for rows, outcomes in pieces:
                 for after, tables in _by_position(self.tables).items():
@@ -129,7 +141,7 @@ def _write_table(files: TableFiles, table: TablePart, rows: pa.Table, catalog: C
         for each in table.decode.rows_of(decoded):
             files.add(table.directory, each)
         if decoded.rejects.num_rows:
-            files.add(REJECTS, decoded.rejects)
+            files.add(rejects_of(table.directory), decoded.rejects)
 
 
 def _as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
@@ -173,6 +185,5 @@ def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, 
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
     for piece in pieces:
         outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
-        with open_segment_file(piece.path) as file:
-            for k in piece.row_groups:
-                yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA), outcomes
+        for rows in rows_of_segment(piece.path, piece.row_groups):
+            yield rows, outcomes

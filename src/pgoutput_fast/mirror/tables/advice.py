@@ -1,0 +1,44 @@
+"""What to do about an error of a store that tables are written to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["advised"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_AFTER = "The tables are as before, or the next run finishes what this one began to commit"
+
+
+@contextmanager
+def advised(store: Store) -> Iterator[None]:
+    """Adds to an OSError what to do about it. An error that was advised before stays as it is."""
+    try:
+        yield
+    except OSError as problem:
+        if not hasattr(problem, "__notes__"):
+            problem.add_note(_advice(problem, store))
+        raise
+
+
+def _advice(problem: OSError, store: Store) -> str:
+    if problem.errno in _FULL:
+        where = (
+            store if store.local else "the directory of temporary files (TMPDIR), from which files are sent"
+        )
+        return f"There is no space for files of tables in {where}. {_AFTER}. Make space, and run it again"
+    if problem.errno in _REFUSED:
+        return (
+            f"This process may not write to {store}. Give it the permission, or use another target. {_AFTER}"
+        )
+    if store.local:
+        return f"{store} cannot be written. {_AFTER}. Look at the disk, and run it again"
+    return (
+        f"{store} cannot be reached, or refuses. {_AFTER}. Check that the bucket exists, the credentials, and the "
+        "endpoint, and run it again"
+    )

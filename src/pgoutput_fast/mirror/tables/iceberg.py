@@ -1,0 +1,211 @@
+"""Iceberg tables: files that are written already become a snapshot of the table. Needs `pip install pyiceberg`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.tables.files import WrittenFile
+from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.storage.paths import split_uri
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["IcebergTarget", "may_be_committed", "open_catalog"]
+
+# The catalog of a local target: a file of SQLite.
+CATALOG = "_catalog.db"
+# The table's property that carries the position.
+_POSITION = "pgoutput_fast.position"
+# The catalog's name. SQL catalogs keep it beside each table.
+_NAME = "pgoutput_fast"
+
+
+def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
+    """Opens the catalog of a target.
+
+    Args:
+        store: the target.
+        properties: what `pyiceberg.catalog.load_catalog` takes; `name` is the catalog's name. If they are empty, a
+            local target has a catalog of its own.
+
+    Raises:
+        ImportError: if `pyiceberg` is not installed.
+        ValueError: if a target in a store has no catalog.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError:
+        raise ImportError(
+            "format='iceberg' needs pyiceberg: pip install 'pyiceberg[pyarrow,sql-sqlite]'"
+        ) from None
+    if properties:
+        return load_catalog(**{"name": _NAME, **properties})
+    if not store.local:
+        raise ValueError(
+            f"Iceberg tables in {store} need a catalog: pass catalog= with the properties of a pyiceberg catalog, for "
+            "example {'type': 'rest', 'uri': 'http://...'}"
+        )
+    from sqlalchemy.engine import URL
+
+    uri = URL.create("sqlite", database=str(store.at(CATALOG))).render_as_string()
+    return load_catalog(_NAME, type="sql", uri=uri)
+
+
+def may_be_committed(problem: Exception) -> bool:
+    """Whether a commit failed, but the catalog may do it all the same, even later."""
+    return type(problem).__name__ == "CommitStateUnknownException"
+
+
+class IcebergTarget(TableTarget):
+    """An Iceberg table.
+
+    The position is the property `pgoutput_fast.position` of the table, set by the commit that adds the files.
+
+    Args:
+        catalog: the catalog of `open_catalog`.
+        store: the target with all tables.
+        directory: the table's directory in it.
+    """
+
+    hidden = False  # readers read only the files that the metadata name
+    partition_columns_stored = True
+
+    def __init__(self, catalog: Any, store: Store, directory: str) -> None:
+        self._catalog = catalog
+        self._identifier = _identifier(directory)
+        self._location = f"{_root(store)}/{directory}"
+
+    @cached_property
+    def _table(self) -> Any:
+        """The table as it is now; None if there is none.
+
+        Raises:
+            ValueError: if the catalog has a table of this name elsewhere.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return None
+        if table.location() != self._location:
+            raise ValueError(
+                f"the catalog has the table {'.'.join(self._identifier)} at {table.location()}, not at "
+                f"{self._location}: use another catalog (or warehouse) for each target"
+            )
+        return table
+
+    def exists(self) -> bool:
+        return self._table is not None
+
+    def position(self) -> int | None:
+        found = None if self._table is None else self._table.properties.get(_POSITION)
+        return None if found is None else int(found)
+
+    def partition_by(self) -> tuple[str, ...]:
+        if self._table is None:
+            return ()
+        return tuple(field.name for field in self._table.spec().fields)
+
+    def fitted(self, schema: pa.Schema) -> pa.Schema:
+        if self._table is None:
+            return schema
+        there = plain_types(self._table.schema().as_arrow())
+        place = f"the Iceberg table {'.'.join(self._identifier)}"
+        return fitted_types(there, plain_types(schema), place, _can_widen)
+
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        position: int,
+        schema: pa.Schema,
+        mode: Mode,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
+        replaced = mode == "overwrite"
+        schema = plain_types(schema if replaced else self.fitted(schema))
+        with self._begin(schema, partition_by, replaced) as transaction:
+            transaction.set_properties({_POSITION: str(position)})
+            if files:
+                transaction.add_files(
+                    [f"{self._location}/{each.name}" for each in files], check_duplicate_files=False
+                )
+        self.__dict__.pop("_table", None)
+
+    def _begin(self, schema: pa.Schema, partition_by: tuple[str, ...], replaced: bool) -> Any:
+        """A transaction in which the table has the columns that it needs, and no rows if they are replaced."""
+        if self._table is None:
+            self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            transaction = self._catalog.create_table_transaction(
+                self._identifier, schema, location=self._location
+            )
+            if partition_by:
+                with transaction.update_spec() as spec:
+                    for name in partition_by:
+                        spec.add_identity(name)
+            return transaction
+        transaction = self._table.transaction()
+        if replaced:
+            if self.committed():
+                transaction.delete("true")
+            there = plain_types(self._table.schema().as_arrow())
+            with transaction.update_schema() as update:
+                for field in there:
+                    if not _can_become(field, schema):
+                        update.delete_column((field.name,))
+        with transaction.update_schema() as update:
+            update.union_by_name(schema)
+        return transaction
+
+    def committed(self) -> Collection[str]:
+        if self._table is None:
+            return ()
+        return {task.file.file_path.rpartition("/")[2] for task in self._table.scan().plan_files()}
+
+
+def _root(store: Store) -> str:
+    """The target as Iceberg's metadata name it: without credentials, and with no character encoded."""
+    if store.local:
+        return f"file://{store}"
+    uri = split_uri(str(store))
+    return f"{uri.scheme}://{uri.netloc}{unquote(uri.path).rstrip('/')}"
+
+
+def _identifier(directory: str) -> tuple[str, str]:
+    """The names of the schema and of the table, of which `table_directory` made the directory.
+
+    >>> _identifier("public.orders"), _identifier("a+2Eb.C+2Fd")
+    (('public', 'orders'), ('a.b', 'C/d'))
+    """
+    below, _, directory = directory.rpartition("/")
+    namespace, dot, name = directory.partition(".")
+    if not dot or "~" in directory:  # a table of this package, or a name that was shortened
+        return _NAME, f"{below}{directory}"
+    plain = tuple(unquote(each.replace("+", "%")) for each in (namespace, name))
+    return (f"{_NAME}{below}", ".".join(plain)) if below else (plain[0], plain[1])
+
+
+def _can_become(field: pa.Field, schema: pa.Schema) -> bool:
+    """Whether a column can stay, if the table gets the columns of this schema."""
+    if field.name not in schema.names:
+        return False
+    wide = widen(field.type, schema.field(field.name).type)
+    return wide is not None and wide.equals(schema.field(field.name).type) and _can_widen(field.type, wide)
+
+
+def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether Iceberg lets a column become wider in this way."""
+    if wide.equals(there):
+        return True
+    if pa.types.is_decimal128(there):
+        return bool(pa.types.is_decimal128(wide) and there.scale == wide.scale)
+    if pa.types.is_list(there):
+        return _can_widen(there.value_type, wide.value_type)
+    if pa.types.is_struct(there):
+        return all(_can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
+    return True

@@ -1,0 +1,72 @@
+"""The marker of a run: a file in the target that is there while the run may write.
+
+A task may outlive its run: Spark ran it twice, or the driver was killed and another run has begun. Such a task sees
+that the marker is gone, and removes its files again. So a run ends in this order: the marker goes, and then the files
+that no table has. A file that appears later is removed by its own task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import UTC, datetime
+
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["check_marker", "end_marker", "left_runs", "put_marker", "remove_marker"]
+
+_RUNS = "_runs"
+
+
+def put_marker(store: Store, run: str) -> None:
+    """Says that a run has begun."""
+    begun = {"host": socket.gethostname(), "process": os.getpid(), "at": datetime.now(UTC).isoformat()}
+    store.put(_running(run), json.dumps(begun).encode())
+
+
+def end_marker(store: Store, run: str) -> None:
+    """Says that a run writes no more. Its files can now be removed; `left_runs` still has the run."""
+    store.put(_ended(run), b"{}")
+    store.remove(_running(run))
+
+
+def remove_marker(store: Store, run: str) -> None:
+    """Forgets a run."""
+    store.remove(_running(run))
+    store.remove(_ended(run))
+
+
+def left_runs(store: Store) -> list[str]:
+    """The runs that have a marker."""
+    found = set()
+    for path in store.names(_RUNS):
+        name = path.rpartition("/")[2]
+        if name.startswith("."):  # a process was killed while it wrote it
+            store.remove(path)
+        else:
+            found.add(name.partition(".")[0])
+    return sorted(found)
+
+
+def check_marker(store: Store, run: str) -> None:
+    """Checks that a run may write.
+
+    Raises:
+        RuntimeError: if the run has ended, or if another run has begun.
+    """
+    try:
+        store.read(_running(run))
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"this run may not write to {store} any more: it has ended, or another run has begun. Let only one process "
+            "at a time write tables to a target"
+        ) from None
+
+
+def _running(run: str) -> str:
+    return f"{_RUNS}/{run}.json"
+
+
+def _ended(run: str) -> str:
+    return f"{_RUNS}/{run}.ended.json"

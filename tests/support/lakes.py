@@ -1,0 +1,203 @@
+"""Segments to write tables from, what a lake has then, and drivers that are killed while they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import Source, write_segment
+from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.stores import open_store
+from support.paths import SOURCE, TESTS
+
+__all__ = ["Driver", "assert_whole", "data_files", "make_segments", "settled", "tables_of", "wait_for"]
+
+_COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("price", 1700))
+_SOURCE = Source("7300000000000000002", "shop", "slot", ("all",), {"proto_version": "4"})
+
+
+def make_segments(
+    directory: Path | str,
+    *,
+    tables: int = 3,
+    txns: int = 60,
+    rows: int = 10,
+    segments: int = 4,
+    width: int = 20,
+    row_group_bytes: int | None = None,
+) -> None:
+    """Writes segments: each transaction has `rows` rows of each table. Every tenth is streamed and ends later.
+
+    `width` is half the length of a text that does not compress.
+    """
+    noise = random.Random(5)
+    specs = [RelationSpec(30000 + k, "public", f"t{k}", _COLUMNS) for k in range(tables)]
+    writer, state = Writer(4, streaming="on"), None
+    more = {} if row_group_bytes is None else {"row_group_bytes": row_group_bytes}
+    if isinstance(directory, Path):
+        directory.mkdir(parents=True, exist_ok=True)
+    for part in range(segments):
+        wal: list[bytes] = []
+        for n in range(txns * part // segments, txns * (part + 1) // segments):
+            lsn = 1000 * n + 1000
+            wal += writer.begin(100 + n, lsn, n)
+            for spec in specs:
+                for k in range(rows):
+                    new = [str(n * rows + k), noise.randbytes(width).hex(), f"{k}.25"]
+                    wal += writer.change(spec, "insert", new=new)
+            wal += writer.commit(lsn, lsn + 8, n)
+            if n % 10 == 3:
+                wal += writer.stream_start(100_000 + n)
+                wal += writer.change(specs[0], "insert", new=[str(-n), "streamed", None], xid=100_000 + n)
+                wal += writer.change(specs[-1], "insert", new=[str(-n), "gone", None], xid=200_000 + n)
+                wal += writer.stream_stop() + writer.stream_abort(100_000 + n, 200_000 + n)
+            if n % 10 == 7 and n > 10:
+                wal += writer.stream_commit(100_000 + n - 4, lsn + 500, lsn + 508, n)
+        tagged, state = pgo.tag(wal, state)
+        write_segment(directory, tagged, state, source=_SOURCE, relation_bytes=2_000, **more)
+
+
+def _files(target: Path | str) -> list[str]:
+    return [each.name for each in open_store(target).entries(recursive=True)]
+
+
+def data_files(target: Path | str) -> set[str]:
+    """The files with rows in a lake, hidden and unfinished ones too."""
+    return {each for each in _files(target) if each.rpartition("/")[2].lstrip(".").startswith("part-")}
+
+
+def _named(
+    format: str, target: Path | str, directory: str, storage: Mapping[str, str] | None
+) -> dict[str, int | None]:
+    """{file: rows} of the files that a table has."""
+    store = open_store(target)
+    if format == "delta":
+        uri = str(store.at(directory)).partition("?")[0].replace("key:secret@", "")
+        table = deltalake.DeltaTable(uri, storage_options=dict(storage or {}))
+        return {f"{directory}/{each.rpartition('/')[2]}": None for each in table.file_uris()}
+    manifest = json.loads(store.read(f"{directory}/_manifest.json"))
+    return {f"{directory}/{each['name']}": each["rows"] for each in manifest["files"]}
+
+
+def tables_of(
+    format: str, target: Path | str, storage: Mapping[str, str] | None = None
+) -> dict[str, pa.Table]:
+    """{directory: rows in the order of the stream}, read through the manifest or the log."""
+    store, found = open_store(target), {}
+    mark = "_manifest.json" if format == "parquet" else "_delta_log"
+    for directory in sorted({each.partition(f"/{mark}")[0] for each in _files(target) if f"/{mark}" in each}):
+        rows = []
+        for name, count in _named(format, target, directory, storage).items():
+            rows.append(pq.ParquetFile(open_file(str(store.at(name)))).read())
+            assert count in (None, rows[-1].num_rows)
+        table = pa.concat_tables(rows, promote_options="default") if rows else pa.table({})
+        found[directory] = table.sort_by([("_seq", "ascending")]) if rows else table
+    return found
+
+
+def assert_whole(
+    format: str,
+    target: Path | str,
+    expected: Mapping[str, pa.Table],
+    storage: Mapping[str, str] | None = None,
+) -> None:
+    """The lake has these tables, and no other file."""
+    got = tables_of(format, target, storage)
+    assert got.keys() == expected.keys()
+    for directory, wanted in expected.items():
+        assert got[directory].to_pylist() == wanted.to_pylist(), directory
+    named = {name for directory in got for name in _named(format, target, directory, storage)}
+    assert data_files(target) == named
+    others = [each for each in _files(target) if each not in named and "/_delta_log/" not in each]
+    assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json"}, others
+
+
+def wait_for(condition: Any, seconds: float = 120) -> Any:
+    """Waits until a condition holds, and returns what it gives."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+def settled(spark: Any) -> None:
+    """Waits until the JVM runs no job: tasks of a driver that was killed go on for a while."""
+    wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+class Driver:
+    """A process that writes tables, see `support.lake_driver`. With a JVM of its own it is a process group.
+
+    Args:
+        job: what it does.
+        spark: the session whose JVM it uses; by default it starts a JVM.
+    """
+
+    def __init__(self, job: Mapping[str, Any], spark: Any = None) -> None:
+        job = {"arguments": {}, **job}
+        if spark is not None:
+            parameters = spark.sparkContext._gateway.gateway_parameters
+            job["gateway"] = [parameters.port, parameters.auth_token]
+        self._own = spark is None
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TESTS)])}
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        self._errors = Path(f"{job['target']}.errors" if "://" not in job["target"] else job["errors"])
+        self._errors.parent.mkdir(parents=True, exist_ok=True)
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "support.lake_driver", json.dumps(job)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def until(self, line: str) -> str:
+        """Reads what it prints until a line begins so. Returns the line."""
+        assert self.process.stdout is not None
+        for each in self.process.stdout:
+            if each.startswith(line):
+                return each.strip()
+        raise AssertionError(f"the driver ended: {self.errors()}")
+
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Kills the process, with its own JVM if it has one."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def ended(self, seconds: float = 300) -> int:
+        """Waits for its end. Returns the exit code, which is -9 for a process that was killed."""
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def running(job: Mapping[str, Any], spark: Any = None) -> Iterator[Driver]:
+    """A driver that does not outlive the block."""
+    driver = Driver(job, spark)
+    try:
+        yield driver
+    finally:
+        driver.kill()
+        driver.process.wait(60)
+        assert driver.process.stdout is not None
+        driver.process.stdout.close()
