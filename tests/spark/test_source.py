@@ -80,7 +80,7 @@ def test_a_table_is_what_changes_give(spark: Any, segments: Path) -> None:
     assert frame.dtypes == expected.dtypes
     assert _rows(frame) == _rows(expected)
     assert frame.count() == 202
-    assert frame.rdd.getNumPartitions() == len(list_segments(segments))
+    assert frame.rdd.getNumPartitions() == 1  # small segments share a task
     assert _read(spark, segments, table="16401", partition_bytes="1").rdd.getNumPartitions() > 3
 
 
