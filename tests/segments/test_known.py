@@ -117,7 +117,7 @@ def test_what_lies_beside_a_segment_reads_as_if_it_were_inside(tmp_path: Path) -
         assert segment.catalog == state.catalog
         assert segment.open_txns == state.open_txns
         assert ("public.t20000", str(k)) in _values(moved / path.name)
-    assert [Path(each).name for each in find_files(moved)] == [path.name for path, _ in written]
+    assert [Path(each.path).name for each in find_files(moved)] == [path.name for path, _ in written]
     assert len(segment_catalog(moved)) == 60 - 1
     rest = server.transaction([tables[59], tables[0]], "then")
     tagged, state = pgo.tag(rest, open_segment(moved / written[-1][0].name).state)
@@ -349,10 +349,10 @@ def test_segments_of_before_are_gone_on_from(tmp_path: Path) -> None:
 
 def test_how_much_a_footer_may_have_is_ours_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier versions wrote footers beyond the 100 MB that Arrow reads unless it is told otherwise."""
-    assert segments._MOST_READ > 2 * 100_000_000
+    assert segments.MOST_READ > 2 * 100_000_000
     tagged, state = pgo.tag(_Server().transaction([_table(20000)]))
     path = Path(write_segment(tmp_path, tagged, state, source=SOURCE))
-    monkeypatch.setattr(segments, "_MOST_READ", 100)
+    monkeypatch.setattr(segments, "MOST_READ", 100)
     for read in (open_segment, read_segment):
         with pytest.raises((ValueError, OSError), match=r"(?i)limit|damaged"):
             read(path)

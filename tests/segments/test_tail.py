@@ -21,11 +21,11 @@ def test_a_segment_that_was_captured_anew_is_read_again(tmp_path: Path) -> None:
     os.utime(path, (1000, 1000))
     stream = SegmentStream(str(tmp_path))
     (named,) = stream.listed(fresh=True)
-    footer = stream.footer(named)
+    footer = stream.open([named])[0]
     assert footer.source.database == "shop"
     assert stream.listed(fresh=True) == [named]
-    assert stream.footer(named) is footer
+    assert stream.open([named])[0] is footer
     path.unlink()
     _write(tmp_path, "other")
     assert stream.listed(fresh=True) == [named]
-    assert stream.footer(named).source.database == "other"
+    assert stream.open([named])[0].source.database == "other"

@@ -60,7 +60,7 @@ def _rows(parts: list[ManyRows]) -> list[tuple[int, int, int | None]]:
             with pq.ParquetFile(piece.path) as file:
                 for k in piece.row_groups:
                     rows = chosen_rows(
-                        file.read_row_group(k).cast(pgo.TAGGED_SCHEMA), piece.bounds, piece.outcomes
+                        file.read_row_group(k).cast(pgo.TAGGED_SCHEMA), piece.bounds, part.outcomes
                     )
                     found += [
                         (r["seq"], r["kind"], r["commit_lsn"]) for r in rows.to_pylist() if r["kind"] != 84
@@ -113,7 +113,7 @@ def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
 
 def _described(parts: list[ManyRows]) -> str:
     pieces = [
-        (each.path, each.row_groups, dict(each.bounds), each.outcomes and each.outcomes.to_pylist())
+        (each.path, each.row_groups, dict(each.bounds), part.outcomes and part.outcomes.to_pylist())
         for part in parts
         for each in part.pieces
     ]

@@ -26,7 +26,7 @@ def test_local_paths(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _firsts(stored / "day=0") == whole[:2]
     assert _firsts(str(stored / "day=0") + "/") == whole[:2]
     assert _firsts(f"file://{stored}/day=1".replace(" ", "%20")) == whole[2:]
-    files = find_files([stored / "day=1", stored / "day=0"])
+    files = [each.path for each in find_files([stored / "day=1", stored / "day=0"])]
     assert _firsts(files) == whole
     assert _firsts(files[0]) == whole[2:3]
     assert _firsts([*files, stored / "day=1"]) == whole

@@ -183,7 +183,19 @@ class StreamState:
         Raises:
             ValueError: if the text is not a state of a known format. `Decoder` checks the rest of the state.
         """
-        document = parsed_json(text, "stream state")
+        return cls.from_dict(parsed_json(text, "stream state"))
+
+    @classmethod
+    def from_dict(cls, document: Any, catalog: Catalog | None = None) -> StreamState:
+        """The state of a parsed document.
+
+        Args:
+            document: the values of `to_json`.
+            catalog: the document's catalog, if it was read already. Then the document needs none.
+
+        Raises:
+            ValueError: as `from_json`.
+        """
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(
                 f"not a stream state of format {FORMAT}: another version of pgoutput_fast wrote it"
@@ -194,7 +206,7 @@ class StreamState:
                 raise TypeError("its next ordinal is not an integer")
             state = cls(
                 values,
-                Catalog.from_dict(document["catalog"]),
+                Catalog.from_dict(document["catalog"]) if catalog is None else catalog,
                 None if reorder_buffer is None else reorder_buffer_json.from_dict(reorder_buffer),
             )
             if not all(type(txn) is int for txn in state.open_txns):

@@ -142,6 +142,22 @@ class _Said:
 _read: WeakValueDictionary[str, _Said] = WeakValueDictionary()
 
 
+class _CatalogText:
+    """The catalog of a footer. Segments with the same text share it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog, parsed at the first use."""
+        return Catalog.from_json(self.text)
+
+
+# The catalogs of the segments that are in use. Most segments know what the one before knows.
+_texts: WeakValueDictionary[str, _CatalogText] = WeakValueDictionary()
+
+
 class Known:
     """What a segment knows of relations and of the state of the stream.
 
@@ -152,13 +168,24 @@ class Known:
     """
 
     def __init__(self, catalog: str, state: str, parts: Sequence[Part], store: Callable[[], Store]) -> None:
-        self.catalog, self.text, self.parts = catalog, state, tuple(parts)
+        shared = _texts.get(catalog)
+        if shared is None:
+            shared = _texts[catalog] = _CatalogText(catalog)
+        self._shared, self.text, self.parts = shared, state, tuple(parts)
         self._store = store
+
+    @property
+    def catalog(self) -> str:
+        """JSON text of the footer's catalog."""
+        return self._shared.text
+
+    def is_same_catalog(self, other: Known) -> bool:
+        """Whether both have the same relation versions and types. This parses nothing."""
+        return self._shared is other._shared and self.parts == other.parts
 
     @cached_property
     def _own(self) -> StreamState:
-        state = json.loads(self.text)
-        own = StreamState.from_json(_json({**state, "catalog": json.loads(self.catalog)}))
+        own = StreamState.from_dict(json.loads(self.text), self._shared.catalog)
         if self.parts and own.values is None:
             raise ValueError("it has part files, but its state is empty")
         return own

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgoutput_fast.storage.paths import is_hidden
-from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.stores import Entry, Store
 
 __all__ = [
     "Named",
     "all_named",
     "cover",
     "dated_segments",
+    "entries_of_segments",
     "name_of",
     "named_segments",
     "newest_named",
@@ -120,8 +121,17 @@ def dated_segments(store: Store) -> dict[Named, float]:
     Raises:
         ValueError: as `named_segments`.
     """
-    times = {entry.name: entry.modified for entry in store.entries()}
-    return {each: times[each.name] for each in sorted(_named(store, name) for name in _names(times))}
+    return {each: entry.modified for each, entry in entries_of_segments(store).items()}
+
+
+def entries_of_segments(store: Store) -> dict[Named, Entry]:
+    """The segments of `all_named`, in stream order, with the entries of their files. Looks at each file.
+
+    Raises:
+        ValueError: as `named_segments`.
+    """
+    entries = {entry.name: entry for entry in store.entries()}
+    return {each: entries[each.name] for each in sorted(_named(store, name) for name in _names(entries))}
 
 
 def newest_named(store: Store) -> Named | None:

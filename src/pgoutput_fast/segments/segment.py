@@ -17,11 +17,11 @@ import json
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,28 +29,23 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.protocol.lsn import Lsn, parse_lsn
-from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.joined import Joined
 from pgoutput_fast.segments.known import Footing, Known, KnownLog, Part
 from pgoutput_fast.segments.layout import write_rows
-from pgoutput_fast.segments.names import all_named, name_of, newest_named, overlap_error
-from pgoutput_fast.storage.paths import Paths, find_files, is_uri, open_file, shown
+from pgoutput_fast.segments.names import all_named, name_of, newest_named
+from pgoutput_fast.storage.paths import is_uri, open_file, shown
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = [
     "RowGroup",
     "Segment",
     "Source",
-    "list_segments",
     "newest_segment",
     "open_segment",
     "read_segment",
-    "segment_catalog",
-    "segment_outcomes",
     "write_segment",
 ]
 
@@ -59,7 +54,7 @@ FORMAT, _WITH_PARTS = 1, 2
 # By default Arrow's readers refuse a footer with a value of 100 MB. Earlier versions wrote such footers, so this
 # module reads with a higher limit.
 _MOST_TEXT = 1 << 26
-_MOST_READ = 1 << 30
+MOST_READ = 1 << 30
 _PREFIX = "pgoutput_fast."
 WRITER = _PREFIX + "writer"
 # A relation gets its own row groups from the first size on. A row group is cut at the second size. Bytes in memory.
@@ -69,9 +64,8 @@ MOST_BYTES = (1 << 31) - 1
 # The logs of the directories that this process wrote into last, by the path of each directory's newest segment.
 _MOST_RECENT = 4
 _recent: OrderedDict[str, KnownLog] = OrderedDict()
-# So often a list is read when segments in it are removed meanwhile.
-_TRIES = 3
-_T = TypeVar("_T")
+# These texts of a footer are parsed apart: most segments of a directory share them, or few readers need them.
+_APART = ("source", "catalog", "state")
 _NO_ROWS = TAGGED_SCHEMA.empty_table()
 _RELATION, _TXN = (TAGGED_SCHEMA.get_field_index(name) for name in ("relation", "txn"))
 
@@ -296,11 +290,19 @@ def open_segment(path: str | os.PathLike[str]) -> Segment:
         ValueError: if the file is damaged, is not a segment, or has a format that this version does not know.
         FileNotFoundError: if the file does not exist.
     """
-    segment = _open(path)
+    return checked(_open(path))
+
+
+def checked(segment: Segment) -> Segment:
+    """The segment, if catalog and state of its footer can be read.
+
+    Raises:
+        ValueError: if not.
+    """
     try:
         segment.known.check()
     except (KeyError, TypeError, ValueError) as problem:
-        raise _no_segment(path, problem) from None
+        raise _no_segment(segment.path, problem) from None
     return segment
 
 
@@ -335,30 +337,13 @@ def read_segment(
             # Old versions of Arrow cannot read an empty list of row groups.
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
-        raise _damaged(path, problem) from None
+        raise damaged(path, problem) from None
     rows = rows.cast(TAGGED_SCHEMA)
     if relations is not None:
         found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
         rows = rows.filter(pa.array(found))
     seqs = rows.column("seq").to_numpy()
     return rows.take(pa.array(np.argsort(seqs, kind="stable")))
-
-
-def list_segments(paths: Paths) -> list[Segment]:
-    """The segments at some paths, in stream order.
-
-    If `compact` joined segments, and the small ones are still there, the list has only the joined one.
-
-    Args:
-        paths: a file, a directory or a glob, or several of them. Each is local, or a URI that `pyarrow.fs` knows, such
-            as `s3://bucket/segments`.
-
-    Raises:
-        FileNotFoundError: for a path that does not exist.
-        ValueError: if the segments come from several sources, or if two of them have the same ordinal; and as
-            `open_segment`.
-    """
-    return _of_listed(paths, lambda segments: segments)
 
 
 def newest_segment(directory: str | os.PathLike[str]) -> Segment | None:
@@ -379,90 +364,22 @@ def _open(path: str | os.PathLike[str]) -> Segment:
         with open_parquet(path) as file:
             return segment_of(place_of(path), file.metadata)
     except pa.ArrowInvalid as problem:
-        raise _damaged(path, problem) from None
+        raise damaged(path, problem) from None
 
 
 def open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
     """Opens the file of a segment, however large its footer is."""
-    return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=_MOST_READ)
+    return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=MOST_READ)
 
 
-def _damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+def damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:
+    """The error for a file that Arrow cannot read."""
     return ValueError(f"segment {shown(path)} is damaged: {problem}")
 
 
 def _newest(store: Store) -> Segment | None:
     named = newest_named(store)
     return None if named is None else open_segment(store.at(named.name))
-
-
-def segment_catalog(paths: Paths) -> Catalog:
-    """The relation versions and types in the footers of segments, from the oldest to the newest.
-
-    Raises:
-        ValueError: as `list_segments`.
-    """
-    return _of_listed(paths, lambda segments: Catalog.of_all(segment.catalog for segment in segments))
-
-
-def segment_outcomes(paths: Paths) -> pa.RecordBatch:
-    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads only control rows.
-
-    Raises:
-        DecodeError: if a boundary message is malformed.
-        ValueError: as `list_segments`.
-    """
-    return _of_listed(
-        paths, lambda segments: one_batch([outcomes_of(each) for each in segments], OUTCOMES_SCHEMA)
-    )
-
-
-def outcomes_of(segment: Segment) -> pa.RecordBatch:
-    """The outcomes in the control rows of one segment, with OUTCOMES_SCHEMA."""
-    groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
-    rows = read_segment(segment.path, row_groups=groups)
-    ends = np.isin(rows.column("kind").to_numpy(), OUTCOMES)
-    return decode_tagged(rows.filter(pa.array(ends)), Catalog()).outcomes
-
-
-def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All batches as one batch."""
-    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
-
-
-# ---- lists -------------------------------------------------------------------------------------------------------
-
-
-def _of_listed(paths: Paths, read: Callable[[list[Segment]], _T]) -> _T:
-    """What `read` makes of the segments at some paths. If one is removed meanwhile, this lists and reads again."""
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    opened: dict[str, Segment] = {}
-    for _ in range(_TRIES - 1):
-        # A segment that was just joined into another one may go at any time.
-        with suppress(FileNotFoundError):
-            return read(_listed(given, opened))
-    return read(_listed(given, opened))
-
-
-def _listed(paths: Paths, opened: dict[str, Segment]) -> list[Segment]:
-    """As `list_segments`. `opened` has footers that are known already, by their paths; this adds others."""
-    found = find_files(paths)
-    for path in found:
-        if path not in opened:
-            opened[path] = open_segment(path)
-    segments: list[Segment] = []
-    source: Segment | None = None
-    for each in sorted(map(opened.__getitem__, found), key=lambda each: (each.first_seq, -each.last_seq)):
-        if source is not None:
-            check_source(each.path, each.source, source.source)
-        source = each
-        before = segments[-1] if segments else None
-        if before is None or before.last_seq < each.first_seq:
-            segments.append(each)
-        elif not before.replaces(each.first_seq, each.last_seq):
-            raise overlap_error(f"segments {shown(before.path)} and {shown(each.path)}", each.first_seq)
-    return segments
 
 
 # ---- what is where -----------------------------------------------------------------------------------------------
@@ -657,7 +574,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
     if "format" not in texts:
         raise ValueError(f"{shown(path)} is not a segment: it has no footer of pgoutput_fast")
     try:
-        values = {name: json.loads(text) for name, text in texts.items() if name not in ("catalog", "state")}
+        values = {name: json.loads(text) for name, text in texts.items() if name not in _APART}
         if values["format"] not in (FORMAT, _WITH_PARTS):
             raise ValueError(f"another version of pgoutput_fast wrote it: format {values['format']!r}")
         parts = [Part.from_dict(each) for each in values["parts"]] if values["format"] == _WITH_PARTS else []
@@ -669,7 +586,7 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         )
         return Segment(
             path,
-            Source.from_dict(values["source"]),
+            _source(texts["source"]),
             int(values["first_seq"]),
             int(values["last_seq"]),
             values["start_lsn"],
@@ -680,6 +597,11 @@ def segment_of(path: Path | str, metadata: pq.FileMetaData) -> Segment:
         )
     except (KeyError, TypeError, ValueError) as problem:
         raise _no_segment(path, problem) from None
+
+
+@lru_cache(maxsize=16)
+def _source(text: bytes) -> Source:
+    return Source.from_dict(json.loads(text))
 
 
 def _no_segment(path: str | os.PathLike[str], problem: Exception) -> ValueError:
@@ -709,6 +631,8 @@ def check_source(path: Path | str, source: Source, other: Source) -> None:
     Raises:
         ValueError: if the sources differ.
     """
+    if source is other:  # nearly always
+        return
     here, there = source.to_dict(), other.to_dict()
     different = [name for name in here if here[name] != there[name]]
     if different:

@@ -8,16 +8,22 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from pgoutput_fast.segments.names import Named, cover, dated_segments, overlap_error
-from pgoutput_fast.segments.segment import Segment, open_segment
-from pgoutput_fast.storage.stores import open_store
+import pyarrow as pa
+
+from pgoutput_fast.segments.footers import open_segments, read_outcomes
+from pgoutput_fast.segments.names import Named, cover, entries_of_segments, name_of, overlap_error
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.storage.stores import Entry, open_store
 
 __all__ = ["SegmentStream", "SegmentsGoneError"]
 
 # Most footers in memory: those of a batch, and of the earlier segments that it needs.
-_MOST_OPEN = 256
+_MOST_OPEN = 1024
+# So many footers are read at once if nobody knows yet how many are needed.
+_AT_ONCE = 64
 # A listing is reused for this many seconds, or for this many times the time that it took, whichever is longer.
 _LISTED_SECONDS, _LISTED_TIMES = 0.1, 5.0
 
@@ -43,7 +49,7 @@ class SegmentStream:
     def __init__(self, directory: str) -> None:
         self._store = open_store(directory)
         self._listed: list[Named] = []
-        self._dated: dict[Named, float] = {}
+        self._entries: dict[Named, Entry] = {}
         self._covered: dict[Named, list[Named]] = {}
         self._next_listing = 0.0
         self._open: OrderedDict[Named, Segment] = OrderedDict()
@@ -63,15 +69,15 @@ class SegmentStream:
         return self._listed
 
     def _look(self) -> list[Named]:
-        dated = dated_segments(self._store)
-        found, covered = cover(dated)
+        entries = entries_of_segments(self._store)
+        found, covered = cover(entries)
         for before, after in pairwise(found):
             if after.first_seq <= before.last_seq:
                 raise overlap_error(f"{self._store}: {before.name} and {after.name}", after.first_seq)
         # Somebody may have removed the directory and captured again: then a file has the name of an older one.
-        for named in [each for each in self._open if dated.get(each) != self._dated.get(each)]:
+        for named in [each for each in self._open if entries.get(each) != self._entries.get(each)]:
             del self._open[named]
-        self._dated, self._covered = dated, covered
+        self._entries, self._covered = entries, covered
         return found
 
     def begin(self) -> int:
@@ -114,43 +120,86 @@ class SegmentStream:
 
         Raises:
             SegmentsGoneError: if no segment has one of these messages.
-            ValueError: as `footer`.
+            ValueError: as `open`.
         """
         for _ in range(_TRIES - 1):
             try:
-                return [self.footer(named) for named in self.between(start, end)]
+                return self.open(self.between(start, end))
             except SegmentsGoneError:
                 # Another process may have joined segments, so that another one has these messages now.
                 self.listed(fresh=True)
-        return [self.footer(named) for named in self.between(start, end)]
+        return self.open(self.between(start, end))
 
-    def footer(self, named: Named) -> Segment:
-        """The footer of a segment. It is cached until the file is written again.
+    def each_footer(self, start: int, end: int) -> Iterator[Segment]:
+        """The footers of `footers`, one after the other. Take as many as you need: only some more are read.
 
         Raises:
-            SegmentsGoneError: if the segment was removed since the listing.
-            ValueError: as `open_segment`; if the ordinals in the footer are not those in the name; and if another
+            SegmentsGoneError, ValueError: as `footers`.
+        """
+        while start < end:
+            some = self.between(start, end)[:_AT_ONCE]
+            for segment in self.footers(start, min(end, some[-1].last_seq + 1)):
+                start = segment.last_seq + 1
+                yield segment
+
+    def open(self, segments: Sequence[Named]) -> list[Segment]:
+        """The footers of listed segments. Each is cached until its file is written again.
+
+        Raises:
+            SegmentsGoneError: if a segment was removed since the listing.
+            ValueError: as `open_segment`; if the ordinals in a footer are not those in the name; and if another
                 segment has some of its messages, which was not joined into it.
         """
-        segment = self._open.get(named)
-        if segment is None:
-            try:
-                segment = open_segment(self._store.at(named.name))
-            except FileNotFoundError:
-                raise self._gone(named.first_seq, named.last_seq) from None
-            if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
-                raise ValueError(
-                    f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "
-                    "somebody renamed it. Give it its old name"
-                )
-            for each in self._covered.get(named, ()):
-                if not segment.replaces(each.first_seq, each.last_seq):
-                    raise overlap_error(f"{self._store}: {named.name} and {each.name}", each.first_seq)
+        unread = [each for each in segments if each not in self._open]
+        new: dict[Named, Segment] = {}
+        opened = open_segments([self._store.found(self._entries[each]) for each in unread])
+        for named, each in zip(unread, opened, strict=True):
+            if each is None:
+                raise self._gone(named.first_seq, named.last_seq)
+            self._check(named, each.segment)
+            new[named] = each.segment
+        found = [new[each] if each in new else self._open[each] for each in segments]
+        for named, segment in zip(segments, found, strict=True):
             self._open[named] = segment
-            while len(self._open) > _MOST_OPEN:
-                self._open.popitem(last=False)
-        self._open.move_to_end(named)
-        return segment
+            self._open.move_to_end(named)
+        while len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)
+        return found
+
+    def outcomes(self, segments: Sequence[Segment]) -> list[pa.RecordBatch]:
+        """The outcomes in the control rows of segments that this opened, OUTCOMES_SCHEMA.
+
+        Raises:
+            SegmentsGoneError: if one was removed since.
+            DecodeError: if a boundary message is malformed.
+        """
+        named = [
+            Named(each.first_seq, each.last_seq, name_of(each.first_seq, each.last_seq)) for each in segments
+        ]
+        entries = [self._entries.get(each) for each in named]
+        if None in entries:
+            raise self._gone_of(named)
+        files = [self._store.found(entry) for entry in entries if entry is not None]
+        try:
+            return read_outcomes(list(zip(files, segments, strict=True)))
+        except FileNotFoundError:
+            raise self._gone_of(named) from None
+
+    def _check(self, named: Named, segment: Segment) -> None:
+        if (segment.first_seq, segment.last_seq) != (named.first_seq, named.last_seq):
+            raise ValueError(
+                f"{self._store}: {named.name} has messages {segment.first_seq} to {segment.last_seq}: "
+                "somebody renamed it. Give it its old name"
+            )
+        for each in self._covered.get(named, ()):
+            if not segment.replaces(each.first_seq, each.last_seq):
+                raise overlap_error(f"{self._store}: {named.name} and {each.name}", each.first_seq)
+
+    def _gone_of(self, segments: Sequence[Named]) -> SegmentsGoneError:
+        """The error for the first of these segments that is not there."""
+        there = set(self._store.names())
+        first = next((each for each in segments if each.name not in there), segments[0])
+        return self._gone(first.first_seq, first.last_seq)
 
 
 def _gap(found: list[Named], start: int, end: int) -> tuple[int, int] | None:

@@ -7,12 +7,15 @@ import glob
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
 __all__ = [
+    "FoundFile",
     "Paths",
     "absolute",
     "find_files",
@@ -31,7 +34,26 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
 
-def find_files(paths: Paths) -> list[str]:
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as a listing describes it.
+
+    Attributes:
+        path: its path or URI.
+        nbytes: its size in bytes.
+        modified: time of the last write, in nanoseconds since 1970; 0 if the store does not say it.
+        files: the open `pyarrow.fs.FileSystem` of a file in a store, None for a file of this machine.
+        inside: the path in `files`.
+    """
+
+    path: str
+    nbytes: int
+    modified: int
+    files: Any = field(default=None, compare=False, repr=False)
+    inside: str = field(default="", compare=False, repr=False)
+
+
+def find_files(paths: Paths) -> list[FoundFile]:
     """The files at `paths`. Each path is a file, a directory (its `*.parquet`) or a glob; it is local or a URI.
 
     A query, as in `s3://bucket/segments?endpoint_override=http://localhost:9000`, is kept in the URI of each file. In
@@ -43,7 +65,8 @@ def find_files(paths: Paths) -> list[str]:
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    return list(dict.fromkeys(file for path in paths for file in _found(os.fspath(path))))
+    found = {file.path: file for path in paths for file in _found(os.fspath(path))}
+    return list(found.values())
 
 
 def open_file(path: str) -> Any:
@@ -85,7 +108,7 @@ def shown(path: str | os.PathLike[str]) -> str:
     return uri._replace(netloc=uri.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _found(path: str) -> list[str]:
+def _found(path: str) -> list[FoundFile]:
     if not _URI.match(path):
         return _found_here(path)
     uri = split_uri(path)
@@ -94,19 +117,30 @@ def _found(path: str) -> list[str]:
     return _found_in_store(uri)
 
 
-def _found_here(path: str) -> list[str]:
+def _found_here(path: str) -> list[FoundFile]:
     if os.path.isdir(path):
-        found = glob.glob(os.path.join(glob.escape(path), "*.parquet"))
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".parquet"))
+        found = [os.path.join(path, name) for name in names]
     elif os.path.exists(path):
-        return [path]
+        return [_file_here(path)]
     elif glob.has_magic(path):
-        found = [each for each in glob.glob(path) if os.path.isfile(each)]
+        found = sorted(each for each in glob.glob(path) if os.path.isfile(each))
     else:
         raise _no_segments(path)
-    return sorted(each for each in found if _is_finished(each))
+    files = []
+    for each in filter(_is_finished, found):
+        with suppress(FileNotFoundError):  # removed since the listing
+            files.append(_file_here(each))
+    return files
 
 
-def _found_in_store(uri: SplitResult) -> list[str]:
+def _file_here(path: str) -> FoundFile:
+    status = os.stat(path)
+    return FoundFile(path, status.st_size, status.st_mtime_ns)
+
+
+def _found_in_store(uri: SplitResult) -> list[FoundFile]:
     from pyarrow import fs
 
     # In a URI a question mark begins the query, so it is not a wildcard.
@@ -116,19 +150,25 @@ def _found_in_store(uri: SplitResult) -> list[str]:
     if match is not None:
         below = uri.path[len(fixed) :]
         selector = fs.FileSelector(root, recursive=below.count("/") > 1, allow_not_found=True)
-        found = [each.path for each in store.get_file_info(selector) if each.type == fs.FileType.File]
-        found = [each for each in found if _matches(each[len(root) :], below)]
+        found = [each for each in store.get_file_info(selector) if each.type == fs.FileType.File]
+        found = [each for each in found if _matches(each.path[len(root) :], below)]
     else:
-        kind = store.get_file_info(root).type
-        if kind == fs.FileType.NotFound:
+        info = store.get_file_info(root)
+        if info.type == fs.FileType.NotFound:
             raise _no_segments(uri.geturl())
-        if kind == fs.FileType.File:
-            return [uri.geturl()]
+        if info.type == fs.FileType.File:
+            return [_file_in_store(uri.geturl(), store, info)]
         files = store.get_file_info(fs.FileSelector(root))
-        found = [f.path for f in files if f.type == fs.FileType.File and f.path.endswith(".parquet")]
+        found = [each for each in files if each.type == fs.FileType.File and each.path.endswith(".parquet")]
     return [
-        uri._replace(path=fixed + each[len(root) :]).geturl() for each in sorted(found) if _is_finished(each)
+        _file_in_store(uri._replace(path=fixed + each.path[len(root) :]).geturl(), store, each)
+        for each in sorted(found, key=lambda each: each.path)
+        if _is_finished(each.path)
     ]
+
+
+def _file_in_store(uri: str, store: Any, info: Any) -> FoundFile:
+    return FoundFile(uri, info.size, info.mtime_ns or 0, store, info.path)
 
 
 def _no_segments(path: str) -> FileNotFoundError:

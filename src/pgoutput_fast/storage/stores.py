@@ -15,7 +15,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote, unquote
@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, fsync, make_directory, publish
-from pgoutput_fast.storage.paths import is_hidden, is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.paths import FoundFile, is_hidden, is_uri, open_place, shown, split_uri
 
 __all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
 
@@ -101,6 +101,10 @@ class Store(ABC):
     def names(self, below: str = "") -> list[str]:
         """The names of `entries`, in any order. A directory is read without a look at each of its files."""
         return [entry.name for entry in self.entries(below)]
+
+    def found(self, entry: Entry) -> FoundFile:
+        """A file of `entries` as `find_files` gives it."""
+        return FoundFile(os.fspath(self.at(entry.name)), entry.nbytes, int(entry.modified * 1e9))
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -313,6 +317,9 @@ class _Remote(Store):
             if each.type == fs.FileType.File
         ]
         return sorted(found, key=lambda each: each.name)
+
+    def found(self, entry: Entry) -> FoundFile:
+        return replace(super().found(entry), files=self._files, inside=f"{self._root}/{entry.name}")
 
     def read(self, name: str) -> bytes:
         with self._files.open_input_file(f"{self._root}/{name}") as file:

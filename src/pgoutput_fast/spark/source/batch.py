@@ -10,9 +10,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.segments.segment import list_segments, segment_outcomes
+from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.spark.source.plan import SourcePlan
-from pgoutput_fast.spark.source.read import RowsReader, SegmentRows, ranges, relevant_outcomes
+from pgoutput_fast.spark.source.read import (
+    ManyRows,
+    RowsReader,
+    SegmentRows,
+    join_small,
+    ranges,
+    relevant_outcomes,
+)
 
 __all__ = ["SegmentReader", "make_reader"]
 
@@ -35,22 +42,29 @@ class SegmentReader(RowsReader, DataSourceReader):
         self.bounds: dict[str, tuple[int, int]] = {}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Returns one partition per range of row groups that may contain rows of the tables."""
-        plan = self._plan
-        outcomes = segment_outcomes(plan.paths) if plan.committed else None
-        partitions: list[InputPartition] = []
-        for segment in list_segments(plan.paths):
+        """Returns partitions with the row groups that may contain rows of the tables."""
+        plan, found, outcomes = self._plan, SegmentList(self._plan.paths), None
+        if plan.committed:
+            segments, outcomes = found.with_outcomes()
+        else:
+            segments = found.segments()
+        pieces = []
+        for segment in segments:
             first, last = self.bounds.get("seq", (segment.first_seq, segment.last_seq))
             if last < segment.first_seq or first > segment.last_seq:
                 continue
             for taken in ranges(segment, plan.oids, plan.partition_bytes):
-                relevant = relevant_outcomes(segment, taken, outcomes) if outcomes is not None else None
-                partitions.append(SegmentRows(str(segment.path), taken, relevant, self.bounds))
-        return partitions or [SegmentRows("", ())]
+                pieces.append((segment, SegmentRows(str(segment.path), taken, self.bounds)))
+        partitions: list[InputPartition] = []
+        for task in join_small(pieces, plan.partition_bytes):
+            taken_rows = [(segment, rows.row_groups) for segment, rows in task]
+            relevant = None if outcomes is None else relevant_outcomes(taken_rows, outcomes)
+            partitions.append(ManyRows(tuple(rows for _, rows in task), relevant))
+        return partitions or [ManyRows(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition. One row group is in memory at a time."""
-        assert isinstance(partition, SegmentRows)
+        assert isinstance(partition, ManyRows)
         return self.rows_of(partition)
 
 

@@ -30,7 +30,7 @@ from pgoutput_fast.schema.resolve import (
     resolves_alone,
     with_metadata,
 )
-from pgoutput_fast.segments.segment import segment_catalog
+from pgoutput_fast.segments.listing import segment_catalog
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -25,32 +26,53 @@ from pgoutput_fast.spark.tasks.rows import (
 
 __all__ = [
     "ManyRows",
+    "Piece",
     "RowsReader",
     "SegmentRows",
+    "join_small",
+    "may_end",
     "may_have",
     "ranges",
     "relevant_outcomes",
+    "rollbacks",
 ]
+
+# Small pieces are joined until they have this many bytes in the file, or the bytes of all divided by this number of
+# tasks if that is more.
+_TASK_BYTES, _TASKS = 1 << 20, 64
 
 
 @dataclass
-class SegmentRows(InputPartition):
-    """A partition: row groups of one segment.
+class SegmentRows:
+    """Row groups of one segment.
 
     Attributes:
         path: path of the segment.
         row_groups: numbers of the row groups.
-        outcomes: outcomes of their transactions, if only committed rows are wanted, else None.
         bounds: wanted values of tagged columns; empty for all rows.
     """
 
     path: str
     row_groups: tuple[int, ...]
-    outcomes: pa.RecordBatch | None = None
     bounds: Bounds = field(default_factory=dict)
 
+
+@dataclass
+class ManyRows(InputPartition):
+    """A partition: row groups of one segment, or of several small ones.
+
+    Attributes:
+        pieces: the row groups of each segment.
+        outcomes: outcomes of their transactions, if only committed rows are wanted, else None.
+        tables: the tables that decode them, if they differ from the plan's, else None.
+    """
+
+    pieces: tuple[SegmentRows, ...]
+    outcomes: pa.RecordBatch | None = None
+    tables: tuple[TablePlan, ...] | None = None
+
     def __getstate__(self) -> dict[str, Any]:
-        # A segment of small transactions has many outcomes. They go to each task, and they compress well.
+        # Segments of small transactions have many outcomes. They go to each task, and they compress well.
         return {**self.__dict__, "outcomes": None if self.outcomes is None else pack_batch(self.outcomes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -58,17 +80,8 @@ class SegmentRows(InputPartition):
         self.__dict__.update(state, outcomes=None if packed is None else unpack_batch(packed))
 
 
-@dataclass
-class ManyRows(InputPartition):
-    """A partition: row groups of several small segments.
-
-    Attributes:
-        pieces: the row groups of each segment.
-        tables: the tables that decode them, if they differ from the plan's, else None.
-    """
-
-    pieces: tuple[SegmentRows, ...]
-    tables: tuple[TablePlan, ...] | None = None
+# A segment, and which of its rows.
+Piece = tuple[Segment, SegmentRows]
 
 
 class RowsReader:
@@ -83,20 +96,15 @@ class RowsReader:
         self._plan = plan
         self._target = arrow_schema(schema)
 
-    def rows_of(
-        self, partition: SegmentRows, tables: tuple[TablePlan, ...] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the record batches of a partition. One row group is in memory at a time.
-
-        `tables` replaces the plan's tables.
-        """
-        if not partition.row_groups:
-            return
-        for rows in rows_of_segment(partition.path, partition.row_groups):
-            rows = chosen_rows(rows, partition.bounds, partition.outcomes)
-            for table in self._plan.tables if tables is None else tables:
-                for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
-                    yield from map(self._finished(table), table.decode(iter([batch])))
+    def rows_of(self, partition: ManyRows) -> Iterator[pa.RecordBatch]:
+        """Yields the record batches of a partition. One row group is in memory at a time."""
+        tables = self._plan.tables if partition.tables is None else partition.tables
+        for piece in partition.pieces:
+            for rows in rows_of_segment(piece.path, piece.row_groups):
+                rows = chosen_rows(rows, piece.bounds, partition.outcomes)
+                for table in tables:
+                    for batch in rows_of_relations(rows, table.oids, table.others).to_batches():
+                        yield from map(self._finished(table), table.decode(iter([batch])))
 
     def _finished(self, table: TablePlan) -> Any:
         """Returns the function that converts a table's decoded rows to rows of the source."""
@@ -157,12 +165,48 @@ def may_have(group: RowGroup, txns: Sequence[int]) -> bool:
     return at < len(txns) and txns[at] <= last
 
 
+def may_end(segment: Segment, txns: Sequence[int]) -> bool:
+    """Whether the segment may contain an outcome of these transactions. `txns` is ascending."""
+    return any(group.bare and may_have(group, txns) for group in segment.row_groups)
+
+
+def rollbacks(outcomes: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rollbacks of subtransactions."""
+    return outcomes.filter(pc.is_valid(outcomes.column("subxid")))
+
+
+def join_small(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
+    """Joins small pieces, because each task has a cost: segments of a live capture have only some kilobytes each.
+
+    Args:
+        pieces: consecutive pieces.
+        most_bytes: size limit of a task, in bytes of the file.
+    """
+    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in pieces]
+    enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
+    joined: list[list[Piece]] = []
+    taken = enough
+    for piece, size in zip(pieces, sizes, strict=True):
+        if taken + size > enough:
+            joined.append([])
+            taken = 0
+        joined[-1].append(piece)
+        taken += size
+    return joined
+
+
 def relevant_outcomes(
-    segment: Segment, row_groups: Sequence[int], outcomes: pa.RecordBatch
+    pieces: Sequence[tuple[Segment, Sequence[int]]], outcomes: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Returns only the outcomes that can affect rows of the row groups, so that a task receives fewer of them."""
-    known = [txns for k in row_groups if (txns := segment.row_groups[k].txns) is not None]
-    if len(known) < len(row_groups):
+    """Returns only the outcomes that can affect rows of the row groups, so that a task receives fewer of them.
+
+    Args:
+        pieces: segments with numbers of row groups.
+        outcomes: all outcomes.
+    """
+    found = [segment.row_groups[k].txns for segment, taken in pieces for k in taken]
+    known = [txns for txns in found if txns is not None]
+    if len(known) < len(found):
         return outcomes
     first, last = min(each[0] for each in known), max(each[1] for each in known)
     ended = outcomes.column("txn").fill_null(-1).to_numpy()

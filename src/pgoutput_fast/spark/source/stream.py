@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.segments.listing import catalog_of
 from pgoutput_fast.segments.names import Named
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentStream
@@ -114,8 +114,9 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
         if start >= end or (segments is None and nbytes is None):
             return end
         at, size = start, 0
-        found: Sequence[Named | Segment] = (
-            self._segments.between(start, end) if nbytes is None else self._segments.footers(start, end)
+        # A backlog may have very many segments, so this reads only those footers that a batch needs.
+        found: Iterable[Named | Segment] = (
+            self._segments.between(start, end) if nbytes is None else self._segments.each_footer(start, end)
         )
         for count, named in enumerate(found):
             if isinstance(named, Segment):
@@ -182,7 +183,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
             raise ValueError(
                 f"the directory has segments of slot {other}, not of slot {wanted}: use another directory"
             )
-        found = Catalog.of_all(segment.catalog for segment in segments)
+        found = catalog_of(segments)
         new = new_versions(self._resolved, found)
         if not new:
             return None
@@ -206,8 +207,7 @@ class StreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableN
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the record batches of a partition. One row group is in memory at a time."""
         assert isinstance(partition, ManyRows)
-        for piece in partition.pieces:
-            yield from self.rows_of(piece, partition.tables)
+        return self.rows_of(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tells retention that Spark will not read the messages before `end` again."""

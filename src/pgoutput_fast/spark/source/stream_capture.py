@@ -12,11 +12,14 @@ from pgoutput_fast.catalog.identifiers import split_names
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.describe import describe_missing
 from pgoutput_fast.postgres.session import current_lsn
+from pgoutput_fast.segments.listing import catalog_of
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 
 __all__ = ["OwnCapture", "known_with_server", "settings_of"]
 
 _LIMITS = ("rows", "nbytes", "seconds")
+# So often a list is read when segments in it are removed meanwhile.
+_TRIES = 3
 
 
 def settings_of(given: Mapping[str, str]) -> Settings:
@@ -62,18 +65,17 @@ def known_with_server(given: Mapping[str, str], tables: Collection[str | int]) -
         psycopg2.Error: if the server cannot be asked.
     """
     settings = settings_of(given)
-    # The newest segment may lack versions of which only older segments have rows.
-    stream, catalogs = SegmentStream(settings.directory), []
-    for each in stream.listed():
-        try:
-            catalogs.append(stream.footer(each).catalog)
-        except SegmentsGoneError:  # its rows are gone, too, or they were joined with others
-            for now in stream.listed(fresh=True):
-                if now.overlaps(each.first_seq, each.last_seq):
-                    with suppress(SegmentsGoneError):
-                        catalogs.append(stream.footer(now).catalog)
-    known = Catalog.of_all(catalogs)
-    return describe_missing(settings.dsn, settings.publications, tables, known)
+    stream = SegmentStream(settings.directory)
+    return describe_missing(settings.dsn, settings.publications, tables, _known(stream))
+
+
+def _known(stream: SegmentStream) -> Catalog:
+    """The catalog of all segments: the newest may lack versions of which only older ones have rows."""
+    for _ in range(_TRIES - 1):
+        # Retention may remove a segment at any time, and compact joins some.
+        with suppress(SegmentsGoneError):
+            return catalog_of(stream.open(stream.listed(fresh=True)))
+    return catalog_of(stream.open(stream.listed(fresh=True)))
 
 
 class OwnCapture:

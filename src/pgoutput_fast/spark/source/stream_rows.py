@@ -10,10 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
-from pgoutput_fast.segments.segment import Segment, one_batch, outcomes_of
+from pgoutput_fast.segments.footers import one_batch
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import SegmentsGoneError, SegmentStream
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan
-from pgoutput_fast.spark.source.read import ManyRows, SegmentRows, may_have, ranges, relevant_outcomes
+from pgoutput_fast.spark.source.read import (
+    ManyRows,
+    Piece,
+    SegmentRows,
+    join_small,
+    may_end,
+    ranges,
+    relevant_outcomes,
+    rollbacks,
+)
 from pgoutput_fast.spark.tasks.rows import Bounds
 
 __all__ = ["RangeRows"]
@@ -21,9 +31,6 @@ __all__ = ["RangeRows"]
 # Outcomes of this many segments stay in memory, in addition to those of the range. The next batch needs those of the
 # last batch again.
 _MOST_OUTCOMES = 4
-# Small partitions are joined until they have this many bytes in the file, or the bytes of the batch divided by this
-# number of tasks if that is more.
-_TASK_BYTES, _TASKS = 1 << 20, 64
 
 
 class RangeRows:
@@ -57,17 +64,25 @@ class RangeRows:
         Raises:
             SegmentsGoneError: if needed messages are no longer in any segment.
         """
+        if not inside:
+            return []
         read = self._plan.tables if tables is None else tables
         oids = sorted({oid for table in read for oid in table.oids})
+        outcomes = None
         if self._plan.committed:
-            partitions = self._committed(inside, start, end, oids)
+            pieces, outcomes = self._committed(inside, start, end, oids)
         else:
-            partitions = [
-                (segment, SegmentRows(str(segment.path), taken, None, _bounds(segment, start, end)))
+            pieces = [
+                (segment, SegmentRows(str(segment.path), taken, _bounds(segment, start, end)))
                 for segment in inside
                 for taken in ranges(segment, oids, self._plan.partition_bytes)
             ]
-        return _join_small(partitions, tables, self._plan.partition_bytes)
+        partitions = []
+        for task in join_small(pieces, self._plan.partition_bytes):
+            taken_rows = [(segment, rows.row_groups) for segment, rows in task]
+            relevant = None if outcomes is None else relevant_outcomes(taken_rows, outcomes)
+            partitions.append(ManyRows(tuple(rows for _, rows in task), relevant, tables))
+        return partitions
 
     def segments(self, start: int, end: int) -> list[Segment]:
         """Returns the segments between two positions.
@@ -86,30 +101,27 @@ class RangeRows:
         if not (inside and self._plan.committed):
             return []
         self._most_outcomes = _MOST_OUTCOMES + len(inside)  # `partitions` needs them again
-        outcomes = one_batch([self._read_outcomes(segment) for segment in inside], OUTCOMES_SCHEMA)
+        outcomes = self._read_outcomes(inside)
         return self._before(_older(_commits(outcomes, start, end), inside), inside[0].first_seq)
 
     def _committed(
         self, inside: Sequence[Segment], start: int, end: int, oids: Sequence[int]
-    ) -> list[tuple[Segment, SegmentRows]]:
-        if not inside:
-            return []
-        outcomes = one_batch([self._read_outcomes(segment) for segment in inside], OUTCOMES_SCHEMA)
+    ) -> tuple[list[Piece], pa.RecordBatch]:
+        """Returns the row groups, and the outcomes that decide about their rows."""
+        outcomes = self._read_outcomes(inside)
         commits = _commits(outcomes, start, end)
-        aborts = [_aborts(outcomes)]
+        aborts = [rollbacks(outcomes)]
         txns = np.sort(commits.column("txn").to_numpy())
         older = _older(commits, inside)
         before = self._before(older, inside[0].first_seq)
-        aborts += [_aborts(self._read_outcomes(each)) for each in before if _ends_parts_of(each, older)]
+        aborts.append(rollbacks(self._read_outcomes([each for each in before if may_end(each, older)])))
         ends = one_batch([commits, *aborts], OUTCOMES_SCHEMA).sort_by("txn")
-        of_older = ends.filter(pc.is_in(ends.column("txn"), pa.array(older)))
-        partitions = []
-        for segments, known, wanted in ((before, of_older, older), (inside, ends, txns.tolist())):
+        pieces = []
+        for segments, wanted in ((before, older), (inside, txns.tolist())):
             for segment in segments:
                 for taken in ranges(segment, oids, self._plan.partition_bytes, wanted):
-                    few = relevant_outcomes(segment, taken, known)
-                    partitions.append((segment, SegmentRows(str(segment.path), taken, few)))
-        return partitions
+                    pieces.append((segment, SegmentRows(str(segment.path), taken)))
+        return pieces, ends
 
     def _before(self, txns: Sequence[int], end: int) -> list[Segment]:
         """Returns the segments before a position that may contain rows of these transactions. `txns` is ascending."""
@@ -122,34 +134,20 @@ class RangeRows:
                 f"{problem}. The query needs them: a transaction that began at message {txns[0]} commits only now"
             ) from None
 
-    def _read_outcomes(self, segment: Segment) -> pa.RecordBatch:
-        path = str(segment.path)
-        if path not in self._outcomes:
-            self._outcomes[path] = outcomes_of(segment)
-            while len(self._outcomes) > self._most_outcomes:
-                self._outcomes.popitem(last=False)
-        self._outcomes.move_to_end(path)
-        return self._outcomes[path]
-
-
-def _join_small(
-    partitions: Sequence[tuple[Segment, SegmentRows]], tables: tuple[TablePlan, ...] | None, most_bytes: int
-) -> list[ManyRows]:
-    """Joins small partitions, because each task has a cost.
-
-    Segments of a live capture have only some kilobytes each.
-    """
-    sizes = [sum(segment.row_groups[k].nbytes for k in rows.row_groups) for segment, rows in partitions]
-    enough = min(most_bytes, max(_TASK_BYTES, sum(sizes) // _TASKS))
-    joined: list[list[SegmentRows]] = []
-    taken = enough
-    for (_, rows), size in zip(partitions, sizes, strict=True):
-        if taken + size > enough:
-            joined.append([])
-            taken = 0
-        joined[-1].append(rows)
-        taken += size
-    return [ManyRows(tuple(each), tables) for each in joined]
+    def _read_outcomes(self, segments: Sequence[Segment]) -> pa.RecordBatch:
+        """Returns the outcomes of segments, and remembers those that the next call may need again."""
+        unread = [each for each in segments if str(each.path) not in self._outcomes]
+        new = dict(zip((str(each.path) for each in unread), self._stream.outcomes(unread), strict=True))
+        found = [
+            new[path] if path in new else self._outcomes[path]
+            for path in (str(each.path) for each in segments)
+        ]
+        for segment, batch in zip(segments, found, strict=True):
+            self._outcomes[str(segment.path)] = batch
+            self._outcomes.move_to_end(str(segment.path))
+        while len(self._outcomes) > self._most_outcomes:
+            self._outcomes.popitem(last=False)
+        return one_batch(found, OUTCOMES_SCHEMA)
 
 
 def _commits(outcomes: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
@@ -166,16 +164,6 @@ def _older(commits: pa.RecordBatch, inside: Sequence[Segment]) -> list[int]:
     They were streamed or prepared, or a segment boundary cuts them.
     """
     return sorted(txn for txn in commits.column("txn").to_pylist() if txn < inside[0].first_seq)
-
-
-def _aborts(outcomes: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rollbacks of subtransactions."""
-    return outcomes.filter(pc.is_valid(outcomes.column("subxid")))
-
-
-def _ends_parts_of(segment: Segment, txns: Sequence[int]) -> bool:
-    """Whether the segment may contain an outcome of these transactions."""
-    return any(group.bare and may_have(group, txns) for group in segment.row_groups)
 
 
 def _bounds(segment: Segment, start: int, end: int) -> Bounds:

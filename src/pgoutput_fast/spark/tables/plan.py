@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +14,19 @@ from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema
 from pgoutput_fast.schema.resolve import resolve
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.segments.footers import one_batch
+from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.segment import Segment
-from pgoutput_fast.spark.source.read import ranges, relevant_outcomes
+from pgoutput_fast.spark.source.read import may_end, ranges, relevant_outcomes, rollbacks
 from pgoutput_fast.spark.tables.run import Run
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import SegmentPiece, TablePart
+from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePart
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.paths import absolute
 
-__all__ = ["PartitionBy", "partition_columns", "plan_tables", "plan_work"]
+__all__ = ["PartitionBy", "last_of_all", "outcomes_behind", "partition_columns", "plan_tables", "plan_work"]
 
 # Columns of all tables, or qualified name -> columns.
 PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
@@ -101,12 +104,41 @@ def partition_columns(partition_by: PartitionBy, table: str) -> tuple[str, ...]:
     return tuple(found.get(parse_qualified_name(table), ()))
 
 
+def last_of_all(tables: Sequence[TablePart]) -> int | None:
+    """The position that all tables have reached; None if one of them begins."""
+    positions = [table.after for table in tables]
+    return None if None in positions else min(each for each in positions if each is not None)
+
+
+def outcomes_behind(
+    listed: SegmentList, segments: Sequence[Segment], after: int | None, last: int
+) -> pa.RecordBatch:
+    """The outcomes that decide about the transactions that commit behind a position, up to `last`.
+
+    Segments before the position are read only if such a transaction began there.
+
+    Args:
+        listed: reads them.
+        segments: the segments, in the order of the stream.
+        after: the position. None: all outcomes count.
+        last: ordinal of the last message that counts.
+    """
+    behind = [each for each in segments if after is None or each.last_seq > after]
+    outcomes = listed.outcomes(behind)
+    outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= last))
+    if after is None or not behind:
+        return outcomes
+    older = [txn for txn in _txns_behind(outcomes, after) if txn < behind[0].first_seq]
+    before = [each for each in segments if older and each.last_seq <= after and may_end(each, older)]
+    return one_batch([rollbacks(listed.outcomes(before)), outcomes], OUTCOMES_SCHEMA)
+
+
 def plan_work(
     segments: Sequence[Segment],
     tables: Sequence[TablePart],
     outcomes: pa.RecordBatch | None,
     cores: int,
-) -> tuple[tuple[SegmentPiece, ...], ...]:
+) -> tuple[SegmentTask, ...]:
     """Divides the row groups among tasks: consecutive ones, of about the same size.
 
     Args:
@@ -116,39 +148,35 @@ def plan_work(
         cores: how many tasks can run at once.
     """
     oids = sorted({oid for table in tables for oid in table.oids})
-    positions = [table.after for table in tables]
-    after = None if None in positions else min(each for each in positions if each is not None)
-    total = sum(segment.row_groups[k].nbytes for segment in segments for k in segment.row_groups_of(oids))
+    txns, after = None, last_of_all(tables)
+    if after is not None:
+        if outcomes is None:
+            segments = [each for each in segments if each.last_seq > after]
+        else:
+            txns = _txns_behind(outcomes, after)
+    wanted = [(segment, segment.row_groups_of(oids)) for segment in segments]
+    total = sum(segment.row_groups[k].nbytes for segment, groups in wanted for k in groups)
     most = min(SPARK_PARTITION_BYTES, max(1, total // (_TASKS_PER_CORE * max(cores, 1))))
-    work: list[list[SegmentPiece]] = []
+    work: list[list[tuple[Segment, tuple[int, ...]]]] = []
     size = most
-    for piece, nbytes in _pieces(segments, oids, outcomes, after, most):
-        if size + nbytes > most:
-            work.append([])
-            size = 0
-        work[-1].append(piece)
-        size += nbytes
-    return tuple(map(tuple, work))
-
-
-def _pieces(
-    segments: Sequence[Segment],
-    oids: Sequence[int],
-    outcomes: pa.RecordBatch | None,
-    after: int | None,
-    most: int,
-) -> Iterator[tuple[SegmentPiece, int]]:
-    """Yields the row groups that may have rows behind `after`, in pieces of limited size, with their size."""
-    txns = None
-    if outcomes is not None and after is not None:
-        commits = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() > after))
-        txns = np.unique(commits.column("txn").to_numpy()).tolist()
-    for segment in segments:
-        if outcomes is None and after is not None and segment.last_seq <= after:
-            continue
+    for segment, _ in wanted:
         for taken in ranges(segment, oids, most, txns):
-            packed = None
-            if outcomes is not None:
-                packed = pack_batch(relevant_outcomes(segment, taken, outcomes))
             nbytes = sum(segment.row_groups[k].nbytes for k in taken)
-            yield SegmentPiece(absolute(segment.path), taken, packed), nbytes
+            if size + nbytes > most:
+                work.append([])
+                size = 0
+            work[-1].append((segment, taken))
+            size += nbytes
+    return tuple(_task(each, outcomes) for each in work)
+
+
+def _txns_behind(outcomes: pa.RecordBatch, after: int) -> list[int]:
+    """The transactions that end behind a position, ascending."""
+    ends = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() > after))
+    found: list[int] = np.unique(ends.column("txn").to_numpy()).tolist()
+    return found
+
+
+def _task(taken: Sequence[tuple[Segment, tuple[int, ...]]], outcomes: pa.RecordBatch | None) -> SegmentTask:
+    pieces = tuple(SegmentPiece(absolute(segment.path), groups) for segment, groups in taken)
+    return SegmentTask(pieces, None if outcomes is None else pack_batch(relevant_outcomes(taken, outcomes)))

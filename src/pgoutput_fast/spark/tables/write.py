@@ -18,17 +18,31 @@ from pgoutput_fast.mirror.tables.target import Mode
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
-from pgoutput_fast.segments.segment import Segment, list_segments, segment_catalog, segment_outcomes
+from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
-from pgoutput_fast.spark.tables.plan import PartitionBy, plan_tables, plan_work
+from pgoutput_fast.spark.tables.plan import (
+    PartitionBy,
+    last_of_all,
+    outcomes_behind,
+    plan_tables,
+    plan_work,
+)
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
 from pgoutput_fast.spark.tasks.rows import pack_batch
-from pgoutput_fast.spark.tasks.tables import FILES_SCHEMA, TablePart, WriteSegments, WriteTables, rejects_of
+from pgoutput_fast.spark.tasks.tables import (
+    FILES_SCHEMA,
+    SegmentTask,
+    TablePart,
+    WriteSegments,
+    WriteTables,
+    rejects_of,
+)
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
 from pgoutput_fast.storage.paths import Paths, absolute
@@ -103,7 +117,7 @@ def write_tables(
     if isinstance(source, DataFrame):
         reader = _TaggedSource(source, decoding, which == "committed")
     else:
-        reader = _SegmentSource(source, _session(spark), which == "committed")
+        reader = _SegmentSource(SegmentList(source), _session(spark), which == "committed")
     run = partial(begin_run, place, format, storage_options or {}, catalog)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes)
 
@@ -147,6 +161,9 @@ def table_sink(
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
 
+    # Footers of earlier batches. Each batch opens only what is new in its directory.
+    listed: dict[str, SegmentList] = {}
+
     def write_batch(batch: DataFrame, batch_id: int) -> None:
         if batch.columns != EMITTED_SCHEMA.names:
             raise ValueError(
@@ -157,9 +174,9 @@ def table_sink(
         if not found:
             return
         first, last = min(row["first"] for row in found), max(row["last"] for row in found)
-        source = _SegmentSource(
-            found[0]["directory"], batch.sparkSession, which == "committed", first - 1, last
-        )
+        directory = found[0]["directory"]
+        segments = listed.setdefault(directory, SegmentList(directory))
+        source = _SegmentSource(segments, batch.sparkSession, which == "committed", first - 1, last)
         if source.catalog.relations:
             run = partial(begin_run, place, format, storage_options or {}, catalog)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes)
@@ -320,34 +337,38 @@ class _SegmentSource:
 
     def __init__(
         self,
-        paths: Paths,
+        listed: SegmentList,
         spark: SparkSession,
         committed: bool,
         start: int | None = None,
         last: int | None = None,
     ) -> None:
-        found: list[Segment] = list_segments(paths)
+        found, self.catalog = listed.read(lambda segments: (segments, catalog_of(segments)))
         if not found:
             raise ValueError("the source has no segments")
-        self._segments = [each for each in found if last is None or each.first_seq <= last]
-        self.start = start
+        self._listed = listed
         self._spark = spark
-        self.catalog = segment_catalog(paths)
+        self._committed = committed
+        self.start = start
         self.first_seq = found[0].first_seq
         # A segment may go beyond `last`, if small segments were joined.
         self.last_seq = found[-1].last_seq if last is None else last
-        self._outcomes = None
-        if committed:
-            outcomes = segment_outcomes(paths)
-            self._outcomes = outcomes.filter(pa.array(outcomes.column("at_seq").to_numpy() <= self.last_seq))
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        work = plan_work(self._segments, task.tables, self._outcomes, cores_of(self._spark))
+        work = self._listed.read(lambda segments: self._work(segments, task.tables))
         if not work:
             return []
         numbers = self._spark.range(0, len(work), 1, len(work))
         check_workers(numbers)
-        return _files(numbers.mapInArrow(WriteSegments(task, work), spark_schema(FILES_SCHEMA)))
+        packed = tuple(each.pack() for each in work)
+        return _files(numbers.mapInArrow(WriteSegments(task, packed), spark_schema(FILES_SCHEMA)))
+
+    def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
+        segments = [each for each in found if each.first_seq <= self.last_seq]
+        outcomes = None
+        if self._committed:
+            outcomes = outcomes_behind(self._listed, segments, last_of_all(tables), self.last_seq)
+        return plan_work(segments, tables, outcomes, cores_of(self._spark))
 
 
 class _TaggedSource:

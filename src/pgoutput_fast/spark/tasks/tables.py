@@ -5,6 +5,8 @@ Imports no PySpark; the driver pickles the instances.
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +21,15 @@ from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch
 from pgoutput_fast.storage.stores import open_store
 
-__all__ = ["FILES_SCHEMA", "SegmentPiece", "TablePart", "WriteSegments", "WriteTables", "rejects_of"]
+__all__ = [
+    "FILES_SCHEMA",
+    "SegmentPiece",
+    "SegmentTask",
+    "TablePart",
+    "WriteSegments",
+    "WriteTables",
+    "rejects_of",
+]
 
 FILES_SCHEMA = pa.schema(
     [
@@ -155,12 +165,34 @@ class SegmentPiece:
     Attributes:
         path: path or URI of the segment.
         row_groups: their numbers.
-        outcomes: packed outcomes of their transactions; None if rows are wanted as they were sent.
     """
 
     path: str
     row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SegmentTask:
+    """What one task reads.
+
+    Attributes:
+        pieces: the row groups.
+        outcomes: packed outcomes of their transactions; None if rows are wanted as they were sent.
+    """
+
+    pieces: tuple[SegmentPiece, ...]
     outcomes: bytes | None = field(repr=False)
+
+    def pack(self) -> bytes:
+        """The task in few bytes."""
+        return zlib.compress(pickle.dumps(self), 1)
+
+    @staticmethod
+    def unpack(packed: bytes) -> SegmentTask:
+        """The inverse of `pack`."""
+        found = pickle.loads(zlib.decompress(packed))
+        assert isinstance(found, SegmentTask)
+        return found
 
 
 @dataclass(frozen=True)
@@ -169,21 +201,21 @@ class WriteSegments:
 
     Attributes:
         write: writes them.
-        work: for each task what it reads.
+        work: for each task what it reads, packed: all tasks get all of it, and each unpacks its own.
     """
 
     write: WriteTables
-    work: tuple[tuple[SegmentPiece, ...], ...]
+    work: tuple[bytes, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                yield self.write.write(_rows_of_pieces(self.work[task]))
+                yield self.write.write(_rows_of_task(SegmentTask.unpack(self.work[task])))
 
 
-def _rows_of_pieces(pieces: Iterable[SegmentPiece]) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
+def _rows_of_task(task: SegmentTask) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
-    for piece in pieces:
-        outcomes = None if piece.outcomes is None else unpack_batch(piece.outcomes)
+    outcomes = None if task.outcomes is None else unpack_batch(task.outcomes)
+    for piece in task.pieces:
         for rows in rows_of_segment(piece.path, piece.row_groups):
             yield rows, outcomes

@@ -1,0 +1,228 @@
+"""Opens many segments: their footers, and the outcomes in their control rows, on several threads.
+
+What takes time is Arrow's reading on a local disk, and waiting in a store. Threads overlap both. In a store the listing
+says how large each file is, so a footer takes one request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.protocol.kinds import OUTCOMES
+from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.segment import MOST_READ, Segment, checked, damaged, place_of, segment_of
+from pgoutput_fast.storage.paths import FoundFile, shown
+
+__all__ = ["Opened", "one_batch", "open_segments", "read_outcomes"]
+
+# Threads for files of this machine, and for files in a store; how many files a thread takes at once.
+_THREADS_HERE, _THREADS_STORE = 4, 32
+_MOST_AT_ONCE = 64
+# What decoding an outcome needs. The other columns of TAGGED_SCHEMA are not read.
+_NEEDED = ("seq", "lsn", "kind", "txn", "in_stream", "payload")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A segment, and its outcomes (OUTCOMES_SCHEMA) if they were read."""
+
+    segment: Segment
+    outcomes: pa.RecordBatch | None
+
+
+def open_segments(
+    files: Sequence[FoundFile], outcomes: Callable[[Segment], bool] | None = None
+) -> list[Opened | None]:
+    """Reads the footers of segments. A file that was removed since the listing gives None.
+
+    Args:
+        files: the files.
+        outcomes: whether the outcomes of a segment are wanted, too. They cost no second opening. Default: none are.
+
+    Raises:
+        ValueError: as `open_segment`.
+        DecodeError: if a boundary message is malformed.
+    """
+
+    def opened(some: Sequence[FoundFile]) -> list[Opened | None]:
+        found: list[Segment | None] = []
+        rows: list[pa.Table | None] = []
+        for file in some:
+            segment = taken = None
+            with suppress(FileNotFoundError), _opened(file) as parquet:
+                segment = checked(segment_of(place_of(file.path), parquet.metadata))
+                if outcomes is not None and outcomes(segment):
+                    taken = _control_rows(parquet, segment)
+            found.append(segment)
+            rows.append(taken)
+        both = zip(found, _decoded(rows), strict=True)
+        return [None if segment is None else Opened(segment, batch) for segment, batch in both]
+
+    return _in_parallel(opened, files)
+
+
+def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordBatch]:
+    """The outcomes in the control rows of segments, with OUTCOMES_SCHEMA.
+
+    Raises:
+        FileNotFoundError: if a file was removed.
+        DecodeError, ValueError: as `open_segments`.
+    """
+
+    def read(some: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordBatch]:
+        rows: list[pa.Table | None] = []
+        for file, segment in some:
+            with _opened(file) as parquet:
+                rows.append(_control_rows(parquet, segment))
+        return [each for each in _decoded(rows) if each is not None]
+
+    return _in_parallel(read, files, of_file=lambda each: each[0])
+
+
+def one_batch(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All batches as one batch."""
+    found = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema)
+
+
+def _in_parallel(
+    read: Callable[[Sequence[Any]], list[_T]],
+    files: Sequence[Any],
+    of_file: Callable[[Any], FoundFile] = lambda each: each,
+) -> list[_T]:
+    """The results of all files, in their order."""
+    if len(files) < 2:
+        return read(files)
+    is_here = of_file(files[0]).files is None
+    threads = min(_THREADS_HERE, os.cpu_count() or 1) if is_here else _THREADS_STORE
+    size = max(1, min(_MOST_AT_ONCE, len(files) // (2 * threads)))
+    pieces = [files[at : at + size] for at in range(0, len(files), size)]
+    pool = ThreadPoolExecutor(min(threads, len(pieces)), "pgoutput_fast footers")
+    try:
+        return [each for found in pool.map(read, pieces) for each in found]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# ---- one file ----------------------------------------------------------------------------------------------------
+
+
+class _Here:
+    """A file of this machine."""
+
+    def __init__(self, file: FoundFile) -> None:
+        # With a path instead of an open file, pyarrow asks the file system twice more.
+        self._parquet = pq.ParquetFile(
+            pa.OSFile(file.path), pre_buffer=False, thrift_string_size_limit=MOST_READ
+        )
+        self.metadata = self._parquet.metadata
+
+    def read(self, row_groups: list[int], columns: Sequence[str]) -> pa.Table:
+        # Threads do not pay off for a few rows.
+        return self._parquet.read_row_groups(row_groups, columns=list(columns), use_threads=False)
+
+    def close(self) -> None:
+        self._parquet.close(force=True)
+
+
+class _There:
+    """A file in a store. Its size is known, so nobody has to ask the store for it."""
+
+    def __init__(self, file: FoundFile) -> None:
+        self._fragment = _format().make_fragment(file.inside, file.files, file_size=file.nbytes)
+        self.metadata = self._fragment.metadata
+
+    def read(self, row_groups: list[int], columns: Sequence[str]) -> pa.Table:
+        part = self._fragment.subset(row_group_ids=row_groups)
+        return part.to_table(columns=list(columns), use_threads=False)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+@lru_cache
+def _format() -> Any:
+    from pyarrow import dataset
+
+    options = dataset.ParquetFragmentScanOptions(thrift_string_size_limit=MOST_READ)
+    return dataset.ParquetFileFormat(default_fragment_scan_options=options)
+
+
+@contextmanager
+def _opened(file: FoundFile) -> Iterator[_Here | _There]:
+    parquet = None
+    try:
+        parquet = _Here(file) if file.files is None else _There(file)
+        yield parquet
+    except FileNotFoundError:
+        raise FileNotFoundError(f"segment {shown(file.path)} does not exist") from None
+    except pa.ArrowInvalid as problem:
+        raise damaged(file.path, problem) from None
+    except OSError:
+        # A store that was not asked for the size says in words of its own that there is no such file.
+        if file.files is not None and not file.files.get_file_info(file.inside).is_file:
+            raise FileNotFoundError(f"segment {shown(file.path)} does not exist") from None
+        raise
+    finally:
+        if parquet is not None:
+            parquet.close()
+
+
+def _control_rows(parquet: _Here | _There, segment: Segment) -> pa.Table:
+    """The rows that concern no relation, and those that share row groups with them."""
+    groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
+    return parquet.read(groups, _NEEDED) if groups else TAGGED_SCHEMA.empty_table().select(_NEEDED)
+
+
+def _decoded(rows: Sequence[pa.Table | None]) -> list[pa.RecordBatch | None]:
+    """The outcomes in the control rows of segments, in stream order; None stays None.
+
+    All segments are decoded at once, because each call costs more than the few rows of one segment.
+    """
+    there = [each for each in rows if each is not None]
+    ends, counts = _ends(there)
+    outcomes = _outcomes(ends)
+    if outcomes.num_rows != ends.num_rows:  # a transaction that nobody knows has no outcome
+        return [None if each is None else _outcomes(_ends([each])[0]) for each in rows]
+    result: list[pa.RecordBatch | None] = []
+    at, count = 0, iter(counts)
+    for each in rows:
+        length = 0 if each is None else next(count)
+        result.append(None if each is None else outcomes.slice(at, length))
+        at += length
+    return result
+
+
+def _ends(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[int]]:
+    """(the rows that say how transactions ended, segment by segment and in stream order; how many each segment has)."""
+    if not tables:
+        return TAGGED_SCHEMA.empty_table().select(_NEEDED), []
+    rows = pa.concat_tables(tables)
+    of = np.repeat(np.arange(len(tables)), [each.num_rows for each in tables])
+    kept = np.flatnonzero(np.isin(rows.column("kind").to_numpy(), OUTCOMES))
+    order = kept[np.lexsort((rows.column("seq").to_numpy()[kept], of[kept]))]
+    counts: list[int] = np.bincount(of[kept], minlength=len(tables)).tolist()
+    return rows.take(pa.array(order)), counts
+
+
+def _outcomes(ends: pa.Table) -> pa.RecordBatch:
+    columns = [
+        ends.column(field.name).cast(field.type)
+        if field.name in _NEEDED
+        else pa.nulls(ends.num_rows, field.type)
+        for field in TAGGED_SCHEMA
+    ]
+    return decode_tagged(pa.Table.from_arrays(columns, schema=TAGGED_SCHEMA), Catalog()).outcomes

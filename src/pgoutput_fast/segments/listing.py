@@ -1,0 +1,181 @@
+"""Lists of segments: directories, globs and files, in the order of the stream; their catalog and their outcomes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
+from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_outcomes
+from pgoutput_fast.segments.names import overlap_error
+from pgoutput_fast.segments.segment import Segment, check_source
+from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, shown
+
+__all__ = [
+    "SegmentList",
+    "catalog_of",
+    "list_segments",
+    "segment_catalog",
+    "segment_outcomes",
+]
+
+# So often a list is read when segments in it are removed meanwhile.
+_TRIES = 3
+_T = TypeVar("_T")
+
+
+def list_segments(paths: Paths) -> list[Segment]:
+    """The segments at some paths, in stream order.
+
+    If `compact` joined segments, and the small ones are still there, the list has only the joined one.
+
+    Args:
+        paths: a file, a directory or a glob, or several of them. Each is local, or a URI that `pyarrow.fs` knows, such
+            as `s3://bucket/segments`.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ValueError: if the segments come from several sources, or if two of them have the same ordinal; and as
+            `open_segment`.
+    """
+    return SegmentList(paths).segments()
+
+
+def segment_catalog(paths: Paths) -> Catalog:
+    """The relation versions and types in the footers of segments, from the oldest to the newest.
+
+    Raises:
+        ValueError: as `list_segments`.
+    """
+    return SegmentList(paths).read(catalog_of)
+
+
+def segment_outcomes(paths: Paths) -> pa.RecordBatch:
+    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads only control rows.
+
+    Raises:
+        DecodeError: if a boundary message is malformed.
+        ValueError: as `list_segments`.
+    """
+    return SegmentList(paths).with_outcomes()[1]
+
+
+def catalog_of(segments: Iterable[Segment]) -> Catalog:
+    """The relation versions and types of segments, from the oldest to the newest.
+
+    Raises:
+        ValueError: if a part file of a catalog is damaged or missing.
+    """
+    catalogs: list[Catalog] = []
+    before: Segment | None = None
+    for each in segments:
+        # Most segments know what the one before knows.
+        if before is None or not each.known.is_same_catalog(before.known):
+            catalogs.append(each.catalog)
+        before = each
+    return Catalog.of_all(catalogs)
+
+
+class SegmentList:
+    """The segments at some paths. A second reading opens only files that are new, or that were written again.
+
+    Args:
+        paths: as in `list_segments`.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths: Sequence[str | os.PathLike[str]] = (
+            [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        )
+        self._opened: dict[FoundFile, Opened] = {}
+        self._files: dict[str, FoundFile] = {}
+
+    def segments(self) -> list[Segment]:
+        """The segments that are there now, in stream order.
+
+        Raises:
+            FileNotFoundError, ValueError: as `list_segments`.
+        """
+        return self.read(lambda segments: segments)
+
+    def read(self, read: Callable[[list[Segment]], _T]) -> _T:
+        """What `read` makes of the segments. If one of them is removed meanwhile, this lists and reads again.
+
+        Raises:
+            FileNotFoundError, ValueError: as `list_segments`.
+        """
+        return self._again(lambda: read(self._listed()))
+
+    def with_outcomes(
+        self, wanted: Callable[[Segment], bool] = lambda segment: True
+    ) -> tuple[list[Segment], pa.RecordBatch]:
+        """(the segments, the outcomes of those that are wanted). Each file is opened once for both.
+
+        Raises:
+            DecodeError: if a boundary message is malformed.
+            FileNotFoundError, ValueError: as `list_segments`.
+        """
+
+        def both() -> tuple[list[Segment], pa.RecordBatch]:
+            segments = self._listed(wanted)
+            return segments, self.outcomes(list(filter(wanted, segments)))
+
+        return self._again(both)
+
+    def outcomes(self, segments: Sequence[Segment]) -> pa.RecordBatch:
+        """The outcomes of some of the segments, OUTCOMES_SCHEMA.
+
+        Raises:
+            DecodeError: if a boundary message is malformed.
+            FileNotFoundError: if a segment was removed.
+        """
+        files = [self._files[os.fspath(each.path)] for each in segments]
+        unread = [file for file in files if self._opened[file].outcomes is None]
+        found = read_outcomes([(file, self._opened[file].segment) for file in unread])
+        known = dict(zip(unread, found, strict=True))
+        every = [known[file] if file in known else self._opened[file].outcomes for file in files]
+        return one_batch(every, OUTCOMES_SCHEMA)
+
+    def _again(self, read: Callable[[], _T]) -> _T:
+        for _ in range(_TRIES - 1):
+            # A segment that was just joined into another one may go at any time.
+            with suppress(FileNotFoundError):
+                return read()
+        return read()
+
+    def _listed(self, outcomes: Callable[[Segment], bool] | None = None) -> list[Segment]:
+        found = find_files(self._paths)
+        new = [file for file in found if file not in self._opened]
+        opened = zip(new, open_segments(new, outcomes), strict=True)
+        known = self._opened | {file: each for file, each in opened if each is not None}
+        self._opened = {file: known[file] for file in found if file in known}
+        if gone := [file for file in found if file not in known]:
+            # What was opened is kept, so a second try is short.
+            raise FileNotFoundError(f"segment {shown(gone[0].path)} does not exist")
+        self._files = {os.fspath(each.segment.path): file for file, each in self._opened.items()}
+        return _in_order([each.segment for each in self._opened.values()])
+
+
+def _in_order(found: Sequence[Segment]) -> list[Segment]:
+    """The segments in stream order, without those that were joined into others.
+
+    Raises:
+        ValueError: as `list_segments`.
+    """
+    segments: list[Segment] = []
+    before: Segment | None = None
+    for each in sorted(found, key=lambda each: (each.first_seq, -each.last_seq)):
+        if before is not None:
+            check_source(each.path, each.source, before.source)
+        before = each
+        last = segments[-1] if segments else None
+        if last is None or last.last_seq < each.first_seq:
+            segments.append(each)
+        elif not last.replaces(each.first_seq, each.last_seq):
+            raise overlap_error(f"segments {shown(last.path)} and {shown(each.path)}", each.first_seq)
+    return segments
