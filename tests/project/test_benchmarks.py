@@ -49,6 +49,13 @@ def test_report_at_a_tiny_scale(tmp_path: Path) -> None:
         assert label in printed
 
 
+def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
+    """It compares the rows of all variants before it times them."""
+    printed = _run(tmp_path, "benchmarks.parquet")
+    for label in ("Parquet: wide, 1,480 rows", "pgbench_history", "repeating texts", "| as chosen", "| lz4 "):
+        assert label in printed
+
+
 def test_capture_at_a_tiny_scale() -> None:
     try:
         version, figures = capture.measure(2000, 1)

@@ -23,6 +23,7 @@ from pgoutput_fast.snapshot.ranges import ReadRange
 from pgoutput_fast.snapshot.read import RangeRead
 from pgoutput_fast.storage.fsync import directory_mode, fsync
 from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.table_directories import table_directory
 
 __all__ = ["TableFiles", "TableLoaded", "loading"]
@@ -204,7 +205,7 @@ class RangeFile:
         self._hidden = _hidden(path)
         self._schema = plain_schema(schema)
         _create(self._hidden, file_mode)
-        self._writer = pq.ParquetWriter(self._hidden, self._schema, compression="zstd")
+        self._writer = rows_writer(self._hidden, self._schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds rows."""

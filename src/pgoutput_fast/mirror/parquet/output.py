@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.mirror.parquet.progress import rejects_file, typed_file
 from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["TypedOutput"]
@@ -60,7 +61,7 @@ class TypedOutput:
             name = max(self._nbytes, key=lambda each: self._nbytes[each])
             if name not in self._writers:
                 file = self._open.enter_context(self._store.write(name, replace=True))
-                self._writers[name] = _writer(file, self._waiting[name][0].schema)
+                self._writers[name] = rows_writer(file, self._waiting[name][0].schema)
             self._flush(name)
 
     def _add(self, name: str, batch: pa.RecordBatch) -> None:
@@ -74,9 +75,5 @@ class TypedOutput:
         if name in self._writers:
             self._writers[name].write_table(rows)
             return
-        with self._store.write(name, replace=True) as file, _writer(file, rows.schema) as writer:
+        with self._store.write(name, replace=True) as file, rows_writer(file, rows.schema) as writer:
             writer.write_table(rows)
-
-
-def _writer(file: object, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(file, schema, compression="zstd")

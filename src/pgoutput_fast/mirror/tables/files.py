@@ -14,12 +14,12 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pgoutput_fast.mirror.tables.advice import advised
 from pgoutput_fast.mirror.tables.marker import check_marker
 from pgoutput_fast.mirror.tables.partitions import MOST_PARTITIONS, Partitioning, divide
 from pgoutput_fast.mirror.tables.statistics import statistics_of
+from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
@@ -202,14 +202,7 @@ class _OpenFile:
         self._metadata: list[Any] = []
         self._stack = ExitStack()
         self._file: IO[bytes] = self._stack.enter_context(store.write(f"{directory}/{name}"))
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            metadata_collector=self._metadata,
-            write_page_index=False,
-        )
+        self._writer = rows_writer(self._file, schema, metadata_collector=self._metadata)
 
     @property
     def nbytes(self) -> int:
