@@ -73,5 +73,6 @@ def test_demo_runs_and_its_tables_equal_the_servers() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" yes ") == 5
+    assert done.stdout.count(" yes ") == 6
+    assert "rows of 6 Delta tables" in done.stdout
     assert " no " not in done.stdout.split("Rebuilt from what was loaded")[1]

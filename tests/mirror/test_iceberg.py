@@ -162,7 +162,7 @@ def test_a_catalog_is_of_one_target(tmp_path: Path) -> None:
         table = IcebergTarget(catalog, open_store(tmp_path / "two"), "public.t")
         with pytest.raises(ValueError, match=r"use another catalog \(or warehouse\) for each target"):
             table.exists()
-    with pytest.raises(ValueError, match=r"need a catalog: pass catalog="):
+    with pytest.raises(ValueError, match=r"need a catalog: pass iceberg_catalog="):
         open_catalog(open_store("s3://key:secret@bucket/lake?region=eu-central-1"), {})
 
 

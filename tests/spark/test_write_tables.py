@@ -548,8 +548,8 @@ def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(kind, match=message):
             pgspark.write_tables(stored, tmp_path, NAMES[:2], partition_by=by)
-    with pytest.raises(ValueError, match=r"only format='iceberg' has a catalog"):
-        pgspark.write_tables(stored, tmp_path, format="delta", catalog={})
+    with pytest.raises(ValueError, match=r"iceberg_catalog= is for format='iceberg'"):
+        pgspark.write_tables(stored, tmp_path, format="delta", iceberg_catalog={})
 
 
 @pytest.mark.parametrize("format", FORMATS)

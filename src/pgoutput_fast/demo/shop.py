@@ -25,6 +25,7 @@ CREATE TABLE public.orders (
     placed timestamp, slot time, tags int[]);
 CREATE TABLE public.order_lines (
     order_id bigint, line smallint, sku uuid, quantity int, price real, PRIMARY KEY (order_id, line));
+CREATE TABLE public.visits (id bigint PRIMARY KEY, customer int, at timestamptz, page text, seconds real);
 CREATE TABLE public."Audit Log" (at timestamptz, what text, detail json);
 ALTER TABLE public."Audit Log" REPLICA IDENTITY FULL;
 ALTER TABLE public.products ALTER description SET STORAGE EXTERNAL;
@@ -36,9 +37,13 @@ TABLES: dict[str, tuple[str, ...]] = {
     "public.products": ("sku",),
     "public.orders": ("id",),
     "public.order_lines": ("order_id", "line"),
+    "public.visits": ("id",),
     'public."Audit Log"': ("at", "what"),
 }
 
+
+# Visits of the shop for each order. They make the stream so long that a rate can be said.
+VISITS = 10
 
 # These statements use operators and functions without a schema. This path prevents calls of objects that somebody
 # planted in another schema.
@@ -118,6 +123,11 @@ def _place_orders(cursor: Any, chance: random.Random, customers: int, first: int
         " (i %% 1000) / 8.0"
         " FROM generate_series(%s, %s) i, generate_series(1, 3) l",
         (first, last),
+    )
+    cursor.execute(
+        "INSERT INTO public.visits SELECT i, 1 + i %% %s, timestamptz '2025-01-01 00:00+00' + i * interval '7 seconds',"
+        " '/products/' || i %% 200, CASE WHEN i %% 4 > 0 THEN (i %% 900) / 8.0 END FROM generate_series(%s, %s) i",
+        (customers, first * VISITS, last * VISITS + VISITS - 1),
     )
     cursor.execute(
         "UPDATE public.orders SET status = 'paid', total = total + 1 WHERE id %% 2 = 0 AND id BETWEEN %s AND %s",

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.mirror.tables.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.mirror.tables.target import Mode
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
@@ -65,7 +66,8 @@ def write_tables(
     partition_by: PartitionBy = (),
     file_bytes: int = FILE_BYTES,
     storage_options: Mapping[str, str] | None = None,
-    catalog: Mapping[str, str] | None = None,
+    catalog: Catalog | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> list[Row]:
     """Writes the changes of tables as Parquet, Delta or Iceberg tables, all tables in one pass over the source.
@@ -94,8 +96,10 @@ def write_tables(
             partition columns.
         file_bytes: about how many bytes a file has at most.
         storage_options: for `"delta"` in a store: what delta-rs needs to reach it.
-        catalog: for `"iceberg"`: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`; `name`
-            is its name. Default: a catalog in the file `_catalog.db` of a local target.
+        catalog: relation versions and types that the source does not describe. A server says more of its types than a
+            stream does, for instance how many digits a domain has: pass a snapshot's catalog.
+        iceberg_catalog: for `"iceberg"`: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
+            `name` is its name. Default: a catalog in the file `_catalog.db` of a local target.
         spark: the session; default: the DataFrame's, or the active one.
 
     Returns:
@@ -109,16 +113,16 @@ def write_tables(
             lacks are gone.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
-    _check_arguments(tables, format, mode, file_bytes, partition_by, catalog)
+    _check_arguments(tables, format, mode, file_bytes, partition_by, iceberg_catalog)
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
     reader: _Source
     if isinstance(source, DataFrame):
-        reader = _TaggedSource(source, decoding, which == "committed")
+        reader = _TaggedSource(source, decoding, which == "committed", catalog)
     else:
-        reader = _SegmentSource(SegmentList(source), _session(spark), which == "committed")
-    run = partial(begin_run, place, format, storage_options or {}, catalog)
+        reader = _SegmentSource(SegmentList(source), _session(spark), which == "committed", catalog)
+    run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes)
 
 
@@ -132,7 +136,8 @@ def table_sink(
     partition_by: PartitionBy = (),
     file_bytes: int = FILE_BYTES,
     storage_options: Mapping[str, str] | None = None,
-    catalog: Mapping[str, str] | None = None,
+    catalog: Catalog | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """Returns a function for `foreachBatch` that writes tables while a capture writes segments.
 
@@ -141,8 +146,8 @@ def table_sink(
     instance because the driver was killed between the commit and the checkpoint, tables that have it stay as they are.
 
     Args:
-        target, tables, format, transactions, options, partition_by, file_bytes, storage_options, catalog: as in
-            `write_tables`. A table that the segments do not describe yet is written as soon as they do, if `tables` is
+        target, tables, format, transactions, options, partition_by, file_bytes, storage_options, catalog,
+            iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as soon as they do, if `tables` is
             not given.
 
     Raises:
@@ -156,7 +161,7 @@ def table_sink(
             .option("checkpointLocation", "checkpoint/").start()
         )
     """
-    _check_arguments(tables, format, "append", file_bytes, partition_by, catalog)
+    _check_arguments(tables, format, "append", file_bytes, partition_by, iceberg_catalog)
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
@@ -176,9 +181,9 @@ def table_sink(
         first, last = min(row["first"] for row in found), max(row["last"] for row in found)
         directory = found[0]["directory"]
         segments = listed.setdefault(directory, SegmentList(directory))
-        source = _SegmentSource(segments, batch.sparkSession, which == "committed", first - 1, last)
+        source = _SegmentSource(segments, batch.sparkSession, which == "committed", catalog, first - 1, last)
         if source.catalog.relations:
-            run = partial(begin_run, place, format, storage_options or {}, catalog)
+            run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes)
 
     return write_batch
@@ -218,7 +223,7 @@ def _check_arguments(
     mode: str,
     file_bytes: int,
     partition_by: PartitionBy,
-    catalog: Mapping[str, str] | None,
+    iceberg_catalog: Mapping[str, str] | None,
 ) -> None:
     if tables is not None:
         expect_list("tables", tables)
@@ -231,8 +236,8 @@ def _check_arguments(
         raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     if file_bytes < 1:
         raise ValueError("file_bytes must be at least 1")
-    if catalog is not None and format != "iceberg":
-        raise ValueError("only format='iceberg' has a catalog: leave out catalog=, or pass format='iceberg'")
+    if iceberg_catalog is not None and format != "iceberg":
+        raise ValueError("iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'")
 
 
 def _place(target: str | os.PathLike[str]) -> str:
@@ -340,10 +345,12 @@ class _SegmentSource:
         listed: SegmentList,
         spark: SparkSession,
         committed: bool,
+        catalog: Catalog | None,
         start: int | None = None,
         last: int | None = None,
     ) -> None:
-        found, self.catalog = listed.read(lambda segments: (segments, catalog_of(segments)))
+        found, stored = listed.read(lambda segments: (segments, catalog_of(segments)))
+        self.catalog = _merged(catalog, stored)
         if not found:
             raise ValueError("the source has no segments")
         self._listed = listed
@@ -376,7 +383,7 @@ class _TaggedSource:
 
     start = None
 
-    def __init__(self, wal: DataFrame, options: Options, committed: bool) -> None:
+    def __init__(self, wal: DataFrame, options: Options, committed: bool, catalog: Catalog | None) -> None:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
@@ -385,7 +392,7 @@ class _TaggedSource:
         if ends["last"] is None:
             raise ValueError("the source has no payloads")
         self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
-        self.catalog = read_catalog(wal, on_error=options.on_error)
+        self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
         self._outcomes = None
         if committed:
             known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
@@ -402,6 +409,10 @@ class _TaggedSource:
 
 
 _Source = _SegmentSource | _TaggedSource
+
+
+def _merged(given: Catalog | None, stored: Catalog) -> Catalog:
+    return stored if given is None else given.merged(stored)
 
 
 def _files(written: DataFrame) -> list[WrittenFile]:
