@@ -93,6 +93,11 @@ def test_overwrite_replaces_rows_and_types(tmp_path: Path) -> None:
     assert _add(tmp_path, new.drop_columns("n"), "overwrite") == 1
     rows = _read(tmp_path)
     assert rows.to_pylist() == new.drop_columns("n").to_pylist()
+    with _table(tmp_path) as table:
+        first = table._table.snapshots()[0].snapshot_id
+        before = table._table.scan(snapshot_id=first).to_arrow()
+        assert before["_seq"].to_pylist() == list(range(10))
+        assert before["text"].null_count == 10
     _add(tmp_path, _rows(30, 1).drop_columns("text"))
     assert _read(tmp_path)["n"].to_pylist() == [None] * 4 + [30]
 
@@ -141,6 +146,43 @@ def test_partitions(tmp_path: Path) -> None:
         scan = table._table.scan(row_filter="text = 'a' and n = 4")
         assert len(list(scan.plan_files())) == 1
     assert _read(tmp_path).slice(1)["text"].to_pylist() == texts
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("rows", [_rows(5, 5), None], ids=["files", "no files"])
+def test_one_of_two_commits_at_a_time(tmp_path: Path, mode: Any, rows: pa.Table | None) -> None:
+    """pyiceberg tries commits again by itself. Then two runs would add the same rows."""
+    store = open_store(tmp_path)
+    added = []
+    for run in ("one", "two"):
+        with TableFiles(store, run, False) as files:
+            for batch in [] if rows is None else rows.to_batches():
+                files.add("public.t", batch)
+        added.append(files.written)
+    _add(tmp_path, _rows(0, 5))
+    with _table(tmp_path) as one, _table(tmp_path) as two:
+        assert one.position() == two.position() == 4
+        one.commit(added[0], 12, SCHEMA, mode)
+        with pytest.raises(
+            RuntimeError, match=r"something else changed .* public\.t during the commit: run it again"
+        ):
+            two.commit(added[1], 11, SCHEMA, mode)
+    with _table(tmp_path) as table:
+        assert table.position() == 12
+        assert table._table.properties.get("commit.retry.num-retries") is None
+    wanted = [*(range(5) if mode == "append" else ()), *(range(5, 10) if rows else ())]
+    assert _read(tmp_path)["_seq"].to_pylist() == wanted
+
+
+def test_one_of_two_makes_the_table(tmp_path: Path) -> None:
+    with _table(tmp_path) as one, _table(tmp_path) as two:
+        assert not one.exists()
+        assert not two.exists()
+        one.commit([], 5, SCHEMA, "append")
+        with pytest.raises(RuntimeError, match=r"something else changed .* public\.t"):
+            two.commit([], 3, SCHEMA, "append")
+    with _table(tmp_path) as table:
+        assert table.position() == 5
 
 
 NAMES = ["a.b", "Größe", "a b", "1x", "x/y", "q'\"", "select", "%41", "+"]

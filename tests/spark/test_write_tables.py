@@ -20,11 +20,11 @@ from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
+from pgoutput_fast.catalog.user_types import UserType, UserTypes
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.tables import manifest
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
-from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
@@ -538,6 +538,27 @@ def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
             pgspark.write_tables(segments, target, format=format, partition_by=other)
 
 
+def test_a_catalog_adds_what_the_server_says_of_types(spark: Any, tmp_path: Path) -> None:
+    """A stream does not say how many digits a domain has."""
+    spec = RelationSpec(16401, "public", "sales", (ColumnSpec("id", 23, key=True), ColumnSpec("total", 50_001)))
+    writer = Writer()
+    wal = [*writer.begin(7, 100, 0), *writer.change(spec, "insert", new=["1", "2.50"]), *writer.commit(100, 108, 0)]
+    tagged, state = pgo.tag(wal)
+    write_segment(tmp_path / "segments", tagged, state, source=SOURCE)
+    price = UserType(50_001, "public", "price", "domain", of=1700, typmod=(12 << 16 | 2) + 4)
+    catalog = pgo.Catalog(types=UserTypes([price]))
+    payloads = spark.read.parquet(str(tmp_path / "segments"))
+    for name, source, given, kind in (
+        ("stream", tmp_path / "segments", None, pa.string()),
+        ("server", tmp_path / "segments", catalog, pa.decimal128(12, 2)),
+        ("payloads", payloads, catalog, pa.decimal128(12, 2)),
+    ):
+        pgspark.write_tables(source, tmp_path / name, catalog=given)
+        rows = read("parquet", tmp_path / name, "public.sales")
+        assert rows.schema.field("total").type == kind
+        assert str(rows.column("total")[0].as_py()) == "2.50"
+
+
 def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:
     for by, kind, message in (
         ("day", TypeError, r"partition_by must be a list"),
@@ -574,7 +595,10 @@ def test_a_type_that_became_wider(spark: Any, tmp_path: Path, format: str) -> No
         schema = manifest.ParquetTarget(open_store(target), "public.grown").schema()
         place = target / "public.grown"
         assert_same(ds.dataset(place, schema).to_table().sort_by("_seq"), wanted)
-        rows = spark.read.schema(spark_schema(schema)).parquet(str(place)).orderBy("_seq")
+        wal = spark.read.parquet(str(segments))
+        rows = (
+            spark.read.schema(pgspark.changes(wal, "public.grown").schema).parquet(str(place)).orderBy("_seq")
+        )
         assert_same(rows.toArrow(), wanted)
     else:
         assert_same(read(format, target, "public.grown"), wanted)

@@ -21,6 +21,7 @@ __all__ = ["IcebergTarget", "may_be_committed", "open_catalog"]
 CATALOG = "_catalog.db"
 # The table's property that carries the position.
 _POSITION = "pgoutput_fast.position"
+_RETRIES = "commit.retry.num-retries"
 # The catalog's name. SQL catalogs keep it beside each table.
 _NAME = "pgoutput_fast"
 
@@ -127,14 +128,21 @@ class IcebergTarget(TableTarget):
         mode: Mode,
         partition_by: tuple[str, ...] = (),
     ) -> None:
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
         replaced = mode == "overwrite"
         schema = plain_types(schema if replaced else self.fitted(schema))
-        with self._begin(schema, partition_by, replaced) as transaction:
-            transaction.set_properties({_POSITION: str(position)})
-            if files:
-                transaction.add_files(
-                    [f"{self._location}/{each.name}" for each in files], check_duplicate_files=False
-                )
+        paths = [f"{self._location}/{each.name}" for each in files]
+        try:
+            with self._begin(schema, partition_by, replaced) as transaction:
+                transaction.set_properties({_POSITION: str(position)})
+                # Even without files: a snapshot makes the commit fail if somebody else has committed meanwhile.
+                transaction.add_files(paths, check_duplicate_files=False)
+        except (CommitFailedException, TableAlreadyExistsError) as problem:
+            raise RuntimeError(
+                f"something else changed the Iceberg table {'.'.join(self._identifier)} during the commit: run it "
+                "again. The table has nothing of this run"
+            ) from problem
         self.__dict__.pop("_table", None)
 
     def _begin(self, schema: pa.Schema, partition_by: tuple[str, ...], replaced: bool) -> Any:
@@ -149,6 +157,8 @@ class IcebergTarget(TableTarget):
                     for name in partition_by:
                         spec.add_identity(name)
             return transaction
+        # pyiceberg would add the same files again, on top of another run's commit. This changes only our copy.
+        self._table.metadata.properties[_RETRIES] = "0"
         transaction = self._table.transaction()
         if replaced:
             if self.committed():
