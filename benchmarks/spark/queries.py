@@ -24,7 +24,7 @@ from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.timing import Measured
 from pgoutput_fast.segments import Source, write_segment
 
-__all__ = ["cpu_seconds", "session", "wide_segments"]
+__all__ = ["cpu_seconds", "descendants", "session", "wide_segments"]
 
 SOURCE = Source("7300000000000000001", "bench", "slot", ("all",), {"proto_version": "1"})
 TIMES = 8
@@ -67,8 +67,8 @@ def session() -> Any:
     return spark
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of the child processes: the JVM and the Python workers that it forked."""
+def descendants() -> dict[int, float]:
+    """The child processes and their children: the JVM and the Python workers that it forked. {pid: CPU seconds}."""
     tick = os.sysconf("SC_CLK_TCK")
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
@@ -81,12 +81,18 @@ def cpu_seconds() -> float:
             continue
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         used[int(entry.name)] = sum(map(int, fields[11:15])) / tick
-    total, pending = 0.0, list(children.get(os.getpid(), []))
+    found: dict[int, float] = {}
+    pending = list(children.get(os.getpid(), []))
     while pending:
         process = pending.pop()
         pending += children.get(process, [])
-        total += used[process]
-    return total
+        found[process] = used[process]
+    return found
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of the descendants."""
+    return sum(descendants().values())
 
 
 def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,16 +3,19 @@
     python -m benchmarks.spark.tables
 
 The session has two cores. All ways write the same rows of the wide text corpus as Parquet. Each way is checked once: it
-must write every row. At full size this rewrites the table in README.md.
+must write every row. Then come ten tables instead of one, with the same bytes, and up to sixteen times as many rows,
+with the peak memory of the Python workers. At full size this rewrites the tables in README.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import struct
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import pgoutput_fast as pgo
+from benchmarks import corpora
 from benchmarks.report import README, Section, machine, rewrite
-from benchmarks.spark.queries import TABLE, TIMES, cpu_seconds, session, wide_segments
+from benchmarks.spark.queries import SOURCE, TABLE, TIMES, cpu_seconds, descendants, session, wide_segments
 from benchmarks.timing import Measured
 from pgoutput_fast.schema.plain import plain_schema, to_types
-from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
+from pgoutput_fast.segments import list_segments, read_segment, segment_catalog, write_segment
 
 MARKERS = "<!-- spark tables figures -->", "<!-- end of spark tables figures -->"
 ONE = "one process: read, decode, write"
+FACTORS = (1, 2, 4, 8, 16)
 SPARK = 'format("pgoutput") -> write.parquet'
 
 
@@ -48,6 +53,30 @@ def _plain(decoded: Any) -> Any:
     return plain_schema(decoded.changes[0].batch.schema)
 
 
+class _WriteSegment:
+    """What a user without `write_tables` would write: names of segments -> files with their rows, for `mapInArrow`."""
+
+    def __init__(self, catalog: str, target: Path) -> None:
+        self._catalog, self._target = catalog, target
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        catalog = pgo.Catalog.from_json(self._catalog)
+        for batch in batches:
+            for name in batch.column("name").to_pylist():
+                (found,) = pgo.decode_tagged(read_segment(name), catalog).changes
+                schema = plain_schema(found.batch.schema)
+                rows = to_types(pa.Table.from_batches([found.batch]), schema)
+                pq.write_table(rows, self._target / Path(name).name, compression="zstd")
+                yield pa.RecordBatch.from_pydict({"rows": [rows.num_rows]})
+
+
+def _map_names(spark: Any, segments: Path, target: Path) -> None:
+    target.mkdir()
+    names = [(str(each.path),) for each in list_segments(segments)]
+    frame = spark.createDataFrame(names, "name string").repartition(len(names))
+    frame.mapInArrow(_WriteSegment(segment_catalog(segments).to_json(), target), "rows long").collect()
+
+
 def ways(spark: Any, segments: Path) -> dict[str, Callable[[Path], Any]]:
     """{name: function that writes the rows below a directory}."""
     from pgoutput_fast import spark as pgspark
@@ -64,6 +93,7 @@ def ways(spark: Any, segments: Path) -> dict[str, Callable[[Path], Any]]:
             segments, target, format="delta", transactions="as_sent"
         ),
         "write_tables(payloads)": lambda target: pgspark.write_tables(wal, target, transactions="as_sent"),
+        "mapInArrow over names of segments": lambda target: _map_names(spark, segments, target),
         SPARK: lambda target: source.load(str(segments)).write.parquet(str(target)),
         "changes() -> write.parquet": lambda target: pgspark.changes(wal, TABLE).write.parquet(str(target)),
     }
@@ -114,6 +144,111 @@ def section(spark: Any, segments: Path, rounds: int, rows: int, nbytes: int) -> 
     return found
 
 
+def _as_tables(payloads: pa.Array, count: int) -> list[bytes]:
+    """The wide corpus as a stream of `count` tables: each transaction changes the next one."""
+    found: list[bytes] = []
+    transaction = 0
+    for payload in payloads.to_pylist():
+        kind = payload[:1]
+        if kind == b"B":
+            transaction += 1
+        if kind == b"R":
+            for k in range(count):
+                found.append(_of_table(payload, k).replace(b"wide\0", b"wide%d\0" % k, 1))
+        else:
+            found.append(_of_table(payload, transaction % count) if kind in b"IUD" else payload)
+    return found
+
+
+def _of_table(payload: bytes, number: int) -> bytes:
+    """The message with the oid of another table."""
+    (oid,) = struct.unpack_from(">I", payload, 1)
+    return payload[:1] + struct.pack(">I", oid + number) + payload[5:]
+
+
+def ten_tables(spark: Any, directory: Path, times: int, scale: float, rounds: int) -> Section:
+    """Ten tables beside one, with the same bytes."""
+    from pgoutput_fast import spark as pgspark
+
+    corpus = corpora.corpus("wide text", scale)
+    counts = (1, 10)
+    for count in counts:
+        payloads, state = _as_tables(corpus.payloads, count), None
+        (directory / f"of-{count}").mkdir(parents=True)
+        for _ in range(times):
+            tagged, state = pgo.tag(payloads, state)
+            write_segment(directory / f"of-{count}", tagged, state, source=SOURCE)
+    walls: dict[int, list[float]] = {count: [] for count in counts}
+    for number in range(rounds + 1):
+        for count in counts:
+            target, started = directory / "target", time.perf_counter()
+            written = pgspark.write_tables(
+                directory / f"of-{count}", target, transactions="as_sent", spark=spark
+            )
+            assert sum(row["rows"] for row in written) == corpus.tables[TABLE].num_rows * times
+            if number:
+                walls[count].append(time.perf_counter() - started)
+            shutil.rmtree(target)
+    one, ten = (Measured(walls[count]) for count in counts)
+    found = Section(
+        f"Tables in one pass: {corpus.tables[TABLE].num_rows * times:,} rows",
+        ["", "wall s", "time beside one table"],
+    )
+    found.rows.append(["one table", f"{one.seconds:.2f}", "1.00"])
+    found.rows.append(["ten tables", f"{ten.seconds:.2f}", f"{1 / ten.speed_beside(one):.2f}"])
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has already ended
+        return b""
+
+
+def _peak_memory() -> float:
+    """The largest resident set of a worker since the last call, in MB."""
+    peak = 0
+    for process in descendants():
+        worker = Path("/proc") / str(process)
+        if b"pyspark.daemon" not in _bytes(worker / "cmdline"):
+            continue
+        for line in _bytes(worker / "status").splitlines():
+            if line.startswith(b"VmHWM:"):
+                peak = max(peak, int(line.split()[1]))
+        with suppress(OSError):
+            (worker / "clear_refs").write_text("5")
+    return peak / 1024
+
+
+def scaling(spark: Any, directory: Path, scale: float, factors: Sequence[int]) -> Section:
+    """More and more rows: time, rate, memory of the workers."""
+    from pgoutput_fast import spark as pgspark
+
+    directory.mkdir()
+    corpus, state, there = corpora.corpus("wide text", scale), None, 0
+    found = Section(
+        f"More rows: multiples of {corpus.tables[TABLE].num_rows:,}",
+        ["", "segments MB", "wall s", "MB/s of payloads", "largest worker, MB"],
+    )
+    for factor in factors:
+        for _ in range(factor - there):
+            tagged, state = pgo.tag(corpus.payloads, state)
+            write_segment(directory, tagged, state, source=SOURCE)
+        there = factor
+        _peak_memory()
+        target, started = directory.parent / "scaled", time.perf_counter()
+        pgspark.write_tables(directory, target, spark=spark)
+        wall = time.perf_counter() - started
+        size = sum(each.path.stat().st_size for each in list_segments(directory))
+        rate = corpus.nbytes * factor / wall / 1e6
+        found.rows.append(
+            [f"{factor}x", f"{size / 1e6:.0f}", f"{wall:.2f}", f"{rate:.0f}", f"{_peak_memory():.0f}"]
+        )
+        shutil.rmtree(target)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.spark.tables", description=__doc__)
@@ -126,7 +261,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         segments = Path(name) / "segments"
         segments.mkdir()
         rows, nbytes = wide_segments(segments, given.times, given.scale)
-        text = str(section(spark, segments, given.rounds, rows, nbytes))
+        sections = [section(spark, segments, given.rounds, rows, nbytes)]
+        shutil.rmtree(segments)
+        sections.append(ten_tables(spark, Path(name) / "tables", given.times // 2, given.scale, given.rounds))
+        sections.append(scaling(spark, Path(name) / "more", given.scale, FACTORS))
+    text = "\n".join(map(str, sections))
     heading = f"{machine()}; PySpark {spark.version}, local[2], median of {given.rounds} rounds."
     spark.stop()
     print(f"{heading}\n\n{text}")

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
+from benchmarks.spark import tables as spark_tables
 from benchmarks.spark.queries import queries, section, wide_segments
 
 import pgoutput_fast as pgo
@@ -54,6 +55,17 @@ def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
     printed = _run(tmp_path, "benchmarks.parquet")
     for label in ("Parquet: wide, 1,480 rows", "pgbench_history", "repeating texts", "| as chosen", "| lz4 "):
         assert label in printed
+
+
+def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
+    """Each way writes every row; the benchmark counts them."""
+    (tmp_path / "segments").mkdir()
+    rows, nbytes = wide_segments(tmp_path / "segments", 2, 0.004)
+    compared = spark_tables.section(spark, tmp_path / "segments", 1, rows, nbytes)
+    assert len(compared.rows) == 8
+    assert len(spark_tables.ten_tables(spark, tmp_path / "tables", 1, 0.004, 1).rows) == 2
+    scaled = spark_tables.scaling(spark, tmp_path / "more", 0.004, (1, 2))
+    assert all(float(row[-1]) > 20 for row in scaled.rows)
 
 
 def test_capture_at_a_tiny_scale() -> None:

@@ -24,9 +24,11 @@ def test_the_notebook_runs_and_prints_what_it_says(servers: pg.Servers, spark: A
     if not pg.installations():
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
     database = pg.Database(servers[max(pg.installations())])
-    names: dict[str, Any] = {"dsn": database.dsn, "directory": tmp_path, "spark": spark}
+    names: dict[str, Any] = {"dsn": database.dsn, "directory": tmp_path / "segments", "spark": spark}
+    names["lake"] = tmp_path / "lake"
+    names["directory"].mkdir()
     cells = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE, re.DOTALL)
-    assert len(cells) == 8
+    assert len(cells) == 9
     try:
         for cell, printed in cells:
             out = io.StringIO()

@@ -540,9 +540,15 @@ def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
 
 def test_a_catalog_adds_what_the_server_says_of_types(spark: Any, tmp_path: Path) -> None:
     """A stream does not say how many digits a domain has."""
-    spec = RelationSpec(16401, "public", "sales", (ColumnSpec("id", 23, key=True), ColumnSpec("total", 50_001)))
+    spec = RelationSpec(
+        16401, "public", "sales", (ColumnSpec("id", 23, key=True), ColumnSpec("total", 50_001))
+    )
     writer = Writer()
-    wal = [*writer.begin(7, 100, 0), *writer.change(spec, "insert", new=["1", "2.50"]), *writer.commit(100, 108, 0)]
+    wal = [
+        *writer.begin(7, 100, 0),
+        *writer.change(spec, "insert", new=["1", "2.50"]),
+        *writer.commit(100, 108, 0),
+    ]
     tagged, state = pgo.tag(wal)
     write_segment(tmp_path / "segments", tagged, state, source=SOURCE)
     price = UserType(50_001, "public", "price", "domain", of=1700, typmod=(12 << 16 | 2) + 4)
