@@ -25,7 +25,7 @@ __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
 FILE_BYTES = 128 << 20
 # If more bytes wait, the largest table is written out.
 _MOST_WAITING = 64 << 20
-# If more files are open, the one that has waited longest for rows is closed. A process may open some 1,000 files.
+# If more files are open, the largest one is closed. A process may open some 1,000 files.
 _MOST_OPEN = 100
 _SEQ = "seq"
 
@@ -122,14 +122,13 @@ class TableFiles:
         """Writes the waiting rows of a table as a row group. Closes the file if it is long enough."""
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
-        file = self._open.pop(directory, None)
+        file = self._open.get(directory)
         if file is None:
             while len(self._open) >= _MOST_OPEN:
-                self._close(next(iter(self._open)))
+                self._close(max(self._open, key=lambda each: self._open[each].nbytes))
             self._count += 1
             name = f"{self._stem}-{self._count:05d}.parquet"
-            file = _OpenFile(self._store, directory, name, rows.schema, self._seq)
-        self._open[directory] = file  # the last one
+            file = self._open[directory] = _OpenFile(self._store, directory, name, rows.schema, self._seq)
         file.write(rows)
         if file.nbytes >= self._file_bytes:
             self._close(directory)
