@@ -16,12 +16,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.tables import manifest
+from pgoutput_fast.mirror.tables.files import TableFiles
+from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
@@ -229,6 +233,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
             patch.setattr(runs.Run, "commit", step(runs.Run.commit))
             patch.setattr(runs, "_remove_orphans", step(runs._remove_orphans))
             patch.setattr(manifest.ParquetTarget, "_write", step(manifest.ParquetTarget._write))
+            patch.setattr(SqlCatalog, "commit_table", step(SqlCatalog.commit_table))
             store = type(open_store(target))
             patch.setattr(store, "rename", step(store.rename))
             patch.setattr(runs, "_clean_up", lambda *_: None)
@@ -535,6 +540,30 @@ def test_partitions(spark: Any, tmp_path: Path, format: str) -> None:
             ValueError, match=r"is partitioned by \['country', 'day'\], not by .* or use another target"
         ):
             pgspark.write_tables(segments, target, format=format, partition_by=other)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("error", [ValueError, _KilledError, CommitStateUnknownException])
+def test_a_run_that_ends_early_leaves_no_file_in_a_partition(
+    tmp_path: Path, format: str, error: type[BaseException]
+) -> None:
+    """If nobody knows whether files were committed, the next run removes them, and not this one."""
+
+    def write() -> None:
+        with runs.begin_run(str(tmp_path), format, {}) as run:
+            table = run.table("public.t")
+            partitioning = Partitioning(("a",), table.partition_directories, table.partition_columns_stored)
+            with TableFiles(
+                run.store, run.name, run.hidden, partitioning={"public.t": partitioning}
+            ) as files:
+                files.add("public.t", pa.record_batch({"a": pa.array(["..", "x"]), "b": pa.array([1, 2])}))
+            raise error("ended")
+
+    with pytest.raises(error, match="ended"):
+        write()
+    assert len(list((tmp_path / "public.t").rglob("*.parquet"))) == (0 if error is ValueError else 2)
+    with runs.begin_run(str(tmp_path), format, {}):
+        assert not list((tmp_path / "public.t").rglob("*.parquet"))
 
 
 def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:
