@@ -30,6 +30,7 @@ from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from support.lakes import running, settled
 
 FORMATS = ["parquet", "delta", "iceberg"]
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
@@ -254,6 +255,29 @@ def test_a_killed_driver_loses_and_repeats_nothing(
             }
         assert not list((target / "_runs").iterdir())
     assert at >= (15 if format == "parquet" else 4)
+
+
+@pytest.mark.parametrize("call", [2, -1], ids=["before", "after"])
+def test_a_process_killed_at_a_commit_of_iceberg(spark: Any, stored: Path, tmp_path: Path, call: int) -> None:
+    """Another process, ended by SIGKILL: the files are there, and the catalog has them, or has not."""
+    job = {
+        "source": str(stored),
+        "target": str(tmp_path / "lake"),
+        "arguments": {"format": "iceberg"},
+        "kill": ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", call),
+    }
+    with running(job, spark) as driver:
+        assert driver.ended() == -9, driver.errors()
+    settled(spark)
+    assert list((tmp_path / "lake" / "_runs").iterdir())
+    pgspark.write_tables(stored, tmp_path / "lake", format="iceberg")
+    wal = spark.read.parquet(str(stored))
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        assert_same(read("iceberg", tmp_path / "lake", directory), expected(wal, name, "committed"))
+    with runs.begin_run(str(tmp_path / "lake"), "iceberg", {}) as run:
+        for directory in (place_of("iceberg", each) for each in DIRECTORIES):
+            files = {each.name for each in (tmp_path / "lake" / directory).glob("*.parquet")}
+            assert files == set(run.table(directory).committed())
 
 
 def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> None:
