@@ -137,14 +137,18 @@ def test_types_that_iceberg_cannot_widen(tmp_path: Path) -> None:
 
 
 def test_partitions(tmp_path: Path) -> None:
-    texts = ["a", "é/..", None, ""] * 5
+    texts = ["a", "é/..", None, "", "é" * 500] * 4
     rows = _rows(0, 20).set_column(2, "text", pa.array(texts))
     assert _add(tmp_path, rows, by=("text", "n")) == 20
     assert _add(tmp_path, rows.slice(0, 1), by=("text", "n")) == 21
     with _table(tmp_path) as table:
         assert table.partition_by() == ("text", "n")
-        scan = table._table.scan(row_filter="text = 'a' and n = 4")
-        assert len(list(scan.plan_files())) == 1
+        for row_filter, count in (
+            ("text = 'a' and n = 5", 1),
+            (f"text = '{texts[4]}'", 4),
+            ("text is null", 4),
+        ):
+            assert len(list(table._table.scan(row_filter=row_filter).plan_files())) == count
     assert _read(tmp_path).slice(1)["text"].to_pylist() == texts
 
 

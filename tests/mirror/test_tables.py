@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import random
+import re
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,8 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_fast.mirror.tables.advice import advised
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget
+from pgoutput_fast.mirror.tables.marker import end_marker, left_runs, put_marker, remove_marker
 from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.mirror.tables.statistics import statistics_of
 from pgoutput_fast.storage.stores import open_store
@@ -218,3 +226,88 @@ def test_renaming(tmp_path: Path) -> None:
     assert store.names("d") == ["d/b"]
     with pytest.raises(FileNotFoundError):
         store.rename("d/a", "d/c")
+
+
+def _many(directory: Path, tables: int, batches: int, text: int) -> tuple[int, int]:
+    """Writes rows of many tables in turns, in a process of its own. Returns (most open files, most memory in KiB)."""
+    script = """
+import os, resource, sys
+import pyarrow as pa
+from pgoutput_fast.mirror.tables.files import TableFiles
+from pgoutput_fast.storage.stores import open_store
+
+place, tables, batches, text = sys.argv[1], *map(int, sys.argv[2:])
+most, value = 0, os.urandom(text // 2).hex()
+with TableFiles(open_store(place), "run", True) as files:
+    for n in range(batches):
+        for k in range(tables):
+            files.add(f"t{k}", pa.record_batch({"_seq": [n] * 4, "text": [value] * 4}))
+            most = max(most, len(os.listdir("/proc/self/fd"))) if k % 20 == 0 else most
+assert sum(each.rows for each in files.written) == 4 * batches * tables
+print(most, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    command = [sys.executable, "-c", script, str(directory), str(tables), str(batches), str(text)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        # A process may have few files open.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
+    )
+    assert done.returncode == 0, done.stderr
+    opened, memory = map(int, done.stdout.split())
+    return opened, memory
+
+
+@pytest.mark.unsanitized
+def test_many_tables_have_few_open_files_and_little_memory(tmp_path: Path) -> None:
+    opened, once = _many(tmp_path / "once", 120, 10, 20_000)
+    assert opened < 150
+    opened, often = _many(tmp_path / "often", 120, 40, 20_000)
+    assert opened < 150
+    assert often < once * 1.2 + 20_000
+
+
+def test_a_run_that_has_ended_leaves_no_file(tmp_path: Path) -> None:
+    """A task that is too late removes its file."""
+    store = open_store(tmp_path)
+    put_marker(store, "run")
+    with TableFiles(store, "run", False, checked=True) as files:
+        files.add("t", _batch(0, 10))
+    assert store.names("t") == [f"t/{files.written[0].name}"]
+    end_marker(store, "run")
+    with (
+        pytest.raises(RuntimeError, match=r"this run may not write to .* any more"),
+        TableFiles(store, "run", False, checked=True) as late,
+    ):
+        late.add("t", _batch(0, 10))
+    assert store.names("t") == [f"t/{files.written[0].name}"]
+    assert left_runs(store) == ["run"]
+    remove_marker(store, "run")
+    assert left_runs(store) == []
+
+
+def test_files_that_are_gone_before_their_commit(tmp_path: Path) -> None:
+    """The table is as before, and can be written again."""
+    store = open_store(tmp_path)
+    ParquetTarget(store, "t").commit(_write(store, "one", 0), 9, SCHEMA, "append")
+    files = _write(store, "two", 10)
+    store.remove(f"t/{files[0].name}")
+    with pytest.raises(RuntimeError, match=r"is gone before it was committed.*The table is as before"):
+        ParquetTarget(store, "t").commit(files, 19, SCHEMA, "append")
+    table = ParquetTarget(store, "t")
+    assert table.position() == 9
+    table.commit(_write(store, "two", 10), 19, SCHEMA, "append")
+    assert ParquetTarget(store, "t").position() == 19
+
+
+def test_an_error_of_the_store_says_what_to_do(tmp_path: Path) -> None:
+    for number, message in (
+        (errno.ENOSPC, rf"There is no space for files of tables in {tmp_path}.*Make space, and run it again"),
+        (errno.EROFS, rf"This process may not write to {tmp_path}.*use another target"),
+        (errno.EIO, r"cannot be written.*Look at the disk"),
+    ):
+        with pytest.raises(OSError, match=os.strerror(number)) as caught, advised(open_store(tmp_path)):
+            raise OSError(number, os.strerror(number))
+        (note,) = caught.value.__notes__
+        assert re.search(message, note)

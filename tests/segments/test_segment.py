@@ -247,6 +247,29 @@ def test_what_is_no_segment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open_segment(later)
 
 
+def test_a_changed_bit_is_never_another_value(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    path, dice = write_segment(tmp_path / "whole", tagged, state, source=SOURCE), random.Random(3)
+    content, rows, failed = path.read_bytes(), read_segment(path), 0
+    for _ in range(100):
+        changed = bytearray(content)
+        changed[dice.randrange(4, len(content) - 8 - int.from_bytes(content[-8:-4], "little"))] ^= (
+            1 << dice.randrange(8)
+        )
+        other = tmp_path / "changed"
+        other.write_bytes(changed)
+        try:
+            found = read_segment(other)
+        except (OSError, ValueError) as problem:
+            named = f"{problem} {getattr(problem, '__notes__', '')}"
+        else:
+            assert found.equals(rows)  # a bit that nobody reads
+            continue
+        assert str(other) in named
+        failed += 1
+    assert failed > 60
+
+
 def test_arguments(tmp_path: Path) -> None:
     tagged, state = pgo.tag(WAL)
     with pytest.raises(ValueError, match="at least one row"):

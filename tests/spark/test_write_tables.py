@@ -16,6 +16,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.errors import StreamingQueryException
 
 import pgoutput_fast as pgo
@@ -23,10 +25,13 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.user_types import UserType, UserTypes
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.mirror.tables import manifest
+from pgoutput_fast.mirror.tables.files import TableFiles
+from pgoutput_fast.mirror.tables.partitions import Partitioning
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from support.lakes import running, settled
 
 FORMATS = ["parquet", "delta", "iceberg"]
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
@@ -230,6 +235,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
             patch.setattr(runs.Run, "commit", step(runs.Run.commit))
             patch.setattr(runs, "_remove_orphans", step(runs._remove_orphans))
             patch.setattr(manifest.ParquetTarget, "_write", step(manifest.ParquetTarget._write))
+            patch.setattr(SqlCatalog, "commit_table", step(SqlCatalog.commit_table))
             store = type(open_store(target))
             patch.setattr(store, "rename", step(store.rename))
             patch.setattr(runs, "_clean_up", lambda *_: None)
@@ -250,6 +256,29 @@ def test_a_killed_driver_loses_and_repeats_nothing(
             }
         assert not list((target / "_runs").iterdir())
     assert at >= (15 if format == "parquet" else 4)
+
+
+@pytest.mark.parametrize("call", [2, -1], ids=["before", "after"])
+def test_a_process_killed_at_a_commit_of_iceberg(spark: Any, stored: Path, tmp_path: Path, call: int) -> None:
+    """Another process, ended by SIGKILL: the files are there, and the catalog has them, or has not."""
+    job = {
+        "source": str(stored),
+        "target": str(tmp_path / "lake"),
+        "arguments": {"format": "iceberg"},
+        "kill": ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", call),
+    }
+    with running(job, spark) as driver:
+        assert driver.ended() == -9, driver.errors()
+    settled(spark)
+    assert list((tmp_path / "lake" / "_runs").iterdir())
+    pgspark.write_tables(stored, tmp_path / "lake", format="iceberg")
+    wal = spark.read.parquet(str(stored))
+    for name, directory in zip(NAMES, DIRECTORIES, strict=True):
+        assert_same(read("iceberg", tmp_path / "lake", directory), expected(wal, name, "committed"))
+    with runs.begin_run(str(tmp_path / "lake"), "iceberg", {}) as run:
+        for directory in (place_of("iceberg", each) for each in DIRECTORIES):
+            files = {each.name for each in (tmp_path / "lake" / directory).glob("*.parquet")}
+            assert files == set(run.table(directory).committed())
 
 
 def test_an_error_leaves_the_target_as_it_was(spark: Any, tmp_path: Path) -> None:
@@ -563,6 +592,30 @@ def test_a_catalog_adds_what_the_server_says_of_types(spark: Any, tmp_path: Path
         rows = read("parquet", tmp_path / name, "public.sales")
         assert rows.schema.field("total").type == kind
         assert str(rows.column("total")[0].as_py()) == "2.50"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("error", [ValueError, _KilledError, CommitStateUnknownException])
+def test_a_run_that_ends_early_leaves_no_file_in_a_partition(
+    tmp_path: Path, format: str, error: type[BaseException]
+) -> None:
+    """If nobody knows whether files were committed, the next run removes them, and not this one."""
+
+    def write() -> None:
+        with runs.begin_run(str(tmp_path), format, {}) as run:
+            table = run.table("public.t")
+            partitioning = Partitioning(("a",), table.partition_directories, table.partition_columns_stored)
+            with TableFiles(
+                run.store, run.name, run.hidden, partitioning={"public.t": partitioning}
+            ) as files:
+                files.add("public.t", pa.record_batch({"a": pa.array(["..", "x"]), "b": pa.array([1, 2])}))
+            raise error("ended")
+
+    with pytest.raises(error, match="ended"):
+        write()
+    assert len(list((tmp_path / "public.t").rglob("*.parquet"))) == (0 if error is ValueError else 2)
+    with runs.begin_run(str(tmp_path), format, {}):
+        assert not list((tmp_path / "public.t").rglob("*.parquet"))
 
 
 def test_wrong_partitions(spark: Any, stored: Path, tmp_path: Path) -> None:

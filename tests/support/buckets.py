@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 __all__ = ["Bucket", "opened_bucket"]
+
+# delta-rs keeps Python's lock while it waits for an answer, so the server is a process of its own. It obeys the lines
+# that it reads: stop, start, and how many requests need no known key from now on.
+_SERVER = """
+import sys
+import moto.settings
+from moto.server import ThreadedMotoServer
+
+host, port, server = "127.0.0.1", 0, None
+for line in sys.stdin:
+    if line == "start\\n":
+        server = ThreadedMotoServer(ip_address=host, port=port, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+    elif line == "stop\\n":
+        server.stop()
+    else:
+        moto.settings.INITIAL_NO_AUTH_ACTION_COUNT = float(line)
+    print(f"{host}:{port}", flush=True)
+"""
 
 
 class Bucket:
@@ -23,35 +44,47 @@ class Bucket:
     def __init__(self, name: str) -> None:
         if os.environ.get("CI") != "true":
             pytest.importorskip("moto.server")
-        from moto.server import ThreadedMotoServer
         from pyarrow import fs
 
-        self._make = ThreadedMotoServer
-        self._server: Any = None
-        self._address = ("127.0.0.1", 0)
-        self.start()
-        self.endpoint = f"{self._address[0]}:{self._address[1]}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.endpoint = self._say("start")
         self.uri = f"s3://key:secret@{name}/%s?scheme=http&endpoint_override={self.endpoint}&region=us-east-1"
         s3, _ = fs.FileSystem.from_uri(self.uri % "" + "&allow_bucket_creation=true")
         s3.create_dir(name)
 
-    def start(self) -> None:
-        host, port = self._address
-        self._server = self._make(ip_address=host, port=port, verbose=False)
-        self._server.start()
-        self._address = self._server.get_host_and_port()
+    def _say(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        self._say("stop")
+
+    def start(self) -> None:
+        self._say("start")
+
+    def trust(self, requests: float) -> None:
+        """Takes so many requests from everybody, and others only with a key that it knows. It knows none."""
+        self._say(str(requests))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
 @contextmanager
 def opened_bucket(name: str) -> Iterator[Bucket]:
-    """A bucket of a server of its own, which stops at the end."""
+    """A bucket of a server of its own, which ends with the block."""
     bucket = Bucket(name)
     try:
         yield bucket
     finally:
-        bucket.stop()
+        bucket.close()

@@ -59,6 +59,8 @@ def segment_writer(file: Any) -> pq.ParquetWriter:
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         write_statistics=_STATISTICS,
+        # A byte that a disk or a copy changed would else be read as another value.
+        write_page_checksum=True,
     )
 
 

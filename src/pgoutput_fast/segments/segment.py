@@ -325,6 +325,7 @@ def read_segment(
 
     Raises:
         ValueError: as `open_segment`.
+        OSError: if it cannot be read, or if bytes of a page were changed.
     """
     expect_list("relations", relations, "oids")
     expect_list("row_groups", row_groups, "ordinals")
@@ -338,6 +339,11 @@ def read_segment(
             rows = file.read_row_groups(list(chosen), columns=TAGGED_SCHEMA.names) if chosen else _NO_ROWS
     except pa.ArrowException as problem:
         raise damaged(path, problem) from None
+    except FileNotFoundError:
+        raise
+    except OSError as problem:  # of the disk, of a store, or of a page with another checksum
+        problem.add_note(f"segment {shown(path)} cannot be read")
+        raise
     rows = rows.cast(TAGGED_SCHEMA)
     if relations is not None:
         found = np.isin(rows.column("relation").fill_null(-1).to_numpy(), list(relations))
@@ -368,8 +374,10 @@ def _open(path: str | os.PathLike[str]) -> Segment:
 
 
 def open_parquet(path: str | os.PathLike[str]) -> pq.ParquetFile:
-    """Opens the file of a segment, however large its footer is."""
-    return pq.ParquetFile(open_file(os.fspath(path)), thrift_string_size_limit=MOST_READ)
+    """Opens the file of a segment, however large its footer is. Its pages are checked when they are read."""
+    return pq.ParquetFile(
+        open_file(os.fspath(path)), thrift_string_size_limit=MOST_READ, page_checksum_verification=True
+    )
 
 
 def damaged(path: str | os.PathLike[str], problem: Exception) -> ValueError:

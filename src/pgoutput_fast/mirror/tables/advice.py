@@ -20,6 +20,8 @@ def advised(store: Store) -> Iterator[None]:
     """Adds to an OSError what to do about it. An error that was advised before stays as it is."""
     try:
         yield
+    except NotADirectoryError:
+        raise  # its message says all
     except OSError as problem:
         if not hasattr(problem, "__notes__"):
             problem.add_note(_advice(problem, store))

@@ -28,7 +28,7 @@ __all__ = ["FILE_BYTES", "TableFiles", "WrittenFile", "file_prefix"]
 FILE_BYTES = 128 << 20
 # If more bytes wait, the largest table is written out.
 _MOST_WAITING = 64 << 20
-# If more files are open, the one that has waited longest for rows is closed. A process may open some 1,000 files.
+# If more files are open, the largest one is closed. A process may open some 1,000 files.
 _MOST_OPEN = 100
 _SEQ = "seq"
 
@@ -134,13 +134,13 @@ class TableFiles:
         rows = pa.Table.from_batches(self._waiting.pop(directory))
         del self._nbytes[directory]
         for values, part in divide(rows, self._partitioning.get(directory)):
-            file = self._open.pop((directory, values), None)
+            file = self._open.get((directory, values))
             if file is None:
                 while len(self._open) >= _MOST_OPEN:
-                    self._close(next(iter(self._open)))
+                    self._close(max(self._open, key=lambda each: self._open[each].nbytes))
                 name = self._new_name(directory, values)
                 file = _OpenFile(self._store, directory, name, part.schema, self._seq, values)
-            self._open[directory, values] = file  # the last one
+                self._open[directory, values] = file
             file.write(part)
             if file.nbytes >= self._file_bytes:
                 self._close((directory, values))

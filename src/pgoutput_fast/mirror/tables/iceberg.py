@@ -20,7 +20,7 @@ __all__ = ["IcebergTarget", "may_be_committed", "open_catalog"]
 # The catalog of a local target: a file of SQLite.
 CATALOG = "_catalog.db"
 # The table's property that carries the position.
-_POSITION = "pgoutput_fast.position"
+_POSITION = "pgoutput-fast.position"
 _RETRIES = "commit.retry.num-retries"
 # The catalog's name. SQL catalogs keep it beside each table.
 _NAME = "pgoutput_fast"
@@ -65,7 +65,7 @@ def may_be_committed(problem: Exception) -> bool:
 class IcebergTarget(TableTarget):
     """An Iceberg table.
 
-    The position is the property `pgoutput_fast.position` of the table, set by the commit that adds the files.
+    The position is the property `pgoutput-fast.position` of the table, set by the commit that adds the files.
 
     Args:
         catalog: the catalog of `open_catalog`.

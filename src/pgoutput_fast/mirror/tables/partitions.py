@@ -21,6 +21,8 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 # File systems allow so many bytes.
 _LONGEST_NAME = 255
+# Parquet files have no statistics of texts with more than some 4,000 bytes. Iceberg's partitions come from these.
+_LONGEST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,11 @@ def _value(rows: pa.Table, column: str, partitioning: Partitioning) -> str | Non
         raise ValueError(
             f"the partition column {column!r} has {'an empty text' if not text else f'the text {_NULL}'}, which "
             "readers of this format take for null: choose another column for partition_by, or format='iceberg'"
+        )
+    if len(text.encode()) > _LONGEST_TEXT:
+        raise ValueError(
+            f"the partition column {column!r} has a text of more than {_LONGEST_TEXT:,} bytes: choose another column "
+            "for partition_by"
         )
     return text
 

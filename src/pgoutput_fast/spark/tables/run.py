@@ -97,13 +97,11 @@ class Run:
         self.table(directory).commit(files, position, schema, mode, partition_by)
 
     def check_format(self, directory: str) -> None:
-        """Checks that a table has no other format.
+        """Checks that a directory in which this format has no table has no table of another format.
 
         Raises:
             ValueError: if it has.
         """
-        if self.table(directory).exists():
-            return
         for format, (below, name) in _SIGNS.items():
             found = self.store.names(f"{directory}{below}")
             if format != self.format and any(each.endswith(name) for each in found):

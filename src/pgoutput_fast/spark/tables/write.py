@@ -258,7 +258,8 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
     checked = []
     for part in parts:
         table = run.table(part.directory)
-        run.check_format(part.directory)
+        if not table.exists():
+            run.check_format(part.directory)
         if mode == "overwrite":
             table.check_overwrite()
         if mode == "error" and table.exists():

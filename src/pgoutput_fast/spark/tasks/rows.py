@@ -29,7 +29,7 @@ def rows_of_segment(path: str, row_groups: Iterable[int]) -> Iterator[pa.Table]:
         OSError: if it is damaged, or cannot be read. The message names it.
     """
     try:
-        with pq.ParquetFile(open_file(path)) as file:
+        with pq.ParquetFile(open_file(path), page_checksum_verification=True) as file:
             for k in row_groups:
                 yield file.read_row_group(k, columns=TAGGED_SCHEMA.names).cast(TAGGED_SCHEMA)
     except FileNotFoundError:

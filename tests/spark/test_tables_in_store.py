@@ -1,0 +1,223 @@
+"""Tables in an object store: a local server that speaks S3. It is asked for both by pyarrow and by delta-rs."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.spark.tables import run as runs
+from pgoutput_fast.storage.stores import open_store
+from support.buckets import Bucket, opened_bucket
+from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of
+
+FORMATS = ["parquet", "delta"]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with opened_bucket("lake") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("stored") / "segments"
+    make_segments(directory, tables=2, txns=30, segments=2)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: Any, stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    target = tmp_path_factory.mktemp("undisturbed")
+    pgspark.write_tables(stored, target)
+    return tables_of("parquet", target)
+
+
+def _options(bucket: Bucket) -> dict[str, str]:
+    """What the tests' own reader needs."""
+    return {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{bucket.endpoint}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_written_again_and_again(
+    spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
+) -> None:
+    """In two steps, then with nothing new, then over a killed run, then anew, from segments that are there too."""
+    target, segments = bucket.uri % tmp_path.name, tmp_path / "segments"
+    segments.mkdir()
+    for path in sorted(stored.glob("*.parquet")):
+        (segments / path.name).write_bytes(path.read_bytes())
+        written = pgspark.write_tables(segments, target, format=format)
+        assert all(row.rows for row in written)
+    again = pgspark.write_tables(segments, target, format=format)
+    assert not any(row.rows for row in again)
+    assert_whole(format, target, undisturbed, _options(bucket))
+    copied = bucket.uri % f"{tmp_path.name}-segments"
+    for path in stored.glob("*.parquet"):
+        open_store(copied).put(path.name, path.read_bytes())
+    pgspark.write_tables(copied, target, format=format, mode="overwrite")
+    if format == "parquet":
+        assert_whole(format, target, undisturbed)
+    else:  # Delta keeps files of older versions
+        assert {
+            name: rows.to_pylist() for name, rows in tables_of(format, target, _options(bucket)).items()
+        } == {name: rows.to_pylist() for name, rows in undisturbed.items()}
+
+
+@pytest.mark.parametrize(
+    ("format", "kill"),
+    [
+        ("parquet", (runs.__name__, "Run.commit", 1)),
+        ("parquet", ("pgoutput_fast.storage.stores", "_Remote.rename", 2)),
+        ("delta", (runs.__name__, "Run.commit", 2)),
+    ],
+    ids=str,
+)
+def test_a_killed_driver(
+    spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str, kill: Any
+) -> None:
+    target = bucket.uri % tmp_path.name
+    job = {
+        "source": str(stored),
+        "target": target,
+        "arguments": {"format": format},
+        "kill": kill,
+        "errors": str(tmp_path / "errors"),
+    }
+    with running(job, spark) as driver:
+        assert driver.ended() == -9, driver.errors()
+    if "rename" in kill[1]:
+        # A store without a rename copies, and then deletes: as if it was killed in between.
+        store = open_store(target)
+        hidden = next(each for each in data_files(target) if "/.part-" in each)
+        store.put(hidden.replace("/.part-", "/part-"), store.read(hidden))
+    pgspark.write_tables(stored, target, format=format)
+    settled(spark)
+    assert_whole(format, target, undisturbed, _options(bucket))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_stream(
+    spark: Any, bucket: Bucket, stored: Path, undisturbed: Any, tmp_path: Path, format: str
+) -> None:
+    pgspark.register(spark)
+    target = bucket.uri % tmp_path.name
+    query = (
+        spark.readStream.format("pgoutput")
+        .options(emit="files", max_segments="1")
+        .load(str(stored))
+        .writeStream.foreachBatch(pgspark.table_sink(target, format=format))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert_whole(format, target, undisturbed, _options(bucket))
+
+
+def test_another_run_that_begins_meanwhile(
+    spark: Any,
+    bucket: Bucket,
+    stored: Path,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No lock prevents it. The first one fails before it commits."""
+    target, commit = bucket.uri % tmp_path.name, runs.Run.commit
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(runs.Run, "commit", commit)
+        pgspark.write_tables(stored, target)
+        commit(*arguments)
+
+    monkeypatch.setattr(runs.Run, "commit", overtaken)
+    with pytest.raises(
+        RuntimeError, match=r"this run may not write to s3://lake/.* Let only one process at a time"
+    ):
+        pgspark.write_tables(stored, target)
+    assert_whole("parquet", target, undisturbed)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_store_that_refuses(spark: Any, bucket: Bucket, stored: Path, tmp_path: Path, format: str) -> None:
+    begin, missing = time.monotonic(), bucket.uri.replace("@lake", "@nowhere") % tmp_path.name
+    with pytest.raises(OSError, match=r"(?i)nowhere|NO_SUCH_BUCKET|does not exist") as caught:
+        pgspark.write_tables(stored, missing, format=format)
+    _expect_advice(caught.value)
+    bucket.trust(0)
+    try:
+        with pytest.raises(
+            OSError, match=r"(?i)access.?denied|InvalidAccessKeyId|ACCESS_KEY|forbidden|403"
+        ) as caught:
+            pgspark.write_tables(stored, bucket.uri % tmp_path.name, format=format)
+    finally:
+        bucket.trust(math.inf)
+    _expect_advice(caught.value)
+    assert time.monotonic() - begin < 120
+
+
+def _expect_advice(problem: BaseException) -> None:
+    (note,) = problem.__notes__
+    assert "cannot be reached, or refuses" in note
+    assert "Check that the bucket exists, the credentials, and the endpoint" in note
+    assert "secret" not in note + str(problem)
+
+
+@pytest.mark.parametrize(("format", "at"), [("parquet", "tasks"), ("delta", "commit")])
+def test_a_store_that_goes_away(
+    spark: Any,
+    stored: Path,
+    undisturbed: Any,
+    tmp_path: Path,
+    format: str,
+    at: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened_bucket("away") as bucket:
+        target, gone, commit = bucket.uri % tmp_path.name, threading.Event(), runs.Run.commit
+
+        def away(*arguments: Any) -> None:
+            bucket.stop()
+            gone.set()
+            commit(*arguments)
+
+        def stop() -> None:
+            while not data_files(target):
+                time.sleep(0.01)
+            bucket.stop()
+            gone.set()
+
+        thread = threading.Thread(target=stop)
+        if at == "commit":
+            monkeypatch.setattr(runs.Run, "commit", away)
+        else:
+            thread.start()
+        begin = time.monotonic()
+        with pytest.raises(Exception, match=r".") as caught:
+            pgspark.write_tables(stored, target, format=format)
+        assert gone.is_set()
+        assert time.monotonic() - begin < 240
+        text = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+        assert "cannot be reached, or refuses" in text
+        assert "secret" not in text
+        if at == "tasks":
+            thread.join()
+        monkeypatch.undo()
+        bucket.start()
+        settled(spark)
+        pgspark.write_tables(stored, target, format=format)
+        assert_whole(format, target, undisturbed, _options(bucket))
