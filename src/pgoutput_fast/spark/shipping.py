@@ -42,7 +42,7 @@ class Shipped:
 
 
 def _restored(kind: type, state: dict[str, Any]) -> Any:
-    found = kind.__new__(kind)
+    found: Any = object.__new__(kind)
     found.__dict__.update(state)
     return found
 
