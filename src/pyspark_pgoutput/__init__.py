@@ -22,6 +22,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: Any) -> None:
         self.options = options
         self._plan: Any = None
+        self._footers: bytes | None = None
 
     def schema(self) -> Any:
         if "mode" in self.options:
@@ -36,8 +37,12 @@ class DefaultSource(DataSource):
                 return files_schema()
         from pgoutput_fast.spark.source.plan import plan_source
 
-        # The plan is kept. It travels from the planning process to the others, so all have the same schema.
-        self._plan = plan_source(self.options)
+        def keep(segments: Any) -> None:
+            self._footers = segments.pack()
+
+        # The plan is kept. It travels from the planning process to the others, so all have the same schema. So do the
+        # footers, so that the next process opens only segments that are new then.
+        self._plan = plan_source(self.options, keep=keep)
         return self._plan.spark_schema
 
     def reader(self, schema: Any) -> Any:
@@ -53,7 +58,7 @@ class DefaultSource(DataSource):
             raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
-        return make_reader(plan, schema)
+        return make_reader(plan, schema, self._footers)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         if "mode" in self.options:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
@@ -77,7 +78,7 @@ def _reader(directory: Directory, schema: str | None = None, **options: str) -> 
 def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:
     """What tasks read, in order."""
     parts = pickle.loads(pickle.dumps(reader.partitions({"seq": start}, {"seq": end})))
-    task = pickle.loads(pickle.dumps(reader))
+    task = pickle.loads(cloudpickle.dumps(reader))  # as Spark pickles it
     batches = [batch for part in parts for batch in task.read(part)]
     rows = pa.Table.from_batches(batches).to_pylist() if batches else []
     return sorted(rows, key=lambda row: row["_seq"])

@@ -41,6 +41,7 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = [
     "CATALOG_DIRECTORY",
+    "UNREAD",
     "Footing",
     "Known",
     "KnownLog",
@@ -245,6 +246,14 @@ class Known:
         for said in self._said:
             found |= said.relations
         return found | {relation.version: relation for relation in self._own.catalog.relations}
+
+
+def _nowhere() -> Store:
+    raise ValueError("this footer was not read as a whole: open the segment")
+
+
+# In place of what a segment knows, where nobody has read it.
+UNREAD = Known("", "", (), _nowhere)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, read_outcomes
+from pgoutput_fast.segments.known import UNREAD
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
 from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, shown
@@ -95,6 +99,19 @@ class SegmentList:
         self._opened: dict[FoundFile, Opened] = {}
         self._files: dict[str, FoundFile] = {}
 
+    def pack(self) -> bytes:
+        """What was read of row groups, for another process. It does not contain what segments know of relations."""
+        rows = [
+            (file.path, file.nbytes, file.modified, replace(each.segment, known=UNREAD))
+            for file, each in self._opened.items()
+        ]
+        return zlib.compress(pickle.dumps(rows), 1)
+
+    def unpack(self, packed: bytes) -> None:
+        """Takes over what another process read. Only row groups are known then, and no catalog or state."""
+        for path, nbytes, modified, segment in pickle.loads(zlib.decompress(packed)):
+            self._opened[FoundFile(path, nbytes, modified)] = Opened(segment, None)
+
     def segments(self) -> list[Segment]:
         """The segments that are there now, in stream order.
 
@@ -153,6 +170,7 @@ class SegmentList:
         new = [file for file in found if file not in self._opened]
         opened = zip(new, open_segments(new, outcomes), strict=True)
         known = self._opened | {file: each for file, each in opened if each is not None}
+        # Of equal files, those of `found` know their store.
         self._opened = {file: known[file] for file in found if file in known}
         if gone := [file for file in found if file not in known]:
             # What was opened is kept, so a second try is short.

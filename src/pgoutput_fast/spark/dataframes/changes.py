@@ -16,6 +16,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.outcomes import released
 from pgoutput_fast.spark.dataframes.plan import SchemaMode, Transactions, plan, rows_of, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeChanges, sent
 from pgoutput_fast.spark.types import Time, check_time, described_schema, spark_arrow_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -99,5 +100,5 @@ def changes(
         resolved.fingerprint,
     )
     return rows.selectExpr(*sent(task.unused)).mapInArrow(
-        task, described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
+        shipped(task), described_schema(resolved.schema, time, {"pg.catalog": resolved.fingerprint})
     )

@@ -10,6 +10,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -42,7 +43,7 @@ def _decode_outcomes(wal: DataFrame, kinds: tuple[int, ...], options: Options | 
         wal.where(F.col("kind").isin(*kinds))
         .select(*TAGGED_SCHEMA.names)
         .mapInArrow(
-            DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA)),
+            shipped(DecodeRecords("outcomes", decoding, spark_arrow_schema(OUTCOMES_SCHEMA))),
             spark_schema(OUTCOMES_SCHEMA),
         )
     )

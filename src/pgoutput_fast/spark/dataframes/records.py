@@ -21,6 +21,7 @@ from pgoutput_fast.spark.dataframes.plan import (
     task_options,
 )
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -53,7 +54,7 @@ def messages(
     if which == "committed":
         rows = released(rows, wal, outcomes, decoding)
     return rows.mapInArrow(
-        DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA)),
+        shipped(DecodeRecords("messages", decoding, spark_arrow_schema(MESSAGES_SCHEMA))),
         spark_schema(MESSAGES_SCHEMA),
     )
 
@@ -95,6 +96,6 @@ def rejects(
         kept = F.col("kind").isin(*KEPT_UNTIL_COMMIT)
         rows = released(rows.where(kept), wal, outcomes, decoding).unionByName(rows.where(~kept))
     return rows.mapInArrow(
-        DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json()),
+        shipped(DecodeRecords("rejects", decoding, spark_arrow_schema(REJECTS_SCHEMA), known.to_json())),
         spark_schema(REJECTS_SCHEMA),
     )

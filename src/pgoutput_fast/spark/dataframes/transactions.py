@@ -10,6 +10,7 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA, TRANSACTIONS_SCHEMA
 from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.changes import ORIGINS_SCHEMA, DecodeOrigins, DecodeRecords
 from pgoutput_fast.spark.types import spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.workers import check_workers
@@ -36,13 +37,13 @@ def transactions(wal: DataFrame, *, options: Options | None = None) -> DataFrame
     options, _ = task_options(options, None)
     tagged = wal.select(*TAGGED_SCHEMA.names)
     rows = tagged.where(F.col("kind").isin(*BOUNDARIES)).mapInArrow(
-        DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA)),
+        shipped(DecodeRecords("transactions", options, spark_arrow_schema(TRANSACTIONS_SCHEMA))),
         spark_schema(TRANSACTIONS_SCHEMA),
     )
     # Facts from other messages of the transaction: its origin, and when it was prepared. Both are rare and small.
     origins = (
         tagged.where(F.col("kind") == MSG_ORIGIN)
-        .mapInArrow(DecodeOrigins(), spark_schema(ORIGINS_SCHEMA))
+        .mapInArrow(shipped(DecodeOrigins()), spark_schema(ORIGINS_SCHEMA))
         .groupBy("txn")
         .agg(F.max_by(F.struct("origin", "origin_lsn"), "seq").alias("from"))
     )

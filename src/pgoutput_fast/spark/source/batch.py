@@ -35,15 +35,23 @@ class SegmentReader(RowsReader, DataSourceReader):
     Args:
         plan: the plan.
         schema: the schema that Spark expects.
+        footers: what the planning of the schema read (`SegmentList.pack`), None for nothing.
     """
 
-    def __init__(self, plan: SourcePlan, schema: StructType) -> None:
+    def __init__(self, plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> None:
         super().__init__(plan, schema)
         self.bounds: dict[str, tuple[int, int]] = {}
+        self._footers = footers
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks need no footers: there may be very many.
+        return {**self.__dict__, "_footers": None}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns partitions with the row groups that may contain rows of the tables."""
         plan, found, outcomes = self._plan, SegmentList(self._plan.paths), None
+        if self._footers is not None:
+            found.unpack(self._footers)
         if plan.committed:
             segments, outcomes = found.with_outcomes()
         else:
@@ -101,13 +109,13 @@ def _range(condition: Any) -> tuple[int, int] | None:
     return None
 
 
-def make_reader(plan: SourcePlan, schema: StructType) -> SegmentReader:
+def make_reader(plan: SourcePlan, schema: StructType, footers: bytes | None = None) -> SegmentReader:
     """Returns the reader for the current phase of Spark.
 
     Spark fails on a reader with pushFilters while pushdown is off. Pushdown is on if Spark's pushdown module is the
     caller.
     """
-    return (PushingReader if _is_pushing() else SegmentReader)(plan, schema)
+    return (PushingReader if _is_pushing() else SegmentReader)(plan, schema, footers)
 
 
 def _is_pushing() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from pgoutput_fast.schema.resolve import (
     resolves_alone,
     with_metadata,
 )
-from pgoutput_fast.segments.listing import segment_catalog
+from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_arrow_type, spark_schema
 
@@ -86,7 +86,10 @@ class SourcePlan:
 
 
 def plan_source(
-    options: Mapping[str, str], schema: StructType | None = None, known: Catalog | None = None
+    options: Mapping[str, str],
+    schema: StructType | None = None,
+    known: Catalog | None = None,
+    keep: Callable[[SegmentList], None] = lambda segments: None,
 ) -> SourcePlan:
     """Plans paths, tables and schema from the footers of the segments.
 
@@ -94,6 +97,7 @@ def plan_source(
         options: the user's options.
         schema: the schema to pin, with the wanted metadata columns, if the user called `DataFrameReader.schema`.
         known: the catalog. If not given, it is read from the segments or the server.
+        keep: is called with the segments whose footers were read.
 
     Raises:
         KeyError: if there is no such relation, column or metadata column; the message lists those that exist.
@@ -121,7 +125,8 @@ def plan_source(
     check_time(time)
     mode = mode_of(given.get("schema_mode"), schema is not None)
     if known is None:
-        known = _merge_given_catalog(_catalog_of_segments(given, paths, names), given.get("catalog"), mode)
+        stored = _catalog_of_segments(given, paths, names, keep)
+        known = _merge_given_catalog(stored, given.get("catalog"), mode)
     planner = _Planner(
         known,
         Options(batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES, **decoding),
@@ -145,10 +150,18 @@ def plan_source(
     )
 
 
-def _catalog_of_segments(given: Mapping[str, str], paths: Sequence[str], names: Sequence[str]) -> Catalog:
+def _catalog_of_segments(
+    given: Mapping[str, str],
+    paths: Sequence[str],
+    names: Sequence[str],
+    keep: Callable[[SegmentList], None],
+) -> Catalog:
     """Returns the catalog of the segments, or of segments and server if `dsn` is given."""
     if "dsn" not in given:
-        return segment_catalog(paths)
+        segments = SegmentList(paths)
+        catalog = segments.read(catalog_of)
+        keep(segments)
+        return catalog
     from pgoutput_fast.spark.source.stream_capture import known_with_server
 
     return known_with_server(given, _names_or_oids(names))

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.segments.segment import RowGroup, Segment
+from pgoutput_fast.spark.shipping import Shipped
 from pgoutput_fast.spark.source.plan import SourcePlan, TablePlan, arrow_schema
 from pgoutput_fast.spark.tasks.rows import (
     Bounds,
@@ -84,7 +85,7 @@ class ManyRows(InputPartition):
 Piece = tuple[Segment, SegmentRows]
 
 
-class RowsReader:
+class RowsReader(Shipped):
     """Reads the rows of a plan.
 
     Args:

@@ -38,6 +38,7 @@ from pgoutput_fast.snapshot.holder import OpenSnapshot, hold_snapshot, java_abov
 from pgoutput_fast.snapshot.load import run_readers, streamed
 from pgoutput_fast.snapshot.ranges import ReadRange, ranges_of
 from pgoutput_fast.snapshot.read import SnapshotReader, TableLostError, in_snapshot
+from pgoutput_fast.spark.shipping import Shipped
 from pgoutput_fast.spark.source.plan import arrow_schema, listed
 from pgoutput_fast.spark.types import check_time, spark_arrow_schema, spark_schema
 
@@ -235,7 +236,7 @@ def _unquoted(name: str) -> str:
     return parts[1] if parts is not None else name
 
 
-class SnapshotSourceReader(DataSourceReader):
+class SnapshotSourceReader(Shipped, DataSourceReader):
     """Reads the planned table, one range of pages at a time.
 
     Args:

@@ -26,6 +26,7 @@ from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
 from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import (
     PartitionBy,
@@ -369,7 +370,7 @@ class _SegmentSource:
         numbers = self._spark.range(0, len(work), 1, len(work))
         check_workers(numbers)
         packed = tuple(each.pack() for each in work)
-        return _files(numbers.mapInArrow(WriteSegments(task, packed), spark_schema(FILES_SCHEMA)))
+        return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
 
     def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
         segments = [each for each in found if each.first_seq <= self.last_seq]
@@ -406,7 +407,7 @@ class _TaggedSource:
             return []
         packed = None if self._outcomes is None else pack_batch(self._outcomes)
         rows = self._wal.select(*TAGGED_SCHEMA.names)
-        return _files(rows.mapInArrow(replace(task, outcomes=packed), spark_schema(FILES_SCHEMA)))
+        return _files(rows.mapInArrow(shipped(replace(task, outcomes=packed)), spark_schema(FILES_SCHEMA)))
 
 
 _Source = _SegmentSource | _TaggedSource

@@ -13,6 +13,7 @@ from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
 from pgoutput_fast.segments.segment import newest_segment
 from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
 from pgoutput_fast.spark.types import spark_schema
@@ -86,7 +87,7 @@ def write_segments(
     )
     rows = tagged.select(*TAGGED_SCHEMA.names).repartition(1)
     rows = rows.sortWithinPartitions("seq", "kind", F.length("payload").desc())
-    rows.mapInArrow(task, spark_schema(WRITTEN_SCHEMA)).collect()
+    rows.mapInArrow(shipped(task), spark_schema(WRITTEN_SCHEMA)).collect()
     return [store.at(each.name) for each in named_segments(store) if each.last_seq > last_seq]
 
 

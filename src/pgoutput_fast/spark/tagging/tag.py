@@ -17,6 +17,7 @@ from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.protocol.kinds import CHANGES, MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.dataframes.tagged import Ends, with_ends
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.columns import check_columns, check_one_order, find_payload
 from pgoutput_fast.spark.tagging.lsns import lsn_column
 from pgoutput_fast.spark.tagging.order import (
@@ -236,7 +237,7 @@ class _Source:
         kinds = [self.df.schema[name].dataType for name in self.order]
         ends = [StructField(name, kind) for name, kind in zip(ends_names(len(kinds)), kinds * 2, strict=True)]
         schema = StructType([*spark_schema(SUMMARIES_SCHEMA), *ends])
-        table = rows.first.mapInArrow(task, schema).toArrow()
+        table = rows.first.mapInArrow(shipped(task), schema).toArrow()
         head, many = len(SUMMARIES_SCHEMA), len(kinds)
         summaries: list[_RangeSummary] = []
         for row in zip(*table.to_pydict().values(), strict=True):
@@ -265,7 +266,7 @@ class _Source:
         task = TagRanges(starts, self.order, spark_arrow_schema(TAGGED_SCHEMA))
         places = (summaries[0].begins, summaries[-1].ends) if summaries else ()
         ends = Ends(self.state, state, *places)
-        return with_ends(rows.second.mapInArrow(task, spark_schema(TAGGED_SCHEMA)), ends)
+        return with_ends(rows.second.mapInArrow(shipped(task), spark_schema(TAGGED_SCHEMA)), ends)
 
     def _gap(self, before: str, first: str) -> bool:
         counted = len(self.order) == 1 and isinstance(self.df.schema[self.order[0]].dataType, IntegralType)
@@ -302,7 +303,7 @@ def _first_error(rows: DataFrame, starts: Starts, order: tuple[str, ...], known:
 
     Summaries do not see errors in changes, so an earlier error than `known` may exist.
     """
-    errors = rows.mapInArrow(FindErrors(starts, order), spark_schema(ERRORS_SCHEMA)).collect()
+    errors = rows.mapInArrow(shipped(FindErrors(starts, order)), spark_schema(ERRORS_SCHEMA)).collect()
     if not errors:
         return known
     first = min(errors, key=lambda row: row["seq"])

@@ -19,6 +19,7 @@ from pgoutput_fast.schema.evolution import pin_schema
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.resolve import decoded_schema
+from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tasks.payloads import DETAILS, PREFIX, DecodeRow, MessageKind, RelationOid, Xid
 from pgoutput_fast.spark.types import Time, check_time, spark_arrow_schema, spark_schema
 from pgoutput_fast.spark.udf.arrow_extension import ArrowBacked
@@ -207,6 +208,7 @@ def _call(
 
 
 def _arrow_function(task: Any, kind: DataType, count: int) -> Any:
+    task = shipped(task)
     if count == 1:
 
         def of_payload(payload: pa.Array) -> pa.Array:

@@ -1,0 +1,82 @@
+"""Sends tasks to executors. If an executor lacks this package, or has another version of it, its error says so.
+
+Spark pickles a task as the name of its class, and an executor without the package then fails with a long traceback that
+ends in ModuleNotFoundError. So tasks travel as bytes, inside a function that Spark pickles with its code. That function
+needs no import to load. It checks the package, and only then unpickles the task. This costs no job.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Shipped", "shipped"]
+
+
+def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
+    """The task in a form that says what is wrong on an executor that cannot run it.
+
+    Args:
+        task: what `mapInArrow` or a UDF calls; it must pickle.
+
+    On an executor the result raises RuntimeError if its Python cannot import this package, or has another version.
+    """
+    load = _loader(pickle.dumps(task))
+    loaded: list[Any] = []
+
+    def run(*given: Any) -> Any:
+        if not loaded:
+            loaded.append(load())
+        return loaded[0](*given)
+
+    return run
+
+
+class Shipped:
+    """A base of readers that Spark sends to executors: they are unpickled as `shipped` tasks are."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__()  # type: ignore[attr-defined,unused-ignore]
+        return _loader(pickle.dumps((_restored, (type(self), state)))), ()
+
+
+def _restored(kind: type, state: dict[str, Any]) -> Any:
+    found: Any = object.__new__(kind)
+    found.__dict__.update(state)
+    return found
+
+
+def _loader(packed: bytes) -> Callable[[], Any]:
+    """A function that checks the package and unpickles. Spark's pickle includes its code, because it is a closure.
+
+    So it must not use any name of this module.
+    """
+    from pgoutput_fast import __version__
+
+    expected, advice = __version__, "docs/cluster.md says how executors get the package"
+
+    def load() -> Any:
+        import pickle
+        import sys
+
+        try:
+            import pgoutput_fast
+        except ImportError as problem:
+            raise RuntimeError(
+                f"the Python of this executor, {sys.executable}, cannot import pgoutput_fast: {problem}. Install the "
+                f"wheel of pgoutput_fast {expected} in that Python on every node, or send an environment with "
+                f"spark.archives; {advice}"
+            ) from None
+        if pgoutput_fast.__version__ != expected:
+            raise RuntimeError(
+                f"this executor has pgoutput_fast {pgoutput_fast.__version__} ({pgoutput_fast.__file__}), but the "
+                f"driver has {expected}: install the same version on the driver and on every node; {advice}"
+            )
+        found = pickle.loads(packed)
+        if isinstance(found, tuple):
+            make, given = found
+            return make(*given)
+        return found
+
+    return load
