@@ -48,8 +48,8 @@ def open_catalog(store: Store, properties: Mapping[str, str]) -> Any:
         return load_catalog(**{"name": _NAME, **properties})
     if not store.local:
         raise ValueError(
-            f"Iceberg tables in {store} need a catalog: pass iceberg_catalog= with the properties of a pyiceberg catalog, for "
-            "example {'type': 'rest', 'uri': 'http://...'}"
+            f"Iceberg tables in {store} need a catalog: pass iceberg_catalog= with the properties of a pyiceberg "
+            "catalog, for example {'type': 'rest', 'uri': 'http://...'}"
         )
     from sqlalchemy.engine import URL
 

@@ -148,8 +148,8 @@ def table_sink(
 
     Args:
         target, tables, format, transactions, options, partition_by, file_bytes, storage_options, catalog,
-            iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as soon as they do, if `tables` is
-            not given.
+            iceberg_catalog: as in `write_tables`. A table that the segments do not describe yet is written as soon as
+            they do, if `tables` is not given.
 
     Raises:
         ValueError: for wrong arguments. The query fails for the reasons of `write_tables`, and if it reads rows instead
