@@ -5,18 +5,37 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+import resource
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
-from support.lakes import assert_whole, data_files, make_segments, running, settled, tables_of, wait_for
+from pgoutput_fast.mirror.tables.manifest import ParquetTarget
+from pgoutput_fast.spark.tables import run as runs
+from support.lakes import (
+    assert_whole,
+    data_files,
+    make_segments,
+    problem_of,
+    python_workers,
+    running,
+    settled,
+    tables_of,
+    wait_for,
+)
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
 FORMATS = ["parquet", "delta"]
@@ -165,3 +184,201 @@ def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_pat
         driver.until("done")
     assert all("/part-" in each.replace("/..", "/").replace("/.", "/") for each in left)
     assert_whole(format, tmp_path / "lake", undisturbed[format])
+
+
+# ---- disks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Segments whose tables need some 8 MB, a fourth of them in the first one."""
+    directory = tmp_path_factory.mktemp("wide") / "segments"
+    make_segments(directory, width=4_000)
+    return directory
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 5 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("nobody may mount here; see the test of files that must not grow")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def _remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
+
+
+def _contents(target: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in target.rglob("*") if each.is_file()}
+
+
+def _first_of(wide: Path, place: Path) -> Path:
+    """A directory with the first segment."""
+    place.mkdir()
+    shutil.copy(min(wide.glob("*.parquet")), place)
+    return place
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_disk_that_is_full(spark: Any, wide: Path, disk: Path, tmp_path: Path, format: str) -> None:
+    lake, segments = disk / "lake", _first_of(wide, tmp_path / "segments")
+    pgspark.write_tables(segments, lake, format=format)
+    before = _contents(lake)
+    shutil.copytree(wide, segments, dirs_exist_ok=True)
+    with pytest.raises(Exception, match=r"No space left on device") as caught:
+        pgspark.write_tables(segments, lake, format=format)
+    assert f"There is no space for files of tables in {lake}." in problem_of(caught)
+    assert "Make space, and run it again" in problem_of(caught)
+    settled(spark)
+    assert _contents(lake) == before
+    _remount(disk, "ro")
+    with pytest.raises(OSError, match=r"Read-only file system") as caught:
+        pgspark.write_tables(segments, lake, format=format)
+    assert f"This process may not write to {lake}." in problem_of(caught)
+    _remount(disk, "rw,size=64m")
+    pgspark.write_tables(segments, lake, format=format)
+    pgspark.write_tables(wide, tmp_path / "other", format=format)
+    assert_whole(format, lake, tables_of(format, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_disk_that_is_full_at_the_commit(
+    spark: Any, stored: Path, undisturbed: Any, disk: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two tables, and between the steps of one commit."""
+    lake, filler = disk / "lake", disk / "filler"
+
+    def fill(function: Any, number: int) -> Any:
+        calls = itertools.count(1)
+
+        def filled(*arguments: Any) -> Any:
+            if next(calls) == number:
+                with suppress(OSError), filler.open("wb", buffering=0) as file:
+                    while file.write(bytes(4096)):
+                        pass
+            return function(*arguments)
+
+        return filled
+
+    for owner, name, number in ((runs.Run, "commit", 2), (ParquetTarget, "_write", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fill(getattr(owner, name), number))
+            if format == "delta" and owner is ParquetTarget:
+                continue
+            with pytest.raises(Exception, match=r"No space left on device|os error 28") as caught:
+                pgspark.write_tables(stored, lake, format=format)
+        assert "There is no space for files of tables" in problem_of(caught)
+        filler.unlink()
+        pgspark.write_tables(stored, lake, format=format)
+        assert_whole(format, lake, undisturbed[format])
+        shutil.rmtree(lake)
+
+
+def test_files_that_must_not_grow(spark: Any, wide: Path, tmp_path: Path) -> None:
+    """As with a quota; a limit that the workers have for a while."""
+    lake, segments = tmp_path / "lake", _first_of(wide, tmp_path / "segments")
+    pgspark.write_tables(segments, lake)
+    before = _contents(lake)
+    shutil.copytree(wide, segments, dirs_exist_ok=True)
+    limits = {each: resource.prlimit(each, resource.RLIMIT_FSIZE) for each in python_workers(spark)}
+    try:
+        for each, (_, hard) in limits.items():
+            resource.prlimit(each, resource.RLIMIT_FSIZE, (100_000, hard))
+        with pytest.raises(Exception, match=r"File too large") as caught:
+            pgspark.write_tables(segments, lake)
+    finally:
+        for each in python_workers(spark):
+            soft = next(iter(limits.values()))
+            resource.prlimit(each, resource.RLIMIT_FSIZE, soft)
+    assert f"There is no space for files of tables in {lake}." in problem_of(caught)
+    settled(spark)
+    assert _contents(lake) == before
+    assert all(row.rows for row in pgspark.write_tables(segments, lake))
+
+
+def test_a_target_that_is_no_directory(spark: Any, stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(
+            NotADirectoryError, match=r"the target .* is a file, or lies below one: give a directory"
+        ):
+            pgspark.write_tables(stored, target)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+def _change_a_byte(path: Path) -> None:
+    """In a page of payloads."""
+    metadata, content = pq.read_metadata(path), bytearray(path.read_bytes())
+    group = metadata.row_group(metadata.num_row_groups - 1)
+    columns = [group.column(k) for k in range(group.num_columns)]
+    (payload,) = (each for each in columns if each.path_in_schema == "payload")
+    content[payload.data_page_offset + payload.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_segments_that_are_damaged(spark: Any, stored: Path, tmp_path: Path, format: str) -> None:
+    lake, segments = tmp_path / "lake", _first_of(stored, tmp_path / "segments")
+    pgspark.write_tables(segments, lake, format=format)
+    before, second = _contents(lake), sorted(stored.glob("*.parquet"))[1]
+    path = segments / second.name
+    for change, message in (
+        (_change_a_byte, r"cannot be read: .*If the file is damaged, put a good copy in its place"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"is damaged"),
+        (lambda path: path.write_bytes(b""), r"is damaged"),
+        (lambda path: pq.write_table(pa.table({"a": [1]}), path), r"is not a segment"),
+    ):
+        shutil.copy(second, path)
+        change(path)
+        with pytest.raises(Exception, match=rf"(?s){path.name} {message}"):
+            pgspark.write_tables(segments, lake, format=format)
+        settled(spark)
+        assert _contents(lake) == before
+
+
+def test_files_of_others_in_the_target(spark: Any, stored: Path, tmp_path: Path) -> None:
+    place = tmp_path / "public.t1"
+    place.mkdir()
+    pq.write_table(pa.table({"a": [1]}), place / "mine.parquet")
+    before = _contents(tmp_path)
+    for mode, message in (
+        ("append", r"public\.t1 has no position: something else wrote it"),
+        ("error", r"public\.t1 exists"),
+        ("overwrite", r"public\.t1 has files that write_tables did not write, such as mine\.parquet"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pgspark.write_tables(stored, tmp_path, mode=mode)  # type: ignore[arg-type]
+        assert {**_contents(tmp_path), str(tmp_path / "_lock"): b""} == {
+            **before,
+            str(tmp_path / "_lock"): b"",
+        }
+    pgspark.write_tables(stored, tmp_path, ["public.t0"])
+    with pytest.raises(ValueError, match=r"public\.t0 is a Parquet table: use format='parquet'"):
+        pgspark.write_tables(stored, tmp_path, ["public.t0"], format="delta")
+
+
+def test_rejects_of_each_table(spark: Any, tmp_path: Path) -> None:
+    """Each table's rejects are written once, whatever tables a run writes."""
+    segments = tmp_path / "segments"
+    make_segments(segments, txns=20, price="no number")
+    options = pgo.Options(on_error="quarantine")
+    for tables in (["public.t0"], ["public.t1"], ["public.t0", "public.t1"], None):
+        pgspark.write_tables(segments, tmp_path / "lake", tables, options=options)
+    found = tables_of("parquet", tmp_path / "lake")
+    for name in ("public.t0", "public.t1", "public.t2"):
+        rejects = found[f"_rejects/{name}"]
+        assert set(rejects["relation"].to_pylist()) == {name}
+        assert rejects.num_rows == 20 * 10
+    pgspark.write_tables(segments, tmp_path / "lake", ["public.t2"], options=options, mode="overwrite")
+    again = tables_of("parquet", tmp_path / "lake")
+    assert {name: rows.num_rows for name, rows in again.items()} == {
+        name: rows.num_rows for name, rows in found.items()
+    }

@@ -25,7 +25,17 @@ from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
 from support.paths import SOURCE, TESTS
 
-__all__ = ["Driver", "assert_whole", "data_files", "make_segments", "settled", "tables_of", "wait_for"]
+__all__ = [
+    "Driver",
+    "assert_whole",
+    "data_files",
+    "make_segments",
+    "problem_of",
+    "python_workers",
+    "settled",
+    "tables_of",
+    "wait_for",
+]
 
 _COLUMNS = (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25), ColumnSpec("price", 1700))
 _SOURCE = Source("7300000000000000002", "shop", "slot", ("all",), {"proto_version": "4"})
@@ -40,6 +50,7 @@ def make_segments(
     segments: int = 4,
     width: int = 20,
     row_group_bytes: int | None = None,
+    price: str | None = None,
 ) -> None:
     """Writes segments: each transaction has `rows` rows of each table. Every tenth is streamed and ends later.
 
@@ -58,7 +69,7 @@ def make_segments(
             wal += writer.begin(100 + n, lsn, n)
             for spec in specs:
                 for k in range(rows):
-                    new = [str(n * rows + k), noise.randbytes(width).hex(), f"{k}.25"]
+                    new = [str(n * rows + k), noise.randbytes(width).hex(), price or f"{k}.25"]
                     wal += writer.change(spec, "insert", new=new)
             wal += writer.commit(lsn, lsn + 8, n)
             if n % 10 == 3:
@@ -106,7 +117,8 @@ def tables_of(
             rows.append(pq.ParquetFile(open_file(str(store.at(name)))).read())
             assert count in (None, rows[-1].num_rows)
         table = pa.concat_tables(rows, promote_options="default") if rows else pa.table({})
-        found[directory] = table.sort_by([("_seq", "ascending")]) if rows else table
+        order = "seq" if directory.startswith("_rejects") else "_seq"
+        found[directory] = table.sort_by([(order, "ascending")]) if rows else table
     return found
 
 
@@ -201,3 +213,26 @@ def running(job: Mapping[str, Any], spark: Any = None) -> Iterator[Driver]:
         driver.process.wait(60)
         assert driver.process.stdout is not None
         driver.process.stdout.close()
+
+
+def python_workers(spark: Any) -> list[int]:
+    """The Python processes of the session's JVM."""
+    parents = {}
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            text = Path(f"/proc/{process}/stat").read_text()
+            parents[int(process)] = int(text.rpartition(")")[2].split()[1])
+    found, jvm = [], spark.sparkContext._gateway.proc.pid
+    for process in parents:
+        at = process
+        while at in parents and at != jvm:
+            at = parents[at]
+        with suppress(OSError):
+            if at == jvm != process and b"pyspark" in Path(f"/proc/{process}/cmdline").read_bytes():
+                found.append(process)
+    return found
+
+
+def problem_of(caught: Any) -> str:
+    """All that a user sees of an error."""
+    return f"{caught.value}\n" + "\n".join(getattr(caught.value, "__notes__", ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,8 @@ from pgoutput_fast.storage.stores import Store
 __all__ = ["advised"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# delta-rs and pyarrow say the number of the system's error in the text only.
+_NUMBER = re.compile(r"(?:os error|errno) (\d+)")
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _AFTER = "The tables are as before, or the next run finishes what this one began to commit"
 
@@ -29,12 +32,16 @@ def advised(store: Store) -> Iterator[None]:
 
 
 def _advice(problem: OSError, store: Store) -> str:
-    if problem.errno in _FULL:
+    number = problem.errno
+    if number is None:
+        said = _NUMBER.search(str(problem))
+        number = None if said is None else int(said[1])
+    if number in _FULL:
         where = (
             store if store.local else "the directory of temporary files (TMPDIR), from which files are sent"
         )
         return f"There is no space for files of tables in {where}. {_AFTER}. Make space, and run it again"
-    if problem.errno in _REFUSED:
+    if number in _REFUSED:
         return (
             f"This process may not write to {store}. Give it the permission, or use another target. {_AFTER}"
         )
