@@ -12,7 +12,17 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 
-__all__ = ["Paths", "absolute", "find_files", "is_hidden", "is_uri", "open_file", "open_place", "shown", "split_uri"]
+__all__ = [
+    "Paths",
+    "absolute",
+    "find_files",
+    "is_hidden",
+    "is_uri",
+    "open_file",
+    "open_place",
+    "shown",
+    "split_uri",
+]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
