@@ -82,7 +82,7 @@ def _environment(version: str) -> Path:
     """The Python of an environment. Makes the environment, or updates it if its requirements have changed."""
     place = ROOT / f".venv-spark-{version}"
     python = place / "bin" / "python"
-    requirements = [*SPARKS[version], *_requirements("demo"), *TESTS]
+    requirements = [*SPARKS[version], *_requirements("demo"), *_requirements("connect"), *TESTS]
     wanted = "\n".join(requirements)
     if not is_current(place, wanted):
         print(f"installing {' '.join(SPARKS[version])} ...", flush=True)

@@ -9,10 +9,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pgoutput_fast.demo.servers import Server
-from support import pg
+from support import pg, sessions
 
 if TYPE_CHECKING:
     from support.streaming import Streaming
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark-session",
+        choices=("classic", "connect"),
+        default="classic",
+        help="the kind of the session of Spark; with connect, tests that are about classic sessions are left out",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("spark_session") != "connect":
+        return
+    for item in items:
+        for mark in item.iter_markers("classic"):
+            item.add_marker(pytest.mark.skip(f"on Spark Connect: {mark.args[0]}"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,49 +99,22 @@ def database_binary(server_binary: Server) -> Iterator[pg.Database]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local Spark on two cores."""
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("pyspark")
-    from pgoutput_fast.demo.java import JavaNotFoundError, spark_environment
+def connect_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of Spark Connect on two cores."""
+    with sessions.connect_server(tmp_path_factory.mktemp("connect")) as address:
+        yield address
 
-    try:
-        environment = spark_environment()
-    except JavaNotFoundError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
-    from pyspark.sql import SparkSession
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("pgoutput_fast tests")
-            .config("spark.ui.enabled", False)
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
-            # Tests that count the stages of a query may run after thousands of other stages.
-            .config("spark.ui.retainedStages", 20_000)
-            .config("spark.ui.retainedJobs", 20_000)
-            # The optimising compiler and a concurrent collector do not pay off in short tests.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            .config("spark.sql.shuffle.partitions", 2)
-            .config("spark.sql.session.timeZone", "UTC")
-            # mapInArrow matches columns by position. Without this setting a wrong schema gives wrong values.
-            .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", True)
-            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-            .getOrCreate()
-        )
-        gateway: Any = session.sparkContext._gateway
-        yield session
-        session.stop()
-        # stop() leaves the JVM running until this process ends.
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(120)
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session of a Spark on two cores, of the kind that `--spark-session` says."""
+    if request.config.getoption("spark_session") == "connect":
+        address = request.getfixturevalue("connect_address")
+        with sessions.connect_mode(), sessions.connect_session(address) as session:
+            yield session
+    else:
+        with sessions.classic_session(tmp_path_factory.mktemp("warehouse")) as session:
+            yield session
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_fast.mirror.tables.advice import advised
+from pgoutput_fast.mirror.tables.delta import DeltaTarget
 from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
 from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget
 from pgoutput_fast.mirror.tables.marker import end_marker, left_runs, put_marker, remove_marker
@@ -195,6 +196,28 @@ def test_a_damaged_manifest_is_an_error(tmp_path: Path) -> None:
         ParquetTarget(store, "t")
 
 
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_rows_take_the_wider_types_of_a_table(tmp_path: Path, format: str) -> None:
+    store = open_store(tmp_path)
+    target = ParquetTarget(store, "t") if format == "parquet" else DeltaTarget(str(tmp_path / "t"))
+    wide = pa.schema(
+        [("a", pa.int64()), ("l", pa.list_(pa.float64())), ("p", pa.decimal128(12, 2)), ("s", pa.string())]
+    )
+    narrow = pa.schema(
+        [("a", pa.int16()), ("l", pa.list_(pa.float32())), ("p", pa.decimal128(10, 2)), ("n", pa.bool_())]
+    )
+    assert target.fitted(wide) == wide
+    target.commit([], 0, wide, "append")
+    fitted = target.fitted(narrow)
+    assert fitted.names == narrow.names
+    assert fitted.types == [wide.field("a").type, wide.field("l").type, wide.field("p").type, pa.bool_()]
+    for kind in (pa.string(), pa.float64(), pa.decimal128(38, 0)):
+        with pytest.raises(
+            ValueError, match=r"its column 'a' is int64, and the rows have .* use mode='overwrite'"
+        ):
+            target.fitted(pa.schema([("a", kind)]))
+
+
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files below directories of partitions get their names, and those that are replaced go."""
     store = open_store(tmp_path)
@@ -233,6 +256,7 @@ def _many(directory: Path, tables: int, batches: int, text: int) -> tuple[int, i
     script = """
 import os, resource, sys
 import pyarrow as pa
+from pgoutput_fast.mirror.tables.delta import DeltaTarget
 from pgoutput_fast.mirror.tables.files import TableFiles
 from pgoutput_fast.storage.stores import open_store
 

@@ -55,6 +55,9 @@ def _stream(transactions: int) -> list[bytes]:
     return wal
 
 
+WORKERS = pytest.mark.classic("the server chooses the Python of its workers")
+
+
 @pytest.fixture(scope="module")
 def payloads() -> list[bytes]:
     return _stream(40)
@@ -136,6 +139,7 @@ def test_damaged_payload_can_be_quarantined(spark: Any, payloads: list[bytes]) -
     assert sorted(row["_seq"] for row in got.collect()) == [2, 3, 4, 6, 7, 8, 9]
 
 
+@WORKERS
 def test_another_python_for_the_workers_is_refused(
     wal: Any, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
@@ -145,6 +149,7 @@ def test_another_python_for_the_workers_is_refused(
         check_workers(wal)
 
 
+@WORKERS
 def test_other_names_of_this_python_are_this_python(
     wal: Any, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
@@ -160,6 +165,7 @@ def test_other_names_of_this_python_are_this_python(
             check_workers(wal)
 
 
+@WORKERS
 def test_workers_of_a_local_spark_take_this_python_by_default(
     wal: Any, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:

@@ -116,6 +116,8 @@ def test_a_misspelt_column_is_an_error_when_the_query_is_planned(spark: Any, tmp
 
 # --- a Python that is not on PATH ---------------------------------------------------------------------------
 
+OWN_SPARK = pytest.mark.classic("it starts a classic Spark")
+
 _PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
@@ -153,12 +155,14 @@ def _run(tmp_path: Path, java: str, **environment: str) -> subprocess.CompletedP
     )
 
 
+@OWN_SPARK
 @pytest.mark.timeout(600)
 def test_the_format_is_found_without_a_path(tmp_path: Path, spark: Any) -> None:
     run = _run(tmp_path, os.environ["JAVA_HOME"])
     assert run.stdout.strip().endswith("[(1, 'x')]"), run.stderr
 
 
+@OWN_SPARK
 @pytest.mark.timeout(600)
 def test_another_python_is_an_error_that_says_what_to_do(tmp_path: Path, spark: Any) -> None:
     other = tmp_path / "python"

@@ -145,7 +145,7 @@ def test_wrong_names(spark: Any, wal: Any, segments: Path) -> None:
         ({"metadata": "all", "columns": "id,_seq"}, "options columns and metadata both choose _seq"),
     ):
         with pytest.raises(PySparkException, match=problem):
-            _read(spark, segments, table="public.orders", **options)
+            _read(spark, segments, table="public.orders", **options).schema  # noqa: B018
     pinned = spark.read.format("pgoutput").schema("_seq bigint, id bigint, note string, at string")
     with pytest.raises(PySparkException, match="option metadata and a schema both choose columns"):
         pinned.option("table", "public.orders").option("metadata", "none").load(str(segments)).collect()

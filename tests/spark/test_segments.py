@@ -21,6 +21,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, segment_catalog, write_segment
 from support.paths import DOCS
+from support.plans import plan_text
 
 # The package has a function of the same name.
 pgspark_outcomes = importlib.import_module("pgoutput_fast.spark.dataframes.outcomes")
@@ -69,6 +70,9 @@ def _stream() -> list[bytes]:
     wal += writer.message(78, "inside", b"content") + writer.commit(10**8, 10**8 + 8, 6)
     wal += writer.begin(960, 10**8 + 100, 6) + writer.change(a, "insert", new=["-9", "open", None])
     return wal + writer.message(79, "never ended", b"")
+
+
+MEASURED = pytest.mark.classic("the JVM tells how many bytes tasks read")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +157,8 @@ def test_more_commits_than_are_broadcast(
     frame = pgspark.changes(wal, "public.t1", transactions="committed")
     expected = pgo.decode(payloads, options=COMMITTED).table("public.t1")
     assert _rows(frame, "_commit_lsn", "_seq") == expected.to_pylist()
-    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    plan = plan_text(frame, extended=True)
+    plan = plan.split("== Optimized Logical Plan ==")[1].split("== Physical Plan ==")[0]
     assert plan.count("strategy=broadcast") == 1  # of what savepoints rolled back, which is rare
 
 
@@ -189,6 +194,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@MEASURED
 def test_one_table_of_ten_is_a_tenth_of_the_bytes(wide: Path, spark: Any) -> None:
     wal, catalog = spark.read.parquet(str(wide)), segment_catalog(wide)
     size = sum(path.stat().st_size for path in wide.glob("*.parquet"))
@@ -203,6 +209,7 @@ def test_one_table_of_ten_is_a_tenth_of_the_bytes(wide: Path, spark: Any) -> Non
     assert _bytes_read(spark, lambda: _run(pgspark.outcomes(wal))) < 0.03 * everything
 
 
+@MEASURED
 def test_sorting_within_files_is_enough_for_other_tagged_payloads(
     wide: Path, spark: Any, tmp_path: Path
 ) -> None:

@@ -132,6 +132,20 @@ def shop(base: pg.Database, tmp_path: Path) -> Iterator[Shop]:
     shop.drop()
 
 
+def _keeper(place: Path) -> Callable[[Any, int], None]:
+    """A sink that keeps each batch in a file. On Spark Connect it runs in another process."""
+
+    def keep(frame: Any, batch: int) -> None:
+        rows = frame.toArrow().to_pylist()
+        path = place / f"batch-{batch:06}.json"
+        text = json.dumps(sorted(rows, key=lambda row: row["_seq"]), default=str)
+        # A batch that comes again is the same.
+        assert not path.exists() or path.read_text() == text
+        path.write_text(text)
+
+    return keep
+
+
 class Query:
     """A streaming query with a checkpoint, that can be begun again; its sink keeps each batch once."""
 
@@ -157,15 +171,7 @@ class Query:
         reader = self.spark.readStream.format("pgoutput").options(**{**self.options, **options})
         frame = reader.load(str(self.shop.directory))
         writer = frame.writeStream.option("checkpointLocation", str(self.place / "checkpoint"))
-        return writer.foreachBatch(self._keep)
-
-    def _keep(self, frame: Any, batch: int) -> None:
-        rows = frame.toArrow().to_pylist()
-        path = self.place / f"batch-{batch:06}.json"
-        text = json.dumps(sorted(rows, key=lambda row: row["_seq"]), default=str)
-        # A batch that comes again is the same.
-        assert not path.exists() or path.read_text() == text
-        path.write_text(text)
+        return writer.foreachBatch(_keeper(self.place))
 
     def _batches(self) -> list[Path]:
         return sorted(self.place.glob("batch-*.json"))
@@ -265,7 +271,7 @@ def test_what_comes_between_triggers(shop: Shop, query: Query) -> None:
     assert query.run() == 1
     assert _applied(query.rows()) == _table(shop)
     query.forget()
-    assert query.run() == 0  # the same batch again, and `_keep` compares
+    assert query.run() == 0  # the same batch again, and the sink compares
     assert _applied(query.rows()) == _table(shop)
 
 
@@ -478,6 +484,7 @@ if query.awaitTermination(120):
 """
 
 
+@pytest.mark.classic("it starts a classic Spark")
 def test_a_driver_that_is_killed(shop: Shop, spark: Any, tmp_path: Path) -> None:
     """Its capture ends, too; and the next one goes on, in the same sink."""
     shop.begin("orders")

@@ -29,7 +29,7 @@ from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
 from support.interleaved import everything
 from support.paths import DOCS
-from support.plans import is_sorted
+from support.plans import count_partitions, is_sorted, plan_text
 from support.streams import RandomChoices, make_stream
 
 
@@ -99,14 +99,15 @@ def test_slices_that_share_a_partition(spark: Any, wal: list[bytes], monkeypatch
 
 def test_what_runs_again_cuts_at_the_same_places(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds are in the plan: nothing that a task or another run of it samples."""
-    monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled._java", lambda thing, name: None)
+    monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled.java_frame", lambda df: None)
     got = pgspark.tag(frame(spark, without_sessions()), "place", payload="data", partitions=3)
-    plan = got._jdf.queryExecution().executedPlan().toString()
+    plan = plan_text(got)
     assert "CASE WHEN (order0" in plan
     assert "rangepartitioning" not in plan
     assert got.orderBy("seq", "relation").collect() == got.orderBy("seq", "relation").collect()
 
 
+@pytest.mark.classic("each query shuffles there")
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_the_input_is_shuffled_once(
     spark: Any,
@@ -118,7 +119,7 @@ def test_the_input_is_shuffled_once(
 ) -> None:
     """However often the result is used; where Spark has no way to share it, the result is the same."""
     if not is_shared:
-        monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled._java", lambda thing, name: None)
+        monkeypatch.setattr("pgoutput_fast.spark.tagging.shuffled.java_session", lambda spark: None)
 
     def noted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         (tmp_path / uuid.uuid4().hex).touch()
@@ -133,6 +134,7 @@ def test_the_input_is_shuffled_once(
     assert ("cannot share a shuffle" in caplog.text) == (not is_shared)
 
 
+@pytest.mark.classic("only there the settings are given to tasks by this package")
 @pytest.mark.parametrize("partitions", [None, 4])
 def test_tasks_have_the_settings_of_the_session(
     spark: Any, wal: list[bytes], tmp_path: Path, partitions: int | None
@@ -302,7 +304,7 @@ def test_files_in_order_are_tagged_where_they_are(
     try:
         df = spark.read.parquet(str(tmp_path / "dump"))
         got = pgspark.tag(df, "place", payload="data")
-        assert df.rdd.getNumPartitions() > 12 if split else df.rdd.getNumPartitions() < 8
+        assert count_partitions(df) > 12 if split else count_partitions(df) < 8
         assert not is_sorted(got)
         assert got.orderBy("seq", "relation").toArrow().to_pylist() == expected(wal).to_pylist()
         again = pgspark.tag(df, "place", payload="data", partitions=3)
@@ -400,6 +402,7 @@ spark.stop()
 """
 
 
+@pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
     """Each task fails in its midst, in each pass, and what was shuffled is lost between them.
 

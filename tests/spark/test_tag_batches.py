@@ -51,15 +51,20 @@ def drop_file(landing: Path, payloads: list[bytes], begin: int, end: int) -> Non
     hidden.rename(landing / f"{begin:06}.parquet")
 
 
+def _store_in(directory: Path) -> Callable[[Any, int], None]:
+    def store(wal: Any, batch_id: int) -> None:
+        wal.write.mode("overwrite").parquet(str(directory / f"batch={batch_id}"))
+
+    return store
+
+
 class Query:
     """A query that tags one dropped file per batch and writes the rows of a batch into a directory of its own."""
 
     def __init__(self, spark: Any, path: Path) -> None:
         self.spark, self.path = spark, path
         self.states = path / "states"
-
-    def store(self, wal: Any, batch_id: int) -> None:
-        wal.write.mode("overwrite").parquet(str(self.path / "tagged" / f"batch={batch_id}"))
+        self.store: Callable[[Any, int], None] = _store_in(path / "tagged")
 
     def run(self, wrapped: Callable[[Any], Any] = lambda each: each, **more: Any) -> None:
         raw = self.spark.readStream.schema("place bigint, payload binary").option("maxFilesPerTrigger", 1)
@@ -105,32 +110,36 @@ def test_batches_continue_one_another(query: Query) -> None:
 @pytest.mark.parametrize("when", ["behind the state", "in the sink"])
 def test_a_batch_that_runs_again_begins_as_before(query: Query, when: str) -> None:
     """It fails once: when its state is stored and Spark's checkpoint does not know, or when rows are half written."""
-    seen: list[int] = []
-    failed: list[list[str]] = []
-    original = query.store
+    notes, states, original = query.path / "notes", query.states, query.store
+    notes.mkdir()
+
+    def fail_once() -> None:
+        if not (notes / "failed").exists():
+            (notes / "failed").write_text(str(len(list(states.iterdir()))))
+            raise RuntimeError("a lost driver")
 
     def failing(wal: Any, batch_id: int) -> None:
-        seen.append(batch_id)
+        # On Spark Connect this runs in another process.
+        with open(notes / "seen", "a") as file:
+            file.write(f"{batch_id} ")
         original(wal, batch_id)
-        if when == "in the sink" and batch_id == 2 and not failed:
-            failed.append(sorted(each.name for each in query.states.iterdir()))
-            raise RuntimeError("a lost driver")
+        if when == "in the sink" and batch_id == 2:
+            fail_once()
 
     def wrapped(each: Any) -> Any:
         def run(batch: Any, batch_id: int) -> None:
             each(batch, batch_id)
-            if when == "behind the state" and batch_id == 2 and not failed:
-                failed.append(sorted(each.name for each in query.states.iterdir()))
-                raise RuntimeError("a lost driver")
+            if when == "behind the state" and batch_id == 2:
+                fail_once()
 
         return run
 
-    query.store = failing  # type: ignore[method-assign]
+    query.store = failing
     with pytest.raises(PySparkException, match="a lost driver"):
         query.run(wrapped)
-    assert len(failed[0]) == (3 if when == "behind the state" else 2)
+    assert (notes / "failed").read_text() == ("3" if when == "behind the state" else "2")
     query.run(wrapped)
-    assert seen == [0, 1, 2, 2, 3]
+    assert (notes / "seen").read_text().split() == ["0", "1", "2", "2", "3"]
     assert query.rows() == EXPECTED
 
 

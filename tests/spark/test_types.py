@@ -348,7 +348,7 @@ def test_moments_beyond_those_of_python(spark: Any) -> None:
     ]
     assert frame.where("d < date'0001-01-01'").count() == 2
     for column in columns:
-        with pytest.raises(ValueError, match=r"out of range|ordinal must be"):
+        with pytest.raises((ValueError, OverflowError), match=r"out of range|ordinal must be"):
             frame.select(column).collect()
     assert pgspark.rejects(tagged).count() == 0
     [block] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -396,7 +396,7 @@ def test_names_that_differ_in_case_alone(spark: Any, tmp_path: Path) -> None:
     ):
         assert tuple(frame.collect()[0])[-2:] == (1, "x")
         with pytest.raises(AnalysisException, match="AMBIGUOUS_REFERENCE"):
-            frame.select("id")
+            _ = frame.select("id").schema
         spark.conf.set("spark.sql.caseSensitive", "true")
         try:
             assert tuple(frame.select("id", "ID").collect()[0]) == (1, "x")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions
 
 import pgoutput_fast as pgo
 from pgoutput_fast import encode, segments
@@ -147,7 +148,8 @@ def test_a_message_without_a_row_is_counted(spark: Any, tmp_path: Path) -> None:
 
 
 def test_no_rows_give_no_segment(spark: Any, tmp_path: Path) -> None:
-    assert pgspark.write_segments(tagged(spark, [b"E"], 0, 0), tmp_path / "new") == []
+    wal = pgspark.tag(frame(spark, [b"E"], 0, 1, set()).where("place < 0"), "place")
+    assert pgspark.write_segments(wal, tmp_path / "new") == []
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]
 
 
@@ -189,7 +191,7 @@ def test_rows_that_are_missing_or_changed(spark: Any, tmp_path: Path) -> None:
         (
             wal.where("kind <> ascii('R')"),
             wal.withColumn("txn", wal["txn"] + 1),
-            wal.union(wal.where("seq = 7")).withColumn("subxid", wal["xid"]),
+            wal.union(wal.where("seq = 7")).withColumn("subxid", functions.col("xid")),
         )
     ):
         with pytest.raises(PySparkException, match=r"not what tag|DecodeError"):
@@ -227,6 +229,7 @@ spark.stop()
 """
 
 
+@pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
     """Twice, behind its third segment. In a Spark of its own, since this one does not try again."""
     stream = everything()

@@ -1,9 +1,33 @@
-"""What Spark plans to do."""
+"""What Spark plans to do. These functions work on sessions of both kinds."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Iterator
 from typing import Any
+
+import pyarrow as pa
+
+
+def plan_text(df: Any, *, extended: bool = False) -> str:
+    """What `explain` prints: the physical plan, or with `extended` all plans."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        df.explain(extended)
+    return out.getvalue()
 
 
 def is_sorted(df: Any) -> bool:
-    return "Sort [" in df._jdf.queryExecution().executedPlan().toString()
+    return "Sort [" in plan_text(df)
+
+
+def count_partitions(df: Any) -> int:
+    """How many partitions Spark makes, with those that have no rows."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({"n": [1]})
+
+    return int(df.mapInArrow(count, "n long").count())

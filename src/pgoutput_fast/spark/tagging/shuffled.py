@@ -20,8 +20,8 @@ def shuffled_once(frame: DataFrame) -> DataFrame:
     """Returns the same rows. Queries on the result share one shuffle; without this, Spark plans one shuffle per query.
 
     The shuffled data stay on the executors' disks while a DataFrame that was made from them is in use. If an executor
-    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, each query
-    shuffles. The same is true of Spark Connect.
+    is lost, Spark makes its data again. Spark has no public call for this. If its internal call is missing, as on Spark
+    Connect, each query shuffles.
 
     Args:
         frame: a DataFrame that ends with a shuffle.

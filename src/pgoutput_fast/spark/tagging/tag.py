@@ -224,8 +224,9 @@ class _Source:
         bare = self._bare()
         number = slice_column(bare, "order0", bounds)
         # Tasks separate ranges within a partition. So their distribution over partitions affects only speed.
-        by_id: Any = getattr(bare, "repartitionById", None)  # from Spark 4.1 on
-        ranges = shuffled_once((by_id or bare.repartition)(count, number))
+        # From Spark 4.1 on. Of the type: in a frame of Spark Connect, any other name is a column.
+        by_id: Any = getattr(type(bare), "repartitionById", None) or type(bare).repartition
+        ranges = shuffled_once(by_id(bare, count, number))
         # This sort also puts ranges in order. Spark compares the first of several keys without looking into rows. No
         # select stands between the shuffle and the second pass: a select would copy each row once more.
         keys = [f"order{k}" for k in range(len(self.order))]
