@@ -206,7 +206,6 @@ def _remove_orphans(
         table: the table.
         added: files that are known to be in the table. Whether it has others takes long to find out.
     """
-    kept = table.committed()
     found = [path.removeprefix(f"{directory}/") for path in _names(store, directory, table)]
     suspect = [name for name in found if _may_be_removed(name, run) and name not in added]
     if suspect:
