@@ -32,7 +32,7 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ## decode the WAL of a real PostgreSQL on a real Spark, and check the result
+demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
 test: $(VENV)/.dev  ## run all tests, on every PostgreSQL version that is available (about 15 minutes)
