@@ -41,7 +41,7 @@ class Run:
         store: the target.
         format: of its tables.
         storage_options: what delta-rs needs to reach the store.
-        directories: those of the tables that this run has committed.
+        directories: where it may leave files that no table has.
     """
 
     name: str
