@@ -106,7 +106,7 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million rows in one transaction, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways (hours)
+soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million rows in one transaction, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, drivers of tables, too (hours)
 	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/decoding/test_memory_failures.py --timeout 7200
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
@@ -115,6 +115,7 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_CRASHES=30 PGOUTPUT_FAST_LARGE=10000000 $(BIN)/python -m pytest tests/capture/test_faults.py --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_parquet.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py -k "random or cluster" --timeout 3600
 
 wheel: | $(BIN)/python  ## build a wheel in dist/
 	rm -rf build/lib*

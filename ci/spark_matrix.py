@@ -41,7 +41,14 @@ SPARKS = {
     "4.2": ("pyspark==4.2.*", "pyarrow==22.*", "pandas==2.3.*"),
     "4.3": ("pyspark==4.3.*",),
 }
-TESTS = "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"
+TESTS = (
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+    "hypothesis>=6.100",
+    "deltalake>=1.0",
+    "pyiceberg[pyarrow,sql-sqlite]>=0.12",
+)
 # These Spark versions leave it to the garbage collector to close sockets, and Python warns about that.
 IGNORED = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 
 from pgoutput_fast.mirror.tables.files import TableFiles
 from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, open_catalog
+from pgoutput_fast.mirror.tables.manifest import ParquetTarget
 from pgoutput_fast.mirror.tables.partitions import Partitioning
-from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.storage.stores import Store, open_store
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("n", pa.int32()), ("text", pa.string())])
 
@@ -244,5 +246,23 @@ def test_in_an_object_store(tmp_path: Path) -> None:
             found = catalog.load_table(("public", "oé"))
             assert found.location() == "s3://lake/a b/c/public.o+C3+A9"
             assert found.scan().to_arrow().sort_by("_seq")["_seq"].to_pylist() == [*range(5), *range(10, 15)]
+        _check_directories_of_partitions(store, s3)
     finally:
         server.stop()
+
+
+def _check_directories_of_partitions(store: Store, s3: fs.FileSystem) -> None:
+    """The names of Parquet's partitions are the same for a store and for its readers."""
+    texts = ["a b", "é/..", "%41+", None, "x=y?"]
+    rows = _rows(0, 5).set_column(2, "text", pa.array(texts))
+    with TableFiles(store, "run", True, partitioning={"p": Partitioning(("text",), True, False)}) as files:
+        files.add("p", rows.to_batches()[0])
+    ParquetTarget(store, "p").commit(files.written, 4, rows.schema, "append", ("text",))
+    hive = ds.partitioning(pa.schema([("text", pa.string())]), flavor="hive")
+    found = ds.dataset("lake/a b/c/p", filesystem=s3, partitioning=hive).to_table().sort_by("_seq")
+    assert found.select(rows.schema.names).to_pylist() == rows.to_pylist()
+    table = ParquetTarget(store, "p")
+    assert {entry.name.removeprefix("p/") for entry in store.entries("p", recursive=True)} == {
+        "_manifest.json",
+        *table.committed(),
+    }

@@ -258,6 +258,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
     assert at >= (15 if format == "parquet" else 4)
 
 
+@pytest.mark.classic("the process shares the JVM of the session")
 @pytest.mark.parametrize("call", [2, -1], ids=["before", "after"])
 def test_a_process_killed_at_a_commit_of_iceberg(spark: Any, stored: Path, tmp_path: Path, call: int) -> None:
     """Another process, ended by SIGKILL: the files are there, and the catalog has them, or has not."""

@@ -11,6 +11,8 @@ It prints `ready` before it begins to write, and `done` when it has written.
         function is called for the so-manieth time; with a number below 0, when this call returns.
     batch: kill after the function of foreachBatch has returned so many times.
     worker: how many Python workers to kill while they write a file.
+    executor: how many executors to kill while a Python worker of theirs writes a file. The worker goes on.
+    straggler: whether a Python worker stops while it writes a file, and goes on when the run has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,23 +96,68 @@ def _writers(target: str) -> Iterator[tuple[int, str]]:
                     yield int(process), path
 
 
-def kill_workers(target: str, most: int, done: threading.Event) -> None:
-    """Kills Python workers while they write. Prints the path of each file that they leave."""
-    killed: set[int] = set()
-    while len(killed) < most and not done.is_set():
+def stop_writers(target: str, most: int, done: threading.Event) -> Iterator[tuple[int, str]]:
+    """Stops processes while they write a file. Yields the processes, and prints the files."""
+    stopped: set[int] = set()
+    while len(stopped) < most and not done.is_set():
         if not any(each.name.lstrip(".").startswith("part-") for each in Path(target).glob("*/.*")):
+            time.sleep(0.0005)
             continue
         for process, path in _writers(target):
-            if process in killed or process == os.getpid() or len(killed) >= most:
+            if process in stopped or process == os.getpid() or len(stopped) >= most:
                 continue
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGSTOP)  # what it has open now, it has open when it dies
+                os.kill(process, signal.SIGSTOP)
                 if os.path.exists(path):
-                    killed.add(process)
-                    os.kill(process, signal.SIGKILL)
-                    print("killed", path, flush=True)
+                    stopped.add(process)
+                    print("stopped", path, flush=True)
+                    yield process, path
                 else:
                     os.kill(process, signal.SIGCONT)
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def disturb(job: dict[str, Any], done: threading.Event, stragglers: list[int]) -> None:
+    """Does to workers and executors what the job says."""
+    most = job.get("worker", 0) or job.get("executor", 0) or int(job.get("straggler", False))
+    for process, _ in stop_writers(job["target"], most, done):
+        if "straggler" in job:
+            stragglers.append(process)
+        elif "executor" in job:
+            os.kill(_parent(_parent(process)), signal.SIGKILL)
+            os.kill(process, signal.SIGCONT)
+        else:
+            os.kill(process, signal.SIGKILL)
+
+
+def resume_at_end(stragglers: list[int]) -> None:
+    """Lets stragglers go on right after a run has ended, and waits until Spark has ended them."""
+    from pgoutput_fast.spark.tables.run import Run
+
+    end = Run.end
+
+    def ended(run: Run) -> None:
+        end(run)
+        for process in stragglers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+        deadline = time.monotonic() + 20
+        while any(os.path.exists(f"/proc/{each}") for each in stragglers) and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    Run.end = ended  # type: ignore[method-assign]
+
+
+def home(place: str) -> str:
+    """A directory for SPARK_HOME in which a cluster of this machine may write."""
+    import pyspark
+
+    for each in Path(pyspark.__file__).parent.iterdir():
+        (Path(place) / each.name).symlink_to(each)
+    return place
 
 
 def write_stream(spark: Any, job: dict[str, Any], sink: Any, group: bool) -> None:
@@ -129,14 +177,18 @@ def write_stream(spark: Any, job: dict[str, Any], sink: Any, group: bool) -> Non
 def main(job: dict[str, Any]) -> None:
     from pgoutput_fast import spark as pgspark
 
+    if "home" in job:
+        os.environ["SPARK_HOME"] = home(job["home"])
     spark = session(job)
     pgspark.register(spark)
     group = "gateway" not in job
     if "kill" in job:
         kill_at(*job["kill"], group=group)
-    done = threading.Event()
-    watcher = threading.Thread(target=kill_workers, args=(job["target"], job.get("worker", 0), done))
+    done, stragglers = threading.Event(), list[int]()
+    watcher = threading.Thread(target=disturb, args=(job, done, stragglers))
     watcher.start()
+    if "straggler" in job:
+        resume_at_end(stragglers)
     print("ready", flush=True)
     try:
         if "checkpoint" in job:

@@ -50,7 +50,7 @@ class Run:
         format: of its tables.
         storage_options: what delta-rs needs to reach the store.
         catalog: the catalog of Iceberg tables.
-        added: for each table that this run has committed, the files that it added.
+        added: where the run may leave files that no table has, and the files there that it added to the table.
     """
 
     name: str

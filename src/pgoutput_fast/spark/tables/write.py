@@ -78,7 +78,7 @@ def write_tables(
     source that has grown adds what is new. If a run was killed, the next one finishes or removes what it left.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
-    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects`.
+    Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
 
     Args:
         source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads.
@@ -96,7 +96,7 @@ def write_tables(
             `{qualified name: columns}`. The columns are booleans, whole numbers, texts or dates. A table keeps its
             partition columns.
         file_bytes: about how many bytes a file has at most.
-        storage_options: for `"delta"` in a store: what delta-rs needs to reach it.
+        storage_options: for `"delta"` in a store: what delta-rs needs to reach it, beside what the URI says.
         catalog: relation versions and types that the source does not describe. A server says more of its types than a
             stream does, for instance how many digits a domain has: pass a snapshot's catalog.
         iceberg_catalog: for `"iceberg"`: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
@@ -112,6 +112,8 @@ def write_tables(
         ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
             target has another schema, has other partition columns or belongs to another stream, or if segments that it
             lacks are gone.
+        OSError: if the target or the source cannot be reached, or if the disk is full. A note says what to do. Errors
+            of tasks come as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     _check_arguments(tables, format, mode, file_bytes, partition_by, iceberg_catalog)
@@ -303,6 +305,7 @@ def _commit(
         # The rejects first: a run that is repeated makes only those of tables that were not committed.
         _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
         found = by_table.get(part.directory, [])
+        run.added.setdefault(part.directory, set())
         if part.after != position or mode == "overwrite":
             run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
         rows.append(_summary(part.directory, found, position))
