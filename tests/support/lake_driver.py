@@ -10,9 +10,9 @@ It prints `ready` before it begins to write, and `done` when it has written.
     kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself when this
         function is called for the so-manieth time; with a number below 0, when this call returns.
     batch: kill after the function of foreachBatch has returned so many times.
-    worker: how many Python workers to kill while they write a file.
-    executor: how many executors to kill while a Python worker of theirs writes a file. The worker goes on.
-    straggler: whether a Python worker stops while it writes a file, and goes on when the run has ended.
+    worker: kill the Python workers when one of them has written its first file.
+    executor: kill an executor then. Its Python worker goes on.
+    straggler: stop a worker then, and let it go on when the run has ended.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ import importlib
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,51 +84,72 @@ def kill_at(module: str, attribute: str, number: int, group: bool) -> None:
     setattr(holder, last, counted)
 
 
-def _writers(target: str) -> Iterator[tuple[int, str]]:
-    """(process, path) of the processes that have a file of a run open."""
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            for each in os.scandir(f"/proc/{process}/fd"):
-                path = os.readlink(each.path)
-                if path.startswith(target) and re.search(r"/\.+part-[^/]*$", path):
-                    yield int(process), path
-
-
-def stop_writers(target: str, most: int, done: threading.Event) -> Iterator[tuple[int, str]]:
-    """Stops processes while they write a file. Yields the processes, and prints the files."""
-    stopped: set[int] = set()
-    while len(stopped) < most and not done.is_set():
-        if not any(each.name.lstrip(".").startswith("part-") for each in Path(target).glob("*/.*")):
-            time.sleep(0.0005)
-            continue
-        for process, path in _writers(target):
-            if process in stopped or process == os.getpid() or len(stopped) >= most:
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGSTOP)
-                if os.path.exists(path):
-                    stopped.add(process)
-                    print("stopped", path, flush=True)
-                    yield process, path
-                else:
-                    os.kill(process, signal.SIGCONT)
+def _below(process: int) -> bool:
+    """Whether this process started a process, or started who started it."""
+    while process > 1:
+        process = _parent(process)
+        if process == os.getpid():
+            return True
+    return False
 
 
 def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def disturb(job: dict[str, Any], done: threading.Event, stragglers: list[int]) -> None:
-    """Does to workers and executors what the job says."""
-    most = job.get("worker", 0) or job.get("executor", 0) or int(job.get("straggler", False))
-    for process, _ in stop_writers(job["target"], most, done):
+def _workers() -> list[int]:
+    """The Python workers of this driver's executors. Their parents are Spark's daemons."""
+    found = []
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            lines = [Path(f"/proc/{each}/cmdline").read_bytes() for each in (process, _parent(process))]
+            if all(b"pyspark.daemon" in line for line in lines) and _below(process):
+                found.append(process)
+    return found
+
+
+def _waits(process: int, marker: Path) -> bool:
+    """Whether a process reads the pipe."""
+    with contextlib.suppress(OSError):
+        return any(os.readlink(each.path) == str(marker) for each in os.scandir(f"/proc/{process}/fd"))
+    return False
+
+
+def disturb(job: dict[str, Any], marker: Path, pipe: int, stragglers: list[int]) -> None:
+    """Does to workers and executors what the job says, while they look for the marker behind their first file."""
+    while not (chosen := [each for each in _workers() if _waits(each, marker)]):
+        time.sleep(0.05)
+    if "worker" not in job:
+        del chosen[1:]
+    for process in chosen:
         if "straggler" in job:
+            os.kill(process, signal.SIGSTOP)
             stragglers.append(process)
-        elif "executor" in job:
-            os.kill(_parent(_parent(process)), signal.SIGKILL)
-            os.kill(process, signal.SIGCONT)
         else:
-            os.kill(process, signal.SIGKILL)
+            os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
+    print("stopped", len(chosen), flush=True)
+    # From now on there is a marker, and who reads the pipe finds its end.
+    whole = marker.with_name("marker")
+    whole.write_text("{}")
+    whole.rename(marker)
+    os.close(pipe)
+
+
+def disturb_run(job: dict[str, Any], stragglers: list[int]) -> None:
+    """Makes the marker of the run a pipe. So workers wait for this process when they have written a file."""
+    from pgoutput_fast.spark.tables import run
+
+    put = run.put_marker
+
+    def put_pipe(store: Any, name: str) -> None:
+        put(store, name)
+        (marker,) = (Path(store.at(each)) for each in store.names("_runs"))
+        marker.unlink()
+        os.mkfifo(marker)
+        pipe = os.open(marker, os.O_RDWR)
+        threading.Thread(target=disturb, args=(job, marker, pipe, stragglers), daemon=True).start()
+
+    run.put_marker = put_pipe
 
 
 def resume_at_end(stragglers: list[int]) -> None:
@@ -184,20 +203,16 @@ def main(job: dict[str, Any]) -> None:
     group = "gateway" not in job
     if "kill" in job:
         kill_at(*job["kill"], group=group)
-    done, stragglers = threading.Event(), list[int]()
-    watcher = threading.Thread(target=disturb, args=(job, done, stragglers))
-    watcher.start()
+    stragglers: list[int] = []
+    if {"worker", "executor", "straggler"} & job.keys():
+        disturb_run(job, stragglers)
     if "straggler" in job:
         resume_at_end(stragglers)
     print("ready", flush=True)
-    try:
-        if "checkpoint" in job:
-            write_stream(spark, job, pgspark.table_sink(job["target"], **job["arguments"]), group)
-        else:
-            pgspark.write_tables(job["source"], job["target"], spark=spark, **job["arguments"])
-    finally:
-        done.set()
-        watcher.join()
+    if "checkpoint" in job:
+        write_stream(spark, job, pgspark.table_sink(job["target"], **job["arguments"]), group)
+    else:
+        pgspark.write_tables(job["source"], job["target"], spark=spark, **job["arguments"])
     print("done", flush=True)
     if group:
         spark.stop()
