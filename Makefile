@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-cluster test-matrix test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,10 @@ test: $(VENV)/.dev  ## run all tests, on every PostgreSQL version that is availa
 test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some of them)
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/spark_matrix.py $(SPARKS) -- $(PYTEST_ARGS)
+
+# This builds a wheel, unless PGOUTPUT_FAST_WHEEL names one.
+test-cluster: $(VENV)/.dev  ## test how executors get the package, on a cluster of processes without it (some minutes)
+	PYTHONPATH=ci/cluster $(BIN)/python -m pytest ci/cluster --timeout 1200 $(PYTEST_ARGS)
 
 # Both targets compile the extensions for each Python.
 test-oldest: $(VENV)/.dev  ## run a selection of tests with the oldest supported Python, pyarrow and numpy
