@@ -126,9 +126,10 @@ def test_an_archive_with_the_wheel(cluster: Cluster) -> None:
 def test_a_zip_does_not_work(cluster: Cluster) -> None:
     """Python does not load compiled modules from a zip."""
     package = shutil.copy(cluster.wheel, cluster.place / "package.zip")
-    printed = cluster.run(cluster.place / "bare" / "bin" / "python", spark_submit_pyFiles=str(package))
-    for said in _failures(printed):
-        assert "cannot import pgoutput_fast: No module named 'pgoutput_fast" in said
+    python, segments = cluster.place / "bare" / "bin" / "python", cluster.place / "segments"
+    settings = {"spark.submit.pyFiles": str(package)}
+    done = nodes.run_driver(PROGRAM, cluster.url, segments, python, settings)
+    assert "No module named 'pgoutput_fast._core" in done.stdout + done.stderr
 
 
 def test_another_version_on_the_nodes_is_said(cluster: Cluster) -> None:
