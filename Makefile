@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix test-connect test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,10 @@ test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3
 test-connect: $(VENV)/.dev  ## run the Spark tests on Spark Connect, and with a client that has no Java
 	$(BIN)/python ci/fetch_servers.py
 	$(BIN)/python ci/connect_tests.py -- $(PYTEST_ARGS)
+
+# This builds a wheel, unless PGOUTPUT_FAST_WHEEL names one.
+test-cluster: $(VENV)/.dev  ## test how executors get the package, on a cluster of processes without it (some minutes)
+	PYTHONPATH=ci/cluster $(BIN)/python -m pytest ci/cluster --timeout 1200 $(PYTEST_ARGS)
 
 # Both targets compile the extensions for each Python.
 test-oldest: $(VENV)/.dev  ## run a selection of tests with the oldest supported Python, pyarrow and numpy

@@ -24,6 +24,11 @@ class DefaultSource(DataSource):
         self._plan: Any = None
         self._footers: bytes | None = None
 
+    def __reduce__(self) -> Any:
+        from pgoutput_fast.spark.shipping import reduced
+
+        return reduced(self)
+
     def schema(self) -> Any:
         if "mode" in self.options:
             from pgoutput_fast.spark.source.snapshot import plan_snapshot
@@ -58,7 +63,9 @@ class DefaultSource(DataSource):
             raise ValueError(f"spark.read has no option {', '.join(only_streams)}: use spark.readStream")
         # `schema` was not called if the user gave a schema.
         plan = self._plan if self._plan is not None else plan_source(self.options, schema)
-        return make_reader(plan, schema, self._footers)
+        # Spark sends this instance to the tasks, too. They need no footers: there may be very many.
+        footers, self._footers = self._footers, None
+        return make_reader(plan, schema, footers)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802
         if "mode" in self.options:

@@ -13,10 +13,12 @@ import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
+from benchmarks.spark import planning as spark_planning
 from benchmarks.spark import tables as spark_tables
 from benchmarks.spark.queries import queries, section, wide_segments
 
 import pgoutput_fast as pgo
+from pgoutput_fast import spark as pgspark
 from support.paths import ROOT
 
 
@@ -202,3 +204,10 @@ def test_growth_over_short_streams() -> None:
     assert growth.table(points).count("\n") == 2 + len(growth.CURVES)
     drawn = ElementTree.fromstring(growth.chart(points))
     assert len(drawn.findall("{http://www.w3.org/2000/svg}polyline")) == len(growth.CURVES)
+
+
+def test_planning_at_a_tiny_scale(tmp_path: Path, spark: Any) -> None:
+    pgspark.register(spark)
+    table = spark_planning.measure(spark, tmp_path, [3], 1)
+    assert len(table.rows) == 7
+    assert all(float(row[1]) >= 0 for row in table.rows)

@@ -72,7 +72,7 @@ def _reader(directory: Directory, schema: str | None = None, **options: str) -> 
     if schema is not None:
         return source.streamReader(StructType.fromJson(json.loads(schema)))
     schema = source.schema()
-    return pickle.loads(pickle.dumps(source)).streamReader(schema)
+    return pickle.loads(cloudpickle.dumps(source)).streamReader(schema)
 
 
 def _rows(reader: Any, start: int, end: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Shipped", "shipped"]
+__all__ = ["Shipped", "reduced", "shipped"]
 
 
 def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,8 +37,12 @@ class Shipped:
     """A base of readers that Spark sends to executors: they are unpickled as `shipped` tasks are."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = self.__getstate__()  # type: ignore[attr-defined,unused-ignore]
-        return _loader(pickle.dumps((_restored, (type(self), state)))), ()
+        return reduced(self)
+
+
+def reduced(each: Any) -> tuple[Any, ...]:
+    """The `__reduce__` of an object that Spark sends to executors."""
+    return _loader(pickle.dumps((_restored, (type(each), each.__getstate__())))), ()
 
 
 def _restored(kind: type, state: dict[str, Any]) -> Any:

@@ -1,0 +1,142 @@
+"""How executors get the package, on a real cluster whose nodes do not have it: what docs/cluster.md says works.
+
+make test-cluster                                   # builds the wheel
+PGOUTPUT_FAST_WHEEL=... make test-cluster           # with a wheel that was built already
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodes
+import pytest
+
+import pgoutput_fast as pgo
+from environments import build_wheel
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import Source, write_segment
+
+ROWS, SEGMENTS = 20, 4
+PROGRAM = """
+from pgoutput_fast import spark as pgspark
+
+def attempt(name, run):
+    try:
+        print(name, "gives", run(), flush=True)
+    except Exception as problem:
+        print(name, "fails:", problem, flush=True)
+
+def read():
+    pgspark.register(spark)
+    source = spark.read.format("pgoutput").option("table", "public.orders").option("transactions", "committed")
+    return source.load(directory).count()
+
+attempt("changes", lambda: pgspark.changes(spark.read.parquet(directory), "public.orders").count())
+attempt("format", read)
+attempt("write_tables", lambda: sum(row.rows for row in pgspark.write_tables(directory, lake, mode="overwrite")))
+spark.stop()
+"""
+WAYS = ("changes", "format", "write_tables")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster whose nodes lack the package, and what can be sent to it."""
+
+    url: str
+    place: Path
+    wheel: Path
+
+    def run(self, node: Path, **settings: str) -> str:
+        """What the program prints. `node` is the Python of the executors."""
+        program = f"lake = {str(self.place / 'lake')!r}\n{PROGRAM}"
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        done = nodes.run_driver(program, self.url, self.place / "segments", node, named)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    place: Path = tmp_path_factory.mktemp("cluster")
+    given = os.environ.get("PGOUTPUT_FAST_WHEEL")
+    wheel = Path(given) if given else build_wheel(sys.executable, place)
+    segments = place / "segments"
+    segments.mkdir()
+    orders, writer, state = (
+        RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True),)),
+        Writer(),
+        None,
+    )
+    for n in range(SEGMENTS):
+        wal = writer.begin(7, 100 * n + 100, 0)
+        for k in range(ROWS):
+            wal += writer.change(orders, "insert", new=[str(n * ROWS + k)])
+        tagged, state = pgo.tag(wal + writer.commit(100 * n + 100, 100 * n + 108, 0), state)
+        write_segment(segments, tagged, state, source=Source("1", "shop", "slot"))
+    with nodes.started(place, nodes.make_node(place / "bare")) as url:
+        yield Cluster(url, place, wheel)
+
+
+def _everything(printed: str) -> bool:
+    return all(f"{way} gives {ROWS * SEGMENTS}\n" in printed for way in WAYS)
+
+
+def _failures(printed: str) -> list[str]:
+    """The error of each way. All must have failed."""
+    found, rest = [], printed
+    for way in WAYS:
+        before, fails, rest = rest.partition(f"{way} fails:")
+        assert fails, printed
+        found.append(before)
+    return [*found[1:], rest]
+
+
+def test_nodes_without_the_package_say_what_to_do(cluster: Cluster) -> None:
+    printed = cluster.run(cluster.place / "bare" / "bin" / "python")
+    for said in _failures(printed):
+        assert "cannot import pgoutput_fast: No module named 'pgoutput_fast'. Install the wheel" in said
+
+
+def test_the_wheel_on_each_node(cluster: Cluster) -> None:
+    python = nodes.make_node(cluster.place / "full")
+    nodes.unpack(cluster.wheel, nodes.site_packages(cluster.place / "full"))
+    printed = cluster.run(python)
+    assert _everything(printed), printed
+
+
+def test_an_archive_with_the_wheel(cluster: Cluster) -> None:
+    packages = nodes.unpack(cluster.wheel, cluster.place / "packages")
+    archive = cluster.place / "packages.tar.gz"
+    subprocess.run(["tar", "-C", str(packages), "-czf", str(archive), "."], check=True)
+    printed = cluster.run(
+        cluster.place / "bare" / "bin" / "python",
+        spark_archives=f"{archive}#packages",
+        spark_executorEnv_PYTHONPATH="packages",
+    )
+    assert _everything(printed), printed
+
+
+def test_a_zip_does_not_work(cluster: Cluster) -> None:
+    """Python does not load compiled modules from a zip."""
+    package = shutil.copy(cluster.wheel, cluster.place / "package.zip")
+    python, segments = cluster.place / "bare" / "bin" / "python", cluster.place / "segments"
+    settings = {"spark.submit.pyFiles": str(package)}
+    done = nodes.run_driver(PROGRAM, cluster.url, segments, python, settings)
+    assert "No module named 'pgoutput_fast._core" in done.stdout + done.stderr
+
+
+def test_another_version_on_the_nodes_is_said(cluster: Cluster) -> None:
+    python = nodes.make_node(cluster.place / "older")
+    packages = nodes.unpack(cluster.wheel, nodes.site_packages(cluster.place / "older"))
+    init = packages / "pgoutput_fast" / "__init__.py"
+    init.write_text(init.read_text().replace(f'__version__ = "{pgo.__version__}"', '__version__ = "0.0.1"'))
+    printed = cluster.run(python)
+    for said in _failures(printed):
+        assert f"has pgoutput_fast 0.0.1 ({init}), but the driver has {pgo.__version__}" in said
