@@ -34,6 +34,7 @@ from pgoutput_fast.segments import (
 from pgoutput_fast.storage import stores as segment_stores
 from pgoutput_fast.storage.stores import open_store
 from support import pg
+from support.buckets import opened_bucket
 from support.capturing import (
     PROCESS,
     Running,
@@ -56,19 +57,8 @@ SOURCE = Source("1", "shop", "slot")
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A URI with a place for the path."""
-    moto = pytest.importorskip("moto.server")
-    from pyarrow import fs
-
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        uri = f"s3://key:secret@captured/%s?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-        s3, _ = fs.FileSystem.from_uri(uri % "" + "&allow_bucket_creation=true")
-        s3.create_dir("captured")
-        yield uri
-    finally:
-        server.stop()
+    with opened_bucket("captured") as opened:
+        yield opened.uri
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import open_store
 from support import pg
+from support.buckets import opened_bucket
 from support.capturing import (
     PROCESS,
     Running,
@@ -683,19 +684,8 @@ def _typed_rows(directory: Path) -> int:
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A URI with a place for the path."""
-    moto = pytest.importorskip("moto.server")
-    from pyarrow import fs
-
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        uri = f"s3://key:secret@joined/%s?scheme=http&endpoint_override={host}:{port}&region=us-east-1"
-        s3, _ = fs.FileSystem.from_uri(uri % "" + "&allow_bucket_creation=true")
-        s3.create_dir("joined")
-        yield uri
-    finally:
-        server.stop()
+    with opened_bucket("joined") as opened:
+        yield opened.uri
 
 
 def test_in_a_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

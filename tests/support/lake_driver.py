@@ -12,7 +12,6 @@ It prints `ready` before it begins to write, and `done` when it has written.
     batch: kill after the function of foreachBatch has returned so many times.
     worker: kill the Python workers when one of them has written its first file.
     executor: kill an executor then. Its Python worker goes on.
-    straggler: stop a worker then, and let it go on when the run has ended.
 """
 
 from __future__ import annotations
@@ -115,18 +114,14 @@ def _waits(process: int, marker: Path) -> bool:
     return False
 
 
-def disturb(job: dict[str, Any], marker: Path, pipe: int, stragglers: list[int]) -> None:
+def disturb(job: dict[str, Any], marker: Path, pipe: int) -> None:
     """Does to workers and executors what the job says, while they look for the marker behind their first file."""
     while not (chosen := [each for each in _workers() if _waits(each, marker)]):
         time.sleep(0.05)
     if "worker" not in job:
         del chosen[1:]
     for process in chosen:
-        if "straggler" in job:
-            os.kill(process, signal.SIGSTOP)
-            stragglers.append(process)
-        else:
-            os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
+        os.kill(_parent(_parent(process)) if "executor" in job else process, signal.SIGKILL)
     print("stopped", len(chosen), flush=True)
     # From now on there is a marker, and who reads the pipe finds its end.
     whole = marker.with_name("marker")
@@ -135,7 +130,7 @@ def disturb(job: dict[str, Any], marker: Path, pipe: int, stragglers: list[int])
     os.close(pipe)
 
 
-def disturb_run(job: dict[str, Any], stragglers: list[int]) -> None:
+def disturb_run(job: dict[str, Any]) -> None:
     """Makes the marker of the run a pipe. So workers wait for this process when they have written a file."""
     from pgoutput_fast.spark.tables import run
 
@@ -147,27 +142,9 @@ def disturb_run(job: dict[str, Any], stragglers: list[int]) -> None:
         marker.unlink()
         os.mkfifo(marker)
         pipe = os.open(marker, os.O_RDWR)
-        threading.Thread(target=disturb, args=(job, marker, pipe, stragglers), daemon=True).start()
+        threading.Thread(target=disturb, args=(job, marker, pipe), daemon=True).start()
 
     run.put_marker = put_pipe
-
-
-def resume_at_end(stragglers: list[int]) -> None:
-    """Lets stragglers go on right after a run has ended, and waits until Spark has ended them."""
-    from pgoutput_fast.spark.tables.run import Run
-
-    end = Run.end
-
-    def ended(run: Run) -> None:
-        end(run)
-        for process in stragglers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
-        deadline = time.monotonic() + 20
-        while any(os.path.exists(f"/proc/{each}") for each in stragglers) and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-    Run.end = ended  # type: ignore[method-assign]
 
 
 def home(place: str) -> str:
@@ -203,11 +180,8 @@ def main(job: dict[str, Any]) -> None:
     group = "gateway" not in job
     if "kill" in job:
         kill_at(*job["kill"], group=group)
-    stragglers: list[int] = []
-    if {"worker", "executor", "straggler"} & job.keys():
-        disturb_run(job, stragglers)
-    if "straggler" in job:
-        resume_at_end(stragglers)
+    if {"worker", "executor"} & job.keys():
+        disturb_run(job)
     print("ready", flush=True)
     if "checkpoint" in job:
         write_stream(spark, job, pgspark.table_sink(job["target"], **job["arguments"]), group)
