@@ -129,11 +129,9 @@ def _query(frame: Any, each: Callable[[Any, int], None], place: Path) -> None:
 
 
 def _changes(transactions: Any) -> Callable[..., list[str]]:
-    return lambda spark, places, _: [
-        row
-        for table in ("public.orders", "public.days")
-        for row in _rows(pgspark.changes(_wal(spark, places), table, transactions=transactions))
-    ]
+    return lambda spark, places, _: _rows(
+        pgspark.changes(_wal(spark, places), "public.orders", transactions=transactions)
+    )
 
 
 def _tag(spark: Any, places: Path, _: Path) -> list[str]:
@@ -163,14 +161,6 @@ def _udfs(spark: Any, places: Path, _: Path) -> list[str]:
             )
         )
     return found
-
-
-def _source(spark: Any, places: Path, _: Path) -> list[str]:
-    pgspark.register(spark)
-    reader = (
-        spark.read.format("pgoutput").option("table", "public.orders").option("transactions", "committed")
-    )
-    return _rows(reader.load(str(places / "segments")))
 
 
 def _table_sink(spark: Any, places: Path, place: Path) -> list[str]:
@@ -234,7 +224,6 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
     "tag in two calls": _tag_in_two,
     "tag_batches": _tag_batches,
     "udfs": _udfs,
-    "the data source": _source,
     "table_sink": _table_sink,
     "write_tables of segments": _write_tables(False),
     "write_tables of payloads": _write_tables(True),
