@@ -662,7 +662,7 @@ def test_a_capture_writes_meanwhile(database: pg.Database, slot: str, tmp_path: 
     expect_exactly_once(database, tmp_path)
     compact(tmp_path, keep=1, grace=0)
     expect_exactly_once(database, tmp_path)
-    assert len(_files(tmp_path)) < 5
+    assert len(_files(tmp_path)) < 10  # each is much larger than the next one
     database.execute("INSERT INTO counted VALUES (-7, 1, '')")
     Capture(dsn, slot, ["captured"], tmp_path, typed=pgo.Options(), retention=Retention(older_than=3600)).run(
         until_lsn=now(database)

@@ -23,7 +23,7 @@ from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import open_store
-from support.paths import SOURCE, TESTS
+from support.paths import TESTS
 
 __all__ = [
     "Driver",
@@ -167,7 +167,8 @@ class Driver:
             parameters = spark.sparkContext._gateway.gateway_parameters
             job["gateway"] = [parameters.port, parameters.auth_token]
         self._own = spark is None
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TESTS)])}
+        path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(TESTS)])}
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
         self._errors = Path(f"{job['target']}.errors" if "://" not in job["target"] else job["errors"])
         self._errors.parent.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,10 @@ needs no import to load. It checks the package, and only then unpickles the task
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
+
+from pyspark import cloudpickle
 
 __all__ = ["Shipped", "reduced", "shipped"]
 
@@ -22,7 +23,7 @@ def shipped(task: Callable[..., Any]) -> Callable[..., Any]:
 
     On an executor the result raises RuntimeError if its Python cannot import this package, or has another version.
     """
-    load = _loader(pickle.dumps(task))
+    load = _loader(_pickled(task))
     loaded: list[Any] = []
 
     def run(*given: Any) -> Any:
@@ -42,13 +43,19 @@ class Shipped:
 
 def reduced(each: Any) -> tuple[Any, ...]:
     """The `__reduce__` of an object that Spark sends to executors."""
-    return _loader(pickle.dumps((_restored, (type(each), each.__getstate__())))), ()
+    return _loader(_pickled((_restored, (type(each), each.__getstate__())))), ()
 
 
 def _restored(kind: type, state: dict[str, Any]) -> Any:
     found: Any = object.__new__(kind)
     found.__dict__.update(state)
     return found
+
+
+def _pickled(value: Any) -> bytes:
+    """The value, also if its class was made in a notebook: this includes the code of such a class."""
+    dump: Any = cloudpickle.dumps
+    return bytes(dump(value))
 
 
 def _loader(packed: bytes) -> Callable[[], Any]:
