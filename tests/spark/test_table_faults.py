@@ -163,7 +163,8 @@ def _killed_stream(
                 shutil.rmtree(place / "checkpoint")
             else:
                 assert code == -9, driver.errors()
-    with running(job, spark) as driver:
+    # In a JVM of its own: a JVM calls the functions of foreachBatch in one driver only, and the session needs its.
+    with running(job) as driver:
         driver.until("done")
     assert_whole(format, place / "lake", expected)
 
