@@ -20,8 +20,13 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     {"spark": ("spark", "spark.*")},
     # What runs on executors: without PySpark.
     {"spark tasks": ("spark.tasks", "spark.tasks.*")},
+    {"mirror": ("mirror", "mirror.*")},
     {"capture": ("capture", "capture.*")},
-    {"snapshot": ("snapshot", "snapshot.*"), "mirror": ("mirror", "mirror.*")},
+    {
+        "snapshot": ("snapshot", "snapshot.*"),
+        "typed_files": ("typed_files", "typed_files.*"),
+        "lake": ("lake", "lake.*"),
+    },
     {
         "segments": ("segments", "segments.*"),
         "postgres": ("postgres", "postgres.*"),

@@ -55,7 +55,7 @@ FILES = [
     for folder, names in {
         "core": "assemble convert table_rows records scan tag tagged",
         "capture": "service segment_directory",
-        "mirror": "parquet",
+        "typed_files": "files",
         "catalog": "relations identifiers versions",
         "decoding": "columns decoder differential framing",
         "committed": "view spill",

@@ -19,7 +19,7 @@ import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.spark.queries import TABLE, cpu_seconds, identity, session, wide_segments
 from benchmarks.timing import Measured
-from pgoutput_fast.mirror.parquet.files import TypedFiles
+from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["queries", "section", "write_input"]

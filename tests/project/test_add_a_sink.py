@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 
-from pgoutput_fast.mirror.parquet.files import TypedFiles
+from pgoutput_fast.typed_files.files import TypedFiles
 from support.named_places import PACKAGE, ROOT, missing, named_places
 
 PAGE = ROOT / "docs" / "add-a-sink.md"

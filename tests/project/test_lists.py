@@ -15,12 +15,12 @@ import pgoutput_fast as pgo
 
 # What no user calls; and results, which no user makes.
 INTERNAL = {
-    "catalog.builtin_types", "catalog.read_types", "committed", "decoding.inputs", "decoding.result", "demo", "encode.printed", "mirror",
+    "catalog.builtin_types", "catalog.read_types", "committed", "decoding.inputs", "decoding.result", "demo", "encode.printed", "lake", "typed_files",
     "parallel_tag", "postgres", "protocol.kinds", "protocol.limits", "protocol.reasons", "schema.column_types", "schema.evolution",
     "schema.resolve", "schema.tables", "segments.compaction", "segments.footers", "segments.join", "segments.joined", "segments.known", "segments.layout", "segments.listing", "segments.names", "segments.tail", "storage.stores",
 }  # fmt: skip
 # Of these the package itself says what is public.
-FACES = {"capture", "snapshot", "spark"}
+FACES = {"capture", "mirror", "snapshot", "spark"}
 INTERNAL_METHODS = {"Options.check_columns", "StreamState.forgetting", "StreamState.in_order"}
 RESULTS = {"Decoded", "Report", "RowGroup", "Segment"}
 _LIST = re.compile(r"\b(Sequence|Iterable|Collection|[Ll]ist|[Ss]et|[Tt]uple)\[")

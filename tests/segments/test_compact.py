@@ -24,8 +24,8 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, Limits, Retention, retain
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.parquet.files import TypedFiles
-from pgoutput_fast.mirror.parquet.progress import read_progress
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import read_progress
 from pgoutput_fast.segments import (
     CompactBusyError,
     Source,

@@ -20,7 +20,7 @@ from pyspark.sql import functions
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.parquet.files import TypedFiles
+from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store

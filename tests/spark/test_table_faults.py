@@ -23,7 +23,7 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
-from pgoutput_fast.mirror.tables.manifest import ParquetTarget
+from pgoutput_fast.lake.manifest import ParquetTarget
 from pgoutput_fast.spark.tables import run as runs
 from support.lakes import (
     assert_whole,
@@ -41,7 +41,7 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
 SOAK = pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 FORMATS = ["parquet", "delta"]
 BOUNDED = ["parquet", pytest.param("delta", marks=SOAK)]
-_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.mirror.tables.manifest"
+_RUN, _MANIFEST = "pgoutput_fast.spark.tables.run", "pgoutput_fast.lake.manifest"
 _STORES = "pgoutput_fast.storage.stores"
 
 

@@ -27,8 +27,8 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.builtin_types import BUILT_IN_TYPES
 from pgoutput_fast.decoding.result import Decoded
 from pgoutput_fast.encode.values import to_text
-from pgoutput_fast.mirror.tables.files import TableFiles
-from pgoutput_fast.mirror.tables.target import plain_types
+from pgoutput_fast.lake.files import TableFiles
+from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments import Source, write_segment

@@ -24,9 +24,9 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.catalog.user_types import UserType, UserTypes
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.tables import manifest
-from pgoutput_fast.mirror.tables.files import TableFiles
-from pgoutput_fast.mirror.tables.partitions import Partitioning
+from pgoutput_fast.lake import manifest
+from pgoutput_fast.lake.files import TableFiles
+from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store

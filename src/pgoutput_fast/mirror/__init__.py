@@ -1,1 +1,1 @@
-"""Tables that follow what commits."""
+"""Mirrors the tables of a database in a lake."""

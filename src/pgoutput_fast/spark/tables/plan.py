@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.tables.partitions import Partitioning, check_partition_columns
+from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema

@@ -11,19 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.tables.advice import advised
-from pgoutput_fast.mirror.tables.delta import DeltaTarget, delta_directory
-from pgoutput_fast.mirror.tables.files import WrittenFile, file_prefix
-from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, may_be_committed, open_catalog
-from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget, visible_name
-from pgoutput_fast.mirror.tables.marker import (
+from pgoutput_fast.lake.advice import advised
+from pgoutput_fast.lake.delta import DeltaTarget, delta_directory
+from pgoutput_fast.lake.files import WrittenFile, file_prefix
+from pgoutput_fast.lake.iceberg import IcebergTarget, may_be_committed, open_catalog
+from pgoutput_fast.lake.manifest import MANIFEST, ParquetTarget, visible_name
+from pgoutput_fast.lake.marker import (
     check_marker,
     end_marker,
     left_runs,
     put_marker,
     remove_marker,
 )
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget
+from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_directory

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.tables.files import FILE_BYTES, WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode
+from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.lake.target import Mode
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA

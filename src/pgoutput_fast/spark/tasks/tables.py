@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.mirror.tables.partitions import Partitioning
+from pgoutput_fast.lake.files import TableFiles, WrittenFile
+from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.spark.tasks.changes import DecodeChanges
 from pgoutput_fast.spark.tasks.rows import chosen_rows, rows_of_relations, rows_of_segment, unpack_batch

@@ -15,9 +15,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_fast.mirror.tables import files, partitions
-from pgoutput_fast.mirror.tables.files import TableFiles
-from pgoutput_fast.mirror.tables.partitions import Partitioning, check_partition_columns, divide
+from pgoutput_fast.lake import files, partitions
+from pgoutput_fast.lake.files import TableFiles
+from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns, divide
 from pgoutput_fast.storage.stores import open_store
 
 TEXTS = ["a", "é", "a b", "a/b", "..", "%41", "x=y", "q'\"\\", "1", "\n", None]

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["DeltaTarget", "delta_directory"]

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_fast.mirror.tables.advice import advised
-from pgoutput_fast.mirror.tables.delta import DeltaTarget
-from pgoutput_fast.mirror.tables.files import TableFiles, WrittenFile
-from pgoutput_fast.mirror.tables.manifest import MANIFEST, ParquetTarget
-from pgoutput_fast.mirror.tables.marker import end_marker, left_runs, put_marker, remove_marker
-from pgoutput_fast.mirror.tables.partitions import Partitioning
-from pgoutput_fast.mirror.tables.statistics import statistics_of
+from pgoutput_fast.lake.advice import advised
+from pgoutput_fast.lake.delta import DeltaTarget
+from pgoutput_fast.lake.files import TableFiles, WrittenFile
+from pgoutput_fast.lake.manifest import MANIFEST, ParquetTarget
+from pgoutput_fast.lake.marker import end_marker, left_runs, put_marker, remove_marker
+from pgoutput_fast.lake.partitions import Partitioning
+from pgoutput_fast.lake.statistics import statistics_of
 from pgoutput_fast.storage.stores import open_store
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("text", pa.string())])
@@ -256,8 +256,8 @@ def _many(directory: Path, tables: int, batches: int, text: int) -> tuple[int, i
     script = """
 import os, resource, sys
 import pyarrow as pa
-from pgoutput_fast.mirror.tables.delta import DeltaTarget
-from pgoutput_fast.mirror.tables.files import TableFiles
+from pgoutput_fast.lake.delta import DeltaTarget
+from pgoutput_fast.lake.files import TableFiles
 from pgoutput_fast.storage.stores import open_store
 
 place, tables, batches, text = sys.argv[1], *map(int, sys.argv[2:])

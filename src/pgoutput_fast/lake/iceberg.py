@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store

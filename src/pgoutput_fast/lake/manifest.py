@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.tables.files import WrittenFile
-from pgoutput_fast.mirror.tables.target import Mode, TableTarget, fitted_types
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["MANIFEST", "ParquetTarget", "visible_name"]

@@ -24,9 +24,9 @@ from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snap
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.parquet import files as typed
-from pgoutput_fast.mirror.parquet.files import TypedFiles
-from pgoutput_fast.mirror.parquet.progress import Progress, write_progress
+from pgoutput_fast.typed_files import files as typed
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import Progress, write_progress
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment

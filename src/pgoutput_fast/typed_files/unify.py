@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
-from pgoutput_fast.mirror.parquet.progress import TYPED, typed_files
+from pgoutput_fast.typed_files.progress import TYPED, typed_files
 from pgoutput_fast.schema.evolution import unify_schemas
 from pgoutput_fast.storage.paths import open_file, shown
 from pgoutput_fast.storage.stores import Store

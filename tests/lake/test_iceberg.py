@@ -17,10 +17,10 @@ import pytest
 from pyarrow import fs
 from pyiceberg.catalog import load_catalog
 
-from pgoutput_fast.mirror.tables.files import TableFiles
-from pgoutput_fast.mirror.tables.iceberg import IcebergTarget, open_catalog
-from pgoutput_fast.mirror.tables.manifest import ParquetTarget
-from pgoutput_fast.mirror.tables.partitions import Partitioning
+from pgoutput_fast.lake.files import TableFiles
+from pgoutput_fast.lake.iceberg import IcebergTarget, open_catalog
+from pgoutput_fast.lake.manifest import ParquetTarget
+from pgoutput_fast.lake.partitions import Partitioning
 from pgoutput_fast.storage.stores import Store, open_store
 
 SCHEMA = pa.schema([("_seq", pa.int64()), ("n", pa.int32()), ("text", pa.string())])

@@ -13,8 +13,8 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.mirror.parquet.files import TypedFiles
-from pgoutput_fast.mirror.parquet.unify import find_typed_table
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.unify import find_typed_table
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.stores import open_store
 

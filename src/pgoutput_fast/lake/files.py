@@ -15,10 +15,10 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.mirror.tables.advice import advised
-from pgoutput_fast.mirror.tables.marker import check_marker
-from pgoutput_fast.mirror.tables.partitions import MOST_PARTITIONS, Partitioning, divide
-from pgoutput_fast.mirror.tables.statistics import statistics_of
+from pgoutput_fast.lake.advice import advised
+from pgoutput_fast.lake.marker import check_marker
+from pgoutput_fast.lake.partitions import MOST_PARTITIONS, Partitioning, divide
+from pgoutput_fast.lake.statistics import statistics_of
 from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import Store
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.mirror.tables.files import WrittenFile
+from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.schema.evolution import widen
 
 __all__ = ["Mode", "TableTarget", "fitted_types", "plain_types"]

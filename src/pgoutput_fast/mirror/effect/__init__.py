@@ -1,0 +1,1 @@
+"""The net effect of committed changes on a table."""
