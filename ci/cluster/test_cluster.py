@@ -165,6 +165,7 @@ SPECULATE = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.quantile": "0.1",
     "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
     "spark.locality.wait": "0",
 }
 WRITE = """
@@ -193,7 +194,8 @@ def test_a_task_that_spark_runs_twice(cluster: Cluster, tmp_path: Path, format: 
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"rows {ROWS * SEGMENTS} of" in done.stdout
     assert "slow: False" in done.stdout
-    logged = [json.loads(line) for path in events.rglob("*events*") if path.is_file() for line in path.open()]
+    logs = [path.read_text() for path in events.rglob("*events*") if path.is_file()]
+    logged = [json.loads(line) for log in logs for line in log.splitlines()]
     assert any(event.get("Task Info", {}).get("Speculative") for event in logged)
     table = lake / "public.orders"
     found = {path.name for path in table.rglob("*.parquet")}

@@ -255,7 +255,13 @@ def test_a_network_that_loses_everything(tmp_path: Path) -> None:
         stack.callback(proxy.close)
         create_slot(own.dsn, f"{SLOT}_sql")
         captures = [
-            _Inside(network, _through(own.dsn, network.host, proxy.port) + faster, tmp_path / through, slot, through)
+            _Inside(
+                network,
+                _through(own.dsn, network.host, proxy.port) + faster,
+                tmp_path / through,
+                slot,
+                through,
+            )
             for through, slot in (("walsender", SLOT), ("sql", f"{SLOT}_sql"))
         ]
         for each in captures:

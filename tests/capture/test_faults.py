@@ -195,7 +195,7 @@ def test_a_slot_that_is_dropped_before_its_connection(
 
     _capture(own, tmp_path).run(until_lsn="now")
     monkeypatch.setattr(Preparation, "find_start", find_and_drop)
-    with pytest.raises(CaptureError, match="slot faulty is gone, .* Create a new slot"):
+    with pytest.raises(CaptureError, match=r"slot faulty is gone, .* Create a new slot"):
         _capture(own, tmp_path).run(until_lsn="now")
 
 
