@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import time
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -62,13 +62,16 @@ def clean_environment(python: Path) -> dict[str, str]:
 
 
 @contextmanager
-def started(place: Path, python: Path, workers: int = 2) -> Iterator[str]:
+def started(
+    place: Path, python: Path, workers: Sequence[Mapping[str, str]] = ({}, {}), address: str = "127.0.0.1"
+) -> Iterator[str]:
     """Starts a cluster. Gives the URL of its master.
 
     Args:
         place: a directory for logs and for the executors' files.
         python: the Python of the nodes.
-        workers: how many there are, with one core each.
+        workers: more variables of each worker, which its executors get, too. A worker has one core.
+        address: the first worker's address. With "127.0.0.*", each worker has one of its own.
     """
     environment = clean_environment(python)
     with ExitStack() as stack:
@@ -79,11 +82,11 @@ def started(place: Path, python: Path, workers: int = 2) -> Iterator[str]:
         logs = [
             stack.enter_context(
                 _process(
-                    place, f"worker{k}", environment, "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1",
-                    "--memory", "1g", "--work-dir", str(place / f"work{k}"), url,
+                    place, f"worker{k}", {**environment, **more}, "--host", address.replace("*", str(k + 1)),
+                    "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(place / f"work{k}"), url,
                 )
             )
-            for k in range(workers)
+            for k, more in enumerate(workers)
         ]  # fmt: skip
         for log in logs:
             _wait_for(log, r"Successfully registered with master (\S+)")

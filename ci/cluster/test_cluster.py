@@ -1,4 +1,4 @@
-"""How executors get the package, on a real cluster whose nodes do not have it: what docs/cluster.md says works.
+"""A real cluster: how executors get the package, and tasks that Spark runs twice, as docs/cluster.md says.
 
 make test-cluster                                   # builds the wheel
 PGOUTPUT_FAST_WHEEL=... make test-cluster           # with a wheel that was built already
@@ -6,6 +6,7 @@ PGOUTPUT_FAST_WHEEL=... make test-cluster           # with a wheel that was buil
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nodes
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import pgoutput_fast as pgo
 from environments import build_wheel
@@ -140,3 +143,65 @@ def test_another_version_on_the_nodes_is_said(cluster: Cluster) -> None:
     printed = cluster.run(python)
     for said in _failures(printed):
         assert f"has pgoutput_fast 0.0.1 ({init}), but the driver has {pgo.__version__}" in said
+
+
+# ---- tasks that Spark runs twice -----------------------------------------------------------------------------------
+
+# One worker is slow: there, a task sleeps when it has written rows.
+SLOW = """
+import os
+if "SLOW" in os.environ:
+    import time
+    import pyarrow.parquet
+    write = pyarrow.parquet.ParquetWriter.write_table
+    def write_slowly(*arguments, **more):
+        write(*arguments, **more)
+        time.sleep(60)
+    pyarrow.parquet.ParquetWriter.write_table = write_slowly
+"""
+SPECULATE = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.locality.wait": "0",
+}
+WRITE = """
+import time
+from pgoutput_fast import spark as pgspark
+
+begun = time.monotonic()
+(row,) = pgspark.write_tables(directory, lake, format=format)
+print("rows", row.rows, "of", row.files, "files; slow:", time.monotonic() - begun > 50, flush=True)
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_task_that_spark_runs_twice(cluster: Cluster, tmp_path: Path, format: str) -> None:
+    """Only the files of the attempt that came first are there. Spark runs no second attempt on the same host."""
+    python = nodes.make_node(tmp_path / "full")
+    packages = nodes.unpack(cluster.wheel, nodes.site_packages(tmp_path / "full"))
+    (packages / "sitecustomize.py").write_text(SLOW)
+    lake, events = tmp_path / "lake", tmp_path / "events"
+    events.mkdir()
+    settings = {**SPECULATE, "spark.eventLog.dir": events.as_uri()}
+    program = f"lake, format = {str(lake)!r}, {format!r}\n{WRITE}"
+    with nodes.started(tmp_path, python, workers=({}, {"SLOW": "1"}), address="127.0.0.*") as url:
+        done = nodes.run_driver(program, url, cluster.place / "segments", python, settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"rows {ROWS * SEGMENTS} of" in done.stdout
+    assert "slow: False" in done.stdout
+    logs = [path.read_text() for path in events.rglob("*events*") if path.is_file()]
+    logged = [json.loads(line) for log in logs for line in log.splitlines()]
+    assert any(event.get("Task Info", {}).get("Speculative") for event in logged)
+    table = lake / "public.orders"
+    found = {path.name for path in table.rglob("*.parquet")}
+    if format == "parquet":
+        known = {each["name"] for each in json.loads((table / "_manifest.json").read_text())["files"]}
+    else:
+        known = {Path(uri).name for uri in DeltaTable(str(table)).file_uris()}
+    assert found == known
+    assert sum(pq.ParquetFile(table / name).metadata.num_rows for name in known) == ROWS * SEGMENTS

@@ -24,6 +24,7 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, CaptureError, Limits, drop_slot, find_slot, retries
+from pgoutput_fast.capture.preparation import Preparation
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.segments import list_segments, read_segment
 from support import pg
@@ -179,6 +180,23 @@ def test_a_slot_that_is_dropped_underneath(own: pg.Database, tmp_path: Path) -> 
     assert isinstance(running.failed, CaptureError)
     assert re.search("slot faulty is gone, .* Create a new slot, load the tables again", str(running.failed))
     expect_exactly_once(own, tmp_path)
+
+
+def test_a_slot_that_is_dropped_before_its_connection(
+    own: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after the capture looked at it."""
+    find_start = Preparation.find_start
+
+    def find_and_drop(preparation: Preparation) -> Any:
+        start = find_start(preparation)
+        drop_slot(own.dsn, SLOT)
+        return start
+
+    _capture(own, tmp_path).run(until_lsn="now")
+    monkeypatch.setattr(Preparation, "find_start", find_and_drop)
+    with pytest.raises(CaptureError, match=r"slot faulty is gone, .* Create a new slot"):
+        _capture(own, tmp_path).run(until_lsn="now")
 
 
 def test_a_slot_that_is_invalidated_underneath(tmp_path: Path) -> None:

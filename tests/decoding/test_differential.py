@@ -10,7 +10,7 @@ from support.strategies import MODES, DrawnChoices, cuts, damaged_streams, strea
 from support.streams import RandomChoices, Stream, check, check_tagged, damage, make_stream
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-RANDOM_CASES = 250
+RANDOM_CASES = 150
 
 
 @SETTINGS

@@ -16,7 +16,14 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.segments import Source, list_segments, segment_catalog, segment_outcomes, write_segment
+from pgoutput_fast.segments import (
+    Source,
+    footers,
+    list_segments,
+    segment_catalog,
+    segment_outcomes,
+    write_segment,
+)
 from pgoutput_fast.segments.listing import SegmentList
 from pgoutput_fast.segments.names import name_of
 from pgoutput_fast.segments.tail import SegmentStream
@@ -101,6 +108,27 @@ def test_a_second_reading_opens_only_what_is_new(many: tuple[Path, pgo.Decoded],
     os.utime(directory / old[7])
     with pytest.raises(ValueError, match=rf"{old[7]} is damaged"):
         listed.segments()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+def test_threads_are_for_what_waits(
+    many: tuple[Path, pgo.Decoded], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A disk that lets wait is read on several threads, any other on one."""
+    directory, decoded = many
+    small, readers = footers._small, set()
+
+    def slowly(path: str) -> Any:
+        time.sleep(seconds)
+        readers.add(threading.current_thread().name)
+        return small(path)
+
+    monkeypatch.setattr(footers, "_small", slowly)
+    assert segment_outcomes(directory) == decoded.outcomes
+    if seconds:
+        assert len(readers) > 1
+    else:  # a busy machine may let this thread wait, too
+        assert threading.current_thread().name in readers
 
 
 def test_only_some_footers_of_a_backlog_are_read(many: tuple[Path, pgo.Decoded], tmp_path: Path) -> None:

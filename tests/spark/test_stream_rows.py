@@ -71,7 +71,7 @@ def _rows(parts: list[ManyRows]) -> list[tuple[int, int, int | None]]:
 @pytest.mark.parametrize("transactions", ["committed", "as_sent"])
 def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
     older = streams = 0
-    for seed in range(80):
+    for seed in range(50):
         choices = RandomChoices(seed)
         stream = make_stream(choices, 3 + choices.below(10))
         if len(stream.payloads) < 2:
@@ -107,8 +107,8 @@ def test_ranges_hold_what_commits_in_them(transactions: str) -> None:
                     parts
                 )
             assert segments.end() == len(stream.payloads)
-    assert streams > 40
-    assert older > 5 or transactions == "as_sent"
+    assert streams > 25
+    assert older > 2 or transactions == "as_sent"
 
 
 def _described(parts: list[ManyRows]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+import psycopg2.errors
+
 from pgoutput_fast.capture.confirmation import Confirmation
 from pgoutput_fast.capture.metrics import Meter
 from pgoutput_fast.capture.preparation import SlotSettings, StartPoint, expect_usable
@@ -13,6 +15,7 @@ from pgoutput_fast.capture.retries import Retries
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.sql_source import PeekLoop, SqlSource
 from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.postgres.slots import find_slot
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.protocol.limits import RECEIVED_BYTES
 from pgoutput_fast.protocol.lsn import format_lsn
@@ -93,14 +96,19 @@ class Connection:
         dsn, slot, options = self._settings.dsn, self._settings.slot, dict(start.source.options)
         if self._settings.through == "sql":
             return SqlSource(dsn, slot, options, self._watch.hear)
-        return Walsender(
-            dsn,
-            slot,
-            options,
-            start.end_lsn,
-            silent_seconds=self._retries.silent_seconds,
-            hear=self._watch.hear,
-        )
+        try:
+            return Walsender(
+                dsn,
+                slot,
+                options,
+                start.end_lsn,
+                silent_seconds=self._retries.silent_seconds,
+                hear=self._watch.hear,
+            )
+        except psycopg2.errors.UndefinedObject:
+            # The slot was there when `start` was found. If somebody dropped it since then, say what that means.
+            expect_usable(find_slot(dsn, slot), slot, self._directory)
+            raise
 
     def _read_stream(self, sender: Walsender, recorder: Recorder) -> None:
         """Captures through a replication connection."""

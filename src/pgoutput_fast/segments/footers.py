@@ -1,12 +1,12 @@
-"""Opens many segments: their footers, and the outcomes in their control rows, on several threads.
+"""Opens many segments: their footers, and the outcomes in their control rows, on several threads if that helps.
 
-What takes time is Arrow's reading on a local disk, and waiting in a store. Threads overlap both. In a store the listing
-says how large each file is, so a footer takes one request.
+Threads overlap the waiting for a store or a slow disk. In a store the listing says how large each file is, so a footer
+takes one request.
 """
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -30,6 +30,10 @@ __all__ = ["Opened", "one_batch", "open_segments", "read_outcomes"]
 # Threads for files of this machine, and for files in a store; how many files a thread takes at once.
 _THREADS_HERE, _THREADS_STORE = 4, 32
 _MOST_AT_ONCE = 64
+# Files of this machine are read on several threads if the first ones took at least this share of their time to wait.
+_LEAST_WAITED = 0.5
+# A file of this machine with at most so many bytes is read at once.
+_MOST_WHOLE = 1 << 16
 # What decoding an outcome needs. The other columns of TAGGED_SCHEMA are not read.
 _NEEDED = ("seq", "lsn", "kind", "txn", "in_stream", "payload")
 _T = TypeVar("_T")
@@ -107,12 +111,21 @@ def _in_parallel(
     if len(files) < 2:
         return read(files)
     is_here = of_file(files[0]).files is None
-    threads = min(_THREADS_HERE, os.cpu_count() or 1) if is_here else _THREADS_STORE
+    threads = _THREADS_HERE if is_here else _THREADS_STORE
     size = max(1, min(_MOST_AT_ONCE, len(files) // (2 * threads)))
     pieces = [files[at : at + size] for at in range(0, len(files), size)]
+    done: list[_T] = []
+    if is_here:
+        begun, used = time.perf_counter(), time.thread_time()
+        done += read(pieces[0])
+        del pieces[0]
+        waited = time.perf_counter() - begun - (time.thread_time() - used)
+        if waited < _LEAST_WAITED * (time.perf_counter() - begun):
+            # Threads would only wait for each other: half of this work needs Python's lock.
+            return [*done, *(each for some in pieces for each in read(some))]
     pool = ThreadPoolExecutor(min(threads, len(pieces)), "pgoutput_fast footers")
     try:
-        return [each for found in pool.map(read, pieces) for each in found]
+        return [*done, *(each for found in pool.map(read, pieces) for each in found)]
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -126,7 +139,9 @@ class _Here:
     def __init__(self, file: FoundFile) -> None:
         # With a path instead of an open file, pyarrow asks the file system twice more.
         self._parquet = pq.ParquetFile(
-            pa.OSFile(file.path), pre_buffer=False, thrift_string_size_limit=MOST_READ
+            _small(file.path) if file.nbytes <= _MOST_WHOLE else pa.OSFile(file.path),
+            pre_buffer=False,
+            thrift_string_size_limit=MOST_READ,
         )
         self.metadata = self._parquet.metadata
 
@@ -136,6 +151,12 @@ class _Here:
 
     def close(self) -> None:
         self._parquet.close(force=True)
+
+
+def _small(path: str) -> pa.BufferReader:
+    """A small file, read at once: its footer and each of its columns would be a read of their own."""
+    with open(path, "rb") as file:
+        return pa.BufferReader(file.read())
 
 
 class _There:

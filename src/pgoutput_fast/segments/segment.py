@@ -622,10 +622,18 @@ def _row_group(group: pq.RowGroupMetaData) -> RowGroup:
     if column.path_in_schema != "relation" or statistics is None or not statistics.has_null_count:
         raise ValueError("its column `relation` has no statistics")
     relations = (statistics.min, statistics.max) if statistics.has_min_max else None
-    nbytes = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
+    # Its columns lie one after the other.
+    last = group.column(group.num_columns - 1)
+    nbytes = _start(last) + last.total_compressed_size - _start(group.column(0))
     of_txns = group.column(_TXN).statistics
     txns = (of_txns.min, of_txns.max) if of_txns is not None and of_txns.has_min_max else None
     return RowGroup(group.num_rows, nbytes, relations, statistics.null_count, txns)
+
+
+def _start(column: pq.ColumnChunkMetaData) -> int:
+    """Where a column of a row group begins in the file."""
+    found = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    return int(found)
 
 
 def place_of(path: str | os.PathLike[str]) -> Path | str:
