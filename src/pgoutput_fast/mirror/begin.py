@@ -204,9 +204,6 @@ def _check(settings: MirrorSettings) -> None:
     if stops:
         said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in stops)
         raise MirrorError(f"the mirror cannot begin: {said}")
-    for each in report.findings:
-        if each.level != "note":
-            _log.warning("%s", each)
 
 
 def _expect_free(settings: MirrorSettings, segments: str) -> bool:

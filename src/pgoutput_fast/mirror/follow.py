@@ -73,7 +73,7 @@ class Follower:
     Attributes:
         read: how far the segments are read: what lies before is in the histories, and waits for the current tables
             or is in them.
-        through: no commit lies between `read.lsn` and this LSN.
+        through: no commit lies behind `read.lsn` and before this LSN.
         through_time: nor before this time, in microseconds since 1970; None if not known.
         consumed: ordinal of the last message that all tables have, if that was not said to the capture yet.
     """
@@ -225,12 +225,16 @@ class Follower:
     def mark(self) -> None:
         """Records a point, if all tables are at the same position."""
         tables = [each for each in self._tables if each.facts.stage != "stopped"]
-        behind = any(each.wants_load or each.waiting_rows or each.version is None for each in tables)
-        lsn = self.read.lsn
-        if behind or not tables or self.ahead > lsn:
+        if not tables or any(each.wants_load or each.waiting_rows or each.version is None for each in tables):
+            return
+        # A table that was loaded later is at a later position. It is the same position if nothing committed between.
+        position = max(self.read.lsn, self.ahead)
+        if position > self.read.lsn and position >= self.through:
             return
         versions = {each.facts.table: each.version for each in tables if each.version is not None}
-        self._points.add(Point(lsn, self.read.time, versions, max(self.through, lsn), self.through_time))
+        self._points.add(
+            Point(position, self.read.time, versions, max(self.through, position), self.through_time)
+        )
 
     def reached(self, lsn: int, time_now: int | None) -> None:
         """Notes that everything that committed up to an LSN, and before a time, is applied."""

@@ -10,7 +10,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class Point:
         position: everything that committed up to this LSN, and nothing else, is in the tables.
         time: when the last of that committed, in microseconds since 1970; None if the mirror saw no commit yet.
         versions: {qualified name of a table: version of its current table}.
-        through: no transaction committed between `position` and this LSN.
+        through: no transaction committed behind `position` and before this LSN.
         through_time: nor before this time, in microseconds since 1970; None if not known.
     """
 
@@ -87,9 +87,16 @@ class Points:
     def add(self, point: Point) -> None:
         """Records a point. One with the same position and versions as the last one takes its place."""
         known = self.read() if self._known is None else self._known
-        if known and known[-1] == point:
-            self._known = known
-            return
+        last = known[-1] if known else None
+        if last is not None and (last.position, last.versions) == (point.position, point.versions):
+            point = replace(
+                point,
+                through=max(last.through, point.through),
+                through_time=max(last.through_time or 0, point.through_time or 0) or None,
+            )
+            if last == point:
+                self._known = known
+                return
         # After a load of all tables, or a removed progress file, the mirror may pass a position again.
         known = [each for each in known if each.position < point.position][-self._most + 1 :]
         known.append(point)

@@ -183,10 +183,10 @@ class Mirror:
             if until is None or stop.is_set():
                 return
             # A table that was loaded meanwhile is ahead of the others. They must catch up to have a common position.
-            if follower.ahead <= max(until, follower.read.lsn):
-                follower.reached(until, time_now)
+            follower.reached(until, time_now)
+            if follower.ahead < max(follower.through, follower.read.lsn + 1):
                 return
-            until = follower.ahead
+            until = follower.ahead + 1
 
     def _run_capture(self, follower: Follower, until: int | None, stop: threading.Event) -> None:
         capture = CaptureProcess(self._capture_settings(until))
