@@ -17,7 +17,7 @@ from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.slots import drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.options import Options
-from pgoutput_fast.segments.names import newest_named
+from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot
@@ -70,6 +70,7 @@ def begin(
     server: ServerView,
     tables: Callable[[], Tables],
     run: str,
+    wanted: Callable[[], bool],
 ) -> Progress:
     """Makes the slot and loads all tables, unless that is done already.
 
@@ -80,12 +81,14 @@ def begin(
         memory, points, server: of the mirror.
         tables: opens the tables. Called when those of an interrupted load are forgotten.
         run: names the process.
+        wanted: called while tables are loaded: whether to go on.
 
     Returns:
         How far all tables are.
 
     Raises:
         MirrorError: if the target has another mirror, or the slot belongs to somebody else.
+        LoadStoppedError: if `wanted` became false. The next call begins again.
         SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
     """
     known = memory.beginning()
@@ -114,9 +117,11 @@ def begin(
     with snapshot:
         position = snapshot.consistent_lsn - 1
         memory.set_beginning(beginning := beginning.at("load", position))
-        _load(settings, snapshot, tables(), server, store, run)
+        _load(settings, snapshot, tables(), server, store, run, wanted)
         time_now, _ = server.now()
-    progress = Progress(-1, 0, position, time_now)
+    # An adopted slot may have segments, of which the oldest are removed already.
+    first = next((each.first_seq for each in named_segments(open_store(segments))), 0)
+    progress = Progress(first - 1, first, position, time_now)
     memory.set_progress(progress)
     memory.set_beginning(beginning.at("done", position))
     _log.info("the first load is complete up to %s", format_lsn(position))
@@ -124,7 +129,13 @@ def begin(
 
 
 def _load(
-    settings: MirrorSettings, snapshot: Snapshot, tables: Tables, server: ServerView, store: Store, run: str
+    settings: MirrorSettings,
+    snapshot: Snapshot,
+    tables: Tables,
+    server: ServerView,
+    store: Store,
+    run: str,
+    wanted: Callable[[], bool],
 ) -> None:
     names = list(snapshot.tables)
     progress = settings.progress or logged(names)
@@ -133,7 +144,15 @@ def _load(
         table = tables.named(name)
         try:
             load_table(
-                table, snapshot, server, store, run, fresh=True, threads=settings.threads, progress=progress
+                table,
+                snapshot,
+                server,
+                store,
+                run,
+                fresh=True,
+                wanted=wanted,
+                threads=settings.threads,
+                progress=progress,
             )
             _log.info("%s is loaded", name)
         except SnapshotError as problem:

@@ -6,7 +6,10 @@ import logging
 import time
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
+from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.mirror.changes import Rejected, Run, decoded_runs
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.history import HistoryFiles
@@ -58,7 +61,7 @@ class Pace:
 
 
 class Follower:
-    """Takes the segments of a directory into the tables of a mirror.
+    """Takes the segments of a directory into the tables of a mirror. After an error, make a new one.
 
     Args:
         store: the target.
@@ -117,10 +120,11 @@ class Follower:
         while found and wanted():
             each, found = found[0], found[1:]
             try:
-                self._take(each)
+                rows, state = self._read(each)
             except FileNotFoundError:
                 found = self._again(each)
                 continue
+            self._take(each, rows, state)
             took = True
             if self._pace.is_full(*self._waiting()):
                 self.apply()
@@ -146,17 +150,17 @@ class Follower:
     def _again(self, gone: Named) -> list[Named]:
         """The new segments after one of them was removed while it was read: it may be a part of another one now."""
         for _ in range(_TRIES):
-            self._resumed = False
             found = self._new()
             if found[:1] != [gone]:
                 return found
         raise MirrorError(f"segment {self._segments}/{gone.name} cannot be read: somebody removed it")
 
-    def _take(self, named: Named) -> None:
-        """Takes one segment: the histories have its changes then, and they wait for the current tables."""
+    def _read(self, named: Named) -> tuple[pa.Table, StreamState]:
         path = self._segments.at(named.name)
-        rows, state = read_segment(path), open_segment(path).state
-        self._resumed = False  # until all is taken
+        return read_segment(path), open_segment(path).state
+
+    def _take(self, named: Named, rows: pa.Table, state: StreamState) -> None:
+        """Takes one segment: the histories have its changes then, and they wait for the current tables."""
         touched: dict[str, MirroredTable] = {}
         rejected: dict[str | None, list[Rejected]] = {}
         with HistoryFiles(self._store, self._run) as files:
@@ -170,7 +174,6 @@ class Follower:
             for table in touched.values():
                 table.commit_history(files, lsn)
             self._take_rejects(rejected, files, lsn)
-        self._resumed = True
         self.read = Progress(named.last_seq, state.next_seq, lsn, at)
 
     def _take_run(self, run: Run, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
@@ -224,17 +227,23 @@ class Follower:
 
     def mark(self) -> None:
         """Records a point, if all tables are at the same position."""
-        tables = [each for each in self._tables if each.facts.stage != "stopped"]
-        if not tables or any(each.wants_load or each.waiting_rows or each.version is None for each in tables):
+        if not self.is_common:
             return
-        # A table that was loaded later is at a later position. It is the same position if nothing committed between.
+        tables = [each for each in self._tables if each.follows]
         position = max(self.read.lsn, self.ahead)
-        if position > self.read.lsn and position >= self.through:
-            return
         versions = {each.facts.table: each.version for each in tables if each.version is not None}
         self._points.add(
             Point(position, self.read.time, versions, max(self.through, position), self.through_time)
         )
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all tables are at the same position, except for stopped ones."""
+        tables = [each for each in self._tables if each.facts.stage != "stopped"]
+        if not tables or any(each.wants_load or each.waiting_rows or each.version is None for each in tables):
+            return False
+        # A table that was loaded later is at a later position. It is the same position if nothing committed between.
+        return self.ahead < max(self.read.lsn + 1, self.through)
 
     def reached(self, lsn: int, time_now: int | None) -> None:
         """Notes that everything that committed up to an LSN, and before a time, is applied."""

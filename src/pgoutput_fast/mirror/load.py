@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
+from pgoutput_fast.mirror.errors import LoadStoppedError
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import KnownColumn
 from pgoutput_fast.mirror.server import ServerView
@@ -36,6 +37,7 @@ def load_table(
     run: str,
     *,
     fresh: bool,
+    wanted: Callable[[], bool],
     threads: int = 1,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> None:
@@ -50,10 +52,12 @@ def load_table(
         store: the target.
         run: names the process.
         fresh: whether a history that is there already goes, too.
+        wanted: called from time to time: whether to go on.
         threads: number of sessions that read.
         progress: called after each range of pages.
 
     Raises:
+        LoadStoppedError: if `wanted` became false.
         SnapshotError: if the snapshot cannot read the table, or no longer.
         ValueError: if the current table or the history cannot take the rows.
     """
@@ -66,7 +70,7 @@ def load_table(
     if fresh:
         table.remember(history_error=None)
     with HistoryFiles(store, run) as files:
-        rows = _rows(batches, schema, position)
+        rows = _rows(batches, schema, position, wanted)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
@@ -83,7 +87,9 @@ def load_table(
     table.loaded(relation.oid, found)
 
 
-def _rows(batches: SnapshotBatches, schema: pa.Schema, position: int) -> Iterator[pa.Table]:
+def _rows(
+    batches: SnapshotBatches, schema: pa.Schema, position: int, wanted: Callable[[], bool]
+) -> Iterator[pa.Table]:
     """The rows of a table in plain types, with the position in place of the commits, which nobody knows.
 
     Raises:
@@ -91,6 +97,8 @@ def _rows(batches: SnapshotBatches, schema: pa.Schema, position: int) -> Iterato
     """
     at = schema.get_field_index(COMMIT_LSN)
     for _, batch in batches:
+        if not wanted():
+            raise LoadStoppedError
         rows = to_types(pa.Table.from_batches([batch]), schema)
         yield rows.set_column(at, schema.field(at), pa.array([position], pa.int64()).take(_zeros(rows)))
     for why in batches.lost.values():

@@ -19,7 +19,7 @@ from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers, Retention
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.mirror.begin import MirrorSettings, begin
-from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorBusyError, MirrorError
 from pgoutput_fast.mirror.follow import Follower, Pace
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.layout import OWN, SEGMENTS, SPILL
@@ -46,8 +46,12 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 _LOCK = f"{OWN}/lock"
 # The name of the mirror among the consumers of the segments.
 _CONSUMER = "mirror"
-# How often new segments are looked for, and new tables.
-_POLL_SECONDS, _LOOK_SECONDS = 0.2, 30.0
+# The least and the most time until new segments are looked for again; and how often new tables are looked for.
+_POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
+# How long to wait until a table is loaded again that could not be loaded.
+_RETRY_SECONDS = 1.0
+# How often others catch up with a table that was loaded. Meanwhile tables may be loaded again.
+_MOST_MORE = 3
 # If more changes wait, they are applied at once.
 _MOST_ROWS, _MOST_BYTES = 1_000_000, 256 << 20
 # At most about this part of the time goes into changes of current tables.
@@ -176,17 +180,31 @@ class Mirror:
         stop = stop if stop is not None else threading.Event()
         until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
         time_now = self._server.now()[0] if until_lsn == "now" else None
-        follower = self._follow()
+        try:
+            self._run_until(until, time_now, stop)
+        except LoadStoppedError:
+            self._follower = self._tables = None
+        except BaseException:
+            # What was taken, but not applied, must be taken again.
+            self._follower = self._tables = None
+            raise
+
+    def _run_until(self, until: int | None, time_now: int | None, stop: threading.Event) -> None:
+        follower = self._follow(stop)
         self._find_new_tables()
+        wanted, more = until, _MOST_MORE
         while not stop.is_set():
             self._run_capture(follower, until, stop)
-            if until is None or stop.is_set():
+            if until is None or wanted is None or stop.is_set():
                 return
-            # A table that was loaded meanwhile is ahead of the others. They must catch up to have a common position.
             follower.reached(until, time_now)
-            if follower.ahead < max(follower.through, follower.read.lsn + 1):
+            if any(each.wants_load and (each.position or 0) < wanted for each in self._opened()):
+                stop.wait(_RETRY_SECONDS)
+                continue
+            # A table that was loaded meanwhile is ahead of the others. They catch up to have a common position.
+            if follower.is_common or not more:
                 return
-            until = follower.ahead + 1
+            until, more = max(until, follower.ahead + 1), more - 1
 
     def _run_capture(self, follower: Follower, until: int | None, stop: threading.Event) -> None:
         capture = CaptureProcess(self._capture_settings(until))
@@ -202,16 +220,16 @@ class Mirror:
                 if time.monotonic() >= next_look:
                     self._find_new_tables()
                     next_look = time.monotonic() + _LOOK_SECONDS
-                stop.wait(_POLL_SECONDS)
+                stop.wait(min(max(self._seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
         finally:
             capture.stop()
         follower.apply()
-        self._load_tables(follower)
+        self._load_tables(follower, stop)
 
     def _take(self, follower: Follower, stop: threading.Event) -> None:
         follower.take(lambda: not stop.is_set())
         follower.apply_if_due()
-        self._load_tables(follower)
+        self._load_tables(follower, stop)
         if follower.consumed is not None:
             Consumers(self._segments).set(_CONSUMER, follower.consumed)
             follower.consumed = None
@@ -248,10 +266,10 @@ class Mirror:
         published = self._server.published()
         if name not in published:
             raise KeyError(f"{table} is not published; published: {', '.join(published) or 'no table'}")
-        follower = self._follow()
+        follower = self._follow(threading.Event())
         found = self._opened().named(name)
         found.want_load("reload was called")
-        self._load(found, fresh=found.facts.history_error is not None)
+        self._load(found, threading.Event(), fresh=found.facts.history_error is not None)
         follower.mark()
         if found.facts.stage != "follow":
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
@@ -276,7 +294,7 @@ class Mirror:
             )
         return self._tables
 
-    def _follow(self) -> Follower:
+    def _follow(self, stop: threading.Event) -> Follower:
         """The follower of this mirror. Makes the slot and loads the tables first, if that is not done."""
         if self._follower is None:
             settings = self._settings
@@ -290,8 +308,9 @@ class Mirror:
                 self._server,
                 self._forgotten,
                 self._run,
+                lambda: not stop.is_set(),
             )
-            pace = Pace(self._seconds, _SHARE, _MOST_ROWS, _MOST_BYTES)
+            pace = Pace(self._seconds / 2, _SHARE, _MOST_ROWS, _MOST_BYTES)
             self._follower = Follower(
                 self._store,
                 self._segments,
@@ -333,19 +352,20 @@ class Mirror:
             if name not in tables:
                 tables.named(name)
 
-    def _load_tables(self, follower: Follower) -> None:
+    def _load_tables(self, follower: Follower, stop: threading.Event) -> None:
         """Loads the tables that must be loaded."""
         wanting = [each for each in self._opened() if each.wants_load and self._may_try(each)]
-        if not wanting:
-            return
         for each in wanting:
-            self._load(each, fresh=False)
-        follower.mark()
+            if stop.is_set():
+                return
+            self._load(each, stop, fresh=False)
+        if wanting:
+            follower.mark()
 
     def _may_try(self, table: MirroredTable) -> bool:
         return time.monotonic() >= self._next_try.get(table.directory, 0.0)
 
-    def _load(self, table: MirroredTable, *, fresh: bool) -> None:
+    def _load(self, table: MirroredTable, stop: threading.Event, *, fresh: bool) -> None:
         """Loads one table with a snapshot of its own. If this cannot be, the table says why."""
         settings, name = self._settings, table.facts.table
         why = table.facts.error
@@ -362,11 +382,13 @@ class Mirror:
                     self._store,
                     self._run,
                     fresh=fresh,
+                    wanted=lambda: not stop.is_set(),
                     threads=settings.threads,
                     progress=progress,
                 )
         except SnapshotError as problem:
-            self._next_try[table.directory] = time.monotonic() + _LOOK_SECONDS
+            # Somebody alters it right now.
+            self._next_try[table.directory] = time.monotonic() + _RETRY_SECONDS
             table.want_load(str(problem))
         except KeyError:
             table.stop("it is not published any more")

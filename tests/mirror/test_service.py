@@ -1,0 +1,231 @@
+"""A mirror of a real database: what it has is what the server has, whatever happens there meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pgoutput_fast.capture import Retention
+from pgoutput_fast.demo.servers import Server
+from pgoutput_fast.mirror import MirrorError, Point, at, points
+from pgoutput_fast.protocol.lsn import format_lsn
+from support import pg, transfers
+from support.capturing import wait_until
+from support.mirrors import (
+    Place,
+    expect_equal,
+    expect_replayed,
+    expect_same_total,
+    history_of,
+    lose_rows,
+    opened,
+    place,
+)
+from support.workload import Workload
+
+__all__ = ["place"]
+
+
+def test_a_database_is_mirrored_from_nothing(server: Server, tmp_path: Path) -> None:
+    """With transactions and DDL during the load and behind it, on the oldest version and the newest."""
+    if server.version not in (min(pg.installations()), max(pg.installations())):
+        pytest.skip("tried on the oldest server and the newest")
+    with opened(server, tmp_path) as place:
+        database = place.database
+        work = Workload("w", f"mirror {server.version}", server.version)
+        database.execute(work.schema, "CREATE PUBLICATION mirrored FOR ALL TABLES")
+        database.execute(*work.transactions(10))
+        writer = threading.Thread(target=lambda: database.execute(*work.transactions(40)))
+        with place.mirror() as mirror:
+            writer.start()
+            try:
+                mirror.run(until_lsn="now")
+            finally:
+                writer.join()
+            mirror.run(until_lsn="now")
+            place.expect_no_errors(mirror)
+        tables = [f"public.{name}" for name in work.tables]
+        expect_equal(place, *tables)
+        assert at(place.target).keys() == set(tables)
+        for table, key in zip(tables, (["id"], [], ["code"]), strict=True):
+            expect_replayed(place, table, key)
+
+
+def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
+    """Transfers between tables: their total is the same in the versions of every point, whenever it was recorded."""
+    database = place.database
+    database.execute(*transfers.SCHEMA, "CREATE PUBLICATION mirrored FOR TABLE left_accounts, right_accounts")
+    stop = threading.Event()
+    writers = [threading.Thread(target=transfers.write, args=(database, k, stop)) for k in range(2)]
+    for each in writers:
+        each.start()
+    with place.mirror(seconds=0.2) as mirror:
+        mirror.run(until_lsn="now")
+        follower = threading.Thread(target=lambda: mirror.run(stop=stop))
+        follower.start()
+        wait_until(lambda: len(points(place.target)) > 3 or not follower.is_alive())
+        stop.set()
+        for each in (*writers, follower):
+            each.join()
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    found = points(place.target)
+    assert len(found) > 4
+    expect_same_total(place, found)
+    expect_equal(place, "public.left_accounts", "public.right_accounts")
+    # Each point is found by its LSN and by its time.
+    for each in found:
+        assert at(place.target, each.position) == at(place.target, format_lsn(each.position)) == each.versions
+    last = found[-1]
+    assert last.committed is not None
+    assert at(place.target, last.committed) == at(place.target, last.through) == last.versions
+    with pytest.raises(LookupError, match="run the mirror, or take 'latest'"):
+        at(place.target, last.through + 1)
+    with pytest.raises(LookupError, match="has no point as old as 0/1"):
+        at(place.target, 1)
+
+
+def test_columns_that_come_and_go(place: Place) -> None:
+    """What DDL does to rows that are there, the stream does not have. The mirror loads such tables again."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b text)",
+        "INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 10) g",
+        "CREATE TABLE calm (id int PRIMARY KEY)",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    steps: list[tuple[list[str], bool]] = [
+        (["ALTER TABLE t ADD COLUMN c int"], False),
+        (["UPDATE t SET c = 7 WHERE id < 5", "ALTER TABLE t DROP COLUMN b"], False),
+        (["ALTER TABLE t ADD COLUMN d int DEFAULT 5"], True),
+        (["ALTER TABLE t RENAME COLUMN a TO e"], True),
+        (
+            ["ALTER TABLE t DROP COLUMN e", "INSERT INTO t VALUES (50)", "ALTER TABLE t ADD COLUMN e int"],
+            True,
+        ),
+        (["ALTER TABLE t ALTER COLUMN d TYPE bigint USING d + 1"], True),
+        (["ALTER TABLE t ALTER COLUMN d TYPE text USING 'was ' || d"], True),
+        (["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, a int)"], True),
+    ]
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        for n, (statements, loaded) in enumerate(steps):
+            before = _loads(place)
+            database.execute(*statements, f"INSERT INTO t (id) VALUES ({100 + n})")
+            mirror.run(until_lsn="now")
+            assert [each.error for each in mirror.status()] == [None, None], statements
+            expect_equal(place, "public.t", "public.calm")
+            assert (_loads(place) > before) == loaded, statements
+    # A type that does not fit ends the history. A load begins a new one.
+    with place.mirror() as mirror:
+        (status,) = [each for each in mirror.status() if each.history_error]
+        assert "its column 'd' is int32, and the rows have int64" in str(status.history_error)
+        mirror.reload("public.t")
+        place.expect_no_errors(mirror)
+        mirror.run(until_lsn="now")
+    expect_replayed(place, "public.t", ["id"])
+
+
+def _loads(place: Place) -> int:
+    """How often the table was loaded: its history has the rows of each load."""
+    return len(
+        {row["_commit_lsn"] for row in history_of(place.target, "public.t").to_pylist() if row["_seq"] < 0}
+    )
+
+
+def test_tables_that_are_published_later(place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE first (id int PRIMARY KEY, v text)",
+        "CREATE TABLE second (id int PRIMARY KEY, v text)",
+        "INSERT INTO second SELECT g, 'old' FROM generate_series(1, 100) g",
+        "CREATE PUBLICATION mirrored FOR TABLE first",
+    )
+    place.run()
+    database.execute(
+        "INSERT INTO first VALUES (1, 'a')",
+        "UPDATE second SET v = 'unseen' WHERE id = 1",
+        "ALTER PUBLICATION mirrored ADD TABLE second",
+        "UPDATE second SET v = 'seen' WHERE id = 2",
+        "DELETE FROM second WHERE id = 3",
+    )
+    place.run()
+    expect_equal(place, "public.first", "public.second")
+    expect_replayed(place, "public.second", ["id"])
+    database.execute("UPDATE second SET v = v || '!' WHERE id < 10", "INSERT INTO first VALUES (2, 'b')")
+    place.run()
+    expect_equal(place, "public.first", "public.second")
+    expect_replayed(place, "public.second", ["id"])
+    assert at(place.target).keys() == {"public.first", "public.second"}
+
+
+def test_a_table_that_is_stopped_and_loaded_again(place: Place) -> None:
+    """A row is gone from the mirror: the first change that needs it stops the table. The other one goes on."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE broken (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE broken ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO broken SELECT g, 0, repeat('x', 5000) FROM generate_series(1, 3) g",
+        "CREATE TABLE sound (id int PRIMARY KEY)",
+        "CREATE PUBLICATION mirrored FOR TABLE broken, sound",
+    )
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+    lose_rows(place, "public.broken")
+    database.execute("UPDATE broken SET n = 1", "INSERT INTO sound VALUES (1)")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        broken, sound = mirror.status()
+        assert (broken.state, sound.state, sound.error) == ("stopped", "follow", None)
+        assert broken.error is not None
+        assert at(place.target).keys() == {"public.sound"}
+        expect_equal(place, "public.sound")
+    database.execute("UPDATE broken SET n = 2 WHERE id = 1", "INSERT INTO sound VALUES (2)")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        assert mirror.status()[0].state == "stopped"
+        expect_equal(place, "public.sound")
+        expect_replayed(place, "public.broken", ["id"])  # its history goes on
+        mirror.reload("public.broken")
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+        with pytest.raises(KeyError, match="is not published; published: public.broken, public.sound"):
+            mirror.reload("public.other")
+    expect_equal(place, "public.broken", "public.sound")
+    expect_replayed(place, "public.broken", ["id"])
+
+
+def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "CREATE TABLE filled (id int, note text)",
+        "INSERT INTO filled VALUES (1, NULL), (1, NULL)",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES WITH (publish = 'insert')",
+    )
+    place.run()
+    expect_equal(place, "public.empty", "public.filled")
+    (point,) = points(place.target)
+    assert isinstance(point, Point)
+    assert history_of(place.target, "public.filled").num_rows == 2
+    database.execute("INSERT INTO filled VALUES (1, NULL)")
+    place.run()
+    expect_equal(place, "public.empty", "public.filled")
+    assert len(points(place.target)) == 2
+
+
+def test_segments_that_all_tables_have_are_removed(place: Place) -> None:
+    database = place.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
+    for n in range(4):
+        database.execute(f"INSERT INTO t VALUES ({n})")
+        place.run(retention=Retention(consumed=True))
+    assert len(list((place.target / "_segments").glob("*.parquet"))) == 2
+    expect_equal(place, "public.t")
+    expect_replayed(place, "public.t", ["id"])
+    # Without its progress the mirror does not know whether it lacks something.
+    (place.target / "_mirror" / "progress.json").unlink()
+    with place.mirror() as mirror, pytest.raises(MirrorError, match="segments in between were removed"):
+        mirror.run(until_lsn="now")
