@@ -21,7 +21,7 @@ PAGE = (DOCS / "mirror.md").read_text()
 SHELL, SQL, PYTHON = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("sh", "sql", "python")
 )
-PRINTED = re.findall(r"\n```\n(.*?)```", PAGE, re.DOTALL)
+PRINTED = re.findall(r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_page(servers: pg.Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,13 @@ class DeltaTarget(TableTarget):
             self._table.alter.add_columns(new)
             self.__dict__.pop("_table", None)
 
+    def compact(self) -> None:
+        """Joins small files. The rows and the position stay. Removes files that no version of the last week has."""
+        if self._table is not None:
+            self._table.optimize.compact()
+            self._table.vacuum(dry_run=False)
+            self.__dict__.pop("_table", None)
+
     def committed(self) -> Collection[str]:
         if self._table is None:
             return ()

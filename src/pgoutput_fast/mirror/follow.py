@@ -18,6 +18,7 @@ from pgoutput_fast.mirror.points import Point, Points
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import Named, named_segments
@@ -216,9 +217,13 @@ class Follower:
     def apply(self) -> None:
         """Applies what waits. Then all current tables have what was read, and this is a point."""
         began = time.monotonic()
+        rows = self._waiting()[0]
         for table in self._tables:
             if table.waiting_rows:
                 table.apply(self.read.lsn)
+        if rows:
+            place, seconds = format_lsn(self.read.lsn), time.monotonic() - began
+            _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
         if self.applied != self.read:
             self._memory.set_progress(self.read)
             self.applied, self.consumed = self.read, self.read.last_seq

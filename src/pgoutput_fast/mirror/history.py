@@ -17,6 +17,9 @@ from pgoutput_fast.storage.stores import Store
 
 __all__ = ["AppendTable", "HistoryFiles"]
 
+# After so many commits, small files are joined.
+_MOST_COMMITS = 100
+
 
 class AppendTable:
     """A Delta table that only grows. Its position is the LSN up to which it has all commits.
@@ -32,6 +35,7 @@ class AppendTable:
         self._store = store
         self._target = DeltaTarget(str(store.at(directory)), storage_options)
         self._position = self._target.position()
+        self._commits = 0
 
     def position(self) -> int | None:
         """The table's position; None if there is no table."""
@@ -61,6 +65,10 @@ class AppendTable:
         """
         self._target.commit(files, position, schema, "overwrite" if replace else "append")
         self._position = position
+        self._commits += 1
+        if self._commits >= _MOST_COMMITS:
+            self._target.compact()
+            self._commits = 0
 
     def remove_orphans(self, run: str) -> None:
         """Removes the files that a killed run wrote and did not commit."""

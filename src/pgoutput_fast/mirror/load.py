@@ -100,13 +100,9 @@ def _rows(
         if not wanted():
             raise LoadStoppedError
         rows = to_types(pa.Table.from_batches([batch]), schema)
-        yield rows.set_column(at, schema.field(at), pa.array([position], pa.int64()).take(_zeros(rows)))
+        yield rows.set_column(at, schema.field(at), pa.repeat(pa.scalar(position, pa.int64()), rows.num_rows))
     for why in batches.lost.values():
         raise SnapshotError(why)
-
-
-def _zeros(rows: pa.Table) -> pa.Array:
-    return pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
 
 
 def _taken(

@@ -160,9 +160,12 @@ class Memory:
         values = self._read(_RUN)
         return None if values is None else str(values.get("run", ""))
 
-    def set_run(self, run: str) -> None:
-        """Notes the name of this process."""
-        self._put(_RUN, {"run": run})
+    def set_run(self, run: str | None) -> None:
+        """Notes the name of this process; None if it has left nothing."""
+        if run is None:
+            self._store.remove(_RUN)
+        else:
+            self._put(_RUN, {"run": run})
 
     def forget_tables(self) -> None:
         """Forgets all tables, and the progress."""

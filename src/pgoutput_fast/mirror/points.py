@@ -18,11 +18,12 @@ from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["Point", "Points", "at", "points"]
+__all__ = ["MOST_POINTS", "Point", "Points", "at", "points"]
+
+# So many points are kept.
+MOST_POINTS = 100
 
 _FILE = f"{OWN}/points.json"
-# So many points are kept.
-_MOST = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,7 +64,7 @@ class Points:
         most: how many points are kept.
     """
 
-    def __init__(self, store: Store, most: int = _MOST) -> None:
+    def __init__(self, store: Store, most: int = MOST_POINTS) -> None:
         self._store = store
         self._most = most
         self._known: list[Point] | None = None
@@ -102,6 +103,14 @@ class Points:
         known.append(point)
         self._store.put(_FILE, json.dumps({"points": _packed(known)}).encode())
         self._known = known
+
+    def oldest(self) -> Mapping[str, int]:
+        """{qualified name of a table: the oldest version that a point has}."""
+        found: dict[str, int] = {}
+        for point in self.read():
+            for table, version in point.versions.items():
+                found.setdefault(table, version)
+        return found
 
     def forget(self) -> None:
         """Removes all points."""

@@ -25,7 +25,7 @@ from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.layout import OWN, SEGMENTS, SPILL
 from pgoutput_fast.mirror.load import load_table, logged
 from pgoutput_fast.mirror.memory import Memory, Progress
-from pgoutput_fast.mirror.points import Points
+from pgoutput_fast.mirror.points import MOST_POINTS, Points
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.status import TableStatus
@@ -48,10 +48,13 @@ _LOCK = f"{OWN}/lock"
 _CONSUMER = "mirror"
 # The least and the most time until new segments are looked for again; and how often new tables are looked for.
 _POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
+# How often files are removed that no point needs.
+_CLEAN_SECONDS = 600.0
 # How long to wait until a table is loaded again that could not be loaded.
 _RETRY_SECONDS = 1.0
 # How often others catch up with a table that was loaded. Meanwhile tables may be loaded again.
 _MOST_MORE = 3
+_UNPUBLISHED = "it is not published any more"
 # If more changes wait, they are applied at once.
 _MOST_ROWS, _MOST_BYTES = 1_000_000, 256 << 20
 # At most about this part of the time goes into changes of current tables.
@@ -77,6 +80,7 @@ class Mirror:
         adopt: take over a slot that exists, and its segments, if there are some. Nobody else may read the slot.
         retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
             tables have them.
+        keep_points: how many points in time can be read (see `at`). Files that only older versions have are removed.
         threads: number of sessions that read a table during a load.
         progress: called after each range of pages during a load; None to log the progress.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
@@ -99,6 +103,7 @@ class Mirror:
         options: Options | None = None,
         adopt: bool = False,
         retention: Retention | None = None,
+        keep_points: int = MOST_POINTS,
         threads: int = 1,
         progress: Callable[[LoadProgress], object] | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -108,6 +113,8 @@ class Mirror:
             raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, not {format!r}")
         if not seconds > 0:
             raise ValueError("seconds must be positive")
+        if keep_points < 1:
+            raise ValueError("keep_points must be at least 1")
         self._settings = MirrorSettings(
             dsn,
             slot,
@@ -124,7 +131,8 @@ class Mirror:
         self._segments = os.fspath(self._store.at(SEGMENTS)) if segments is None else os.fspath(segments)
         self._seconds, self._retention = seconds, retention
         self._run = secrets.token_hex(8)
-        self._memory, self._points = Memory(self._store), Points(self._store)
+        self._memory, self._points = Memory(self._store), Points(self._store, keep_points)
+        self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
         self._server = ServerView(dsn, publications)
         self._held = ExitStack()
         self._is_open = False
@@ -132,6 +140,8 @@ class Mirror:
         self._follower: Follower | None = None
         # Directory of a table -> when to try again to load it.
         self._next_try: dict[str, float] = {}
+        # The tables that were not published at the last look.
+        self._missing: set[str] = set()
 
     def __enter__(self) -> Mirror:
         with ExitStack() as stack:
@@ -146,6 +156,8 @@ class Mirror:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._is_open:
+            self._memory.set_run(None)
         self.close()
 
     def close(self) -> None:
@@ -170,7 +182,6 @@ class Mirror:
 
         Raises:
             MirrorError: if the mirror cannot begin or go on; the message says what to do.
-            MirrorBusyError: if the mirror is not open.
             CaptureError: if the capture cannot go on.
             psycopg2.Error: if the server refuses, or is away for too long.
             OSError: if the target cannot be written.
@@ -191,7 +202,8 @@ class Mirror:
 
     def _run_until(self, until: int | None, time_now: int | None, stop: threading.Event) -> None:
         follower = self._follow(stop)
-        self._find_new_tables()
+        self._missing = set()
+        self._look_at_publications()
         wanted, more = until, _MOST_MORE
         while not stop.is_set():
             self._run_capture(follower, until, stop)
@@ -218,13 +230,18 @@ class Mirror:
                 if done:
                     break
                 if time.monotonic() >= next_look:
-                    self._find_new_tables()
+                    try:
+                        self._look_at_publications()
+                    except Exception as problem:  # the capture says it if the server is away for too long
+                        _log.warning("the publications cannot be read now: %s", str(problem).strip())
                     next_look = time.monotonic() + _LOOK_SECONDS
                 stop.wait(min(max(self._seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
         finally:
             capture.stop()
         follower.apply()
-        self._load_tables(follower, stop)
+        if not stop.is_set():
+            self._look_at_publications()
+            self._load_tables(follower, stop)
 
     def _take(self, follower: Follower, stop: threading.Event) -> None:
         follower.take(lambda: not stop.is_set())
@@ -233,6 +250,8 @@ class Mirror:
         if follower.consumed is not None:
             Consumers(self._segments).set(_CONSUMER, follower.consumed)
             follower.consumed = None
+        if time.monotonic() >= self._next_cleaning:
+            self._clean()
 
     def _capture_settings(self, until: int | None) -> Settings:
         retention = None if self._retention is None else asdict(self._retention)
@@ -257,7 +276,6 @@ class Mirror:
         Raises:
             MirrorError: if it cannot be loaded now; the message says why.
             KeyError: if the publications do not publish it.
-            MirrorBusyError: if the mirror is not open.
             psycopg2.Error: if the server refuses.
         """
         self._expect_open()
@@ -266,11 +284,15 @@ class Mirror:
         published = self._server.published()
         if name not in published:
             raise KeyError(f"{table} is not published; published: {', '.join(published) or 'no table'}")
-        follower = self._follow(threading.Event())
-        found = self._opened().named(name)
-        found.want_load("reload was called")
-        self._load(found, threading.Event(), fresh=found.facts.history_error is not None)
-        follower.mark()
+        try:
+            follower = self._follow(threading.Event())
+            found = self._opened().named(name)
+            found.want_load("reload was called")
+            self._load(found, threading.Event(), fresh=found.facts.history_error is not None)
+            follower.mark()
+        except BaseException:
+            self._follower = self._tables = None
+            raise
         if found.facts.stage != "follow":
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
 
@@ -341,16 +363,31 @@ class Mirror:
         before = self._memory.run()
         if before is not None:
             self._opened().remove_orphans(before)
+            self._clean()
         for name in self._store.names(SPILL):
             self._store.remove(name)
         self._memory.set_run(self._run)
 
-    def _find_new_tables(self) -> None:
-        """Notes published tables that are not mirrored yet. They are loaded soon."""
-        tables = self._opened()
-        for name in self._server.published():
+    def _clean(self) -> None:
+        """Removes files of current tables that no point needs."""
+        oldest = self._points.oldest()
+        for each in self._opened():
+            each.clean(oldest.get(each.facts.table))
+        self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
+
+    def _look_at_publications(self) -> None:
+        """Notes published tables that are not mirrored, which are loaded soon; stops those that are not published."""
+        tables, published = self._opened(), self._server.published()
+        for name in published:
             if name not in tables:
                 tables.named(name)
+            elif (table := tables.named(name)).facts.error == _UNPUBLISHED:
+                table.want_load("it is published again")
+        missing = {each.facts.table for each in tables if each.facts.stage != "stopped"} - set(published)
+        # What changed before is taken first. So a table is stopped when it is missing for the second time.
+        for name in sorted(missing & self._missing):
+            tables.named(name).stop(_UNPUBLISHED)
+        self._missing = missing
 
     def _load_tables(self, follower: Follower, stop: threading.Event) -> None:
         """Loads the tables that must be loaded."""
@@ -368,12 +405,15 @@ class Mirror:
     def _load(self, table: MirroredTable, stop: threading.Event, *, fresh: bool) -> None:
         """Loads one table with a snapshot of its own. If this cannot be, the table says why."""
         settings, name = self._settings, table.facts.table
-        why = table.facts.error
-        _log.info("loading %s: %s", name, why)
+        _log.info("loading %s: %s", name, table.facts.error)
         try:
-            with Snapshot(
-                settings.dsn, settings.publications, tables=[name], options=settings.options
-            ) as snapshot:
+            try:
+                snapshot = Snapshot(
+                    settings.dsn, settings.publications, tables=[name], options=settings.options
+                )
+            except KeyError:
+                return table.stop(_UNPUBLISHED)
+            with snapshot:
                 progress = settings.progress or logged([name])
                 load_table(
                     table,
@@ -390,14 +430,12 @@ class Mirror:
             # Somebody alters it right now.
             self._next_try[table.directory] = time.monotonic() + _RETRY_SECONDS
             table.want_load(str(problem))
-        except KeyError:
-            table.stop("it is not published any more")
         except ValueError as problem:
             table.stop(str(problem))
 
     def _expect_open(self) -> None:
         if not self._is_open:
-            raise MirrorBusyError("the mirror is not open: use it in a with block")
+            raise MirrorError("the mirror is not open: use it in a with block")
 
 
 def _decoding(options: Options | None) -> Options:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of
+from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.net_effect import net_effect
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
@@ -80,6 +81,8 @@ class MirroredTable:
         self.position: int | None = None
         self.version: int | None = None
         self.look()
+        if self.follows and self.position is None:
+            self.want_load("its current table is gone")
 
     def look(self) -> None:
         """Reads position and version of the current table."""
@@ -130,6 +133,11 @@ class MirroredTable:
         """Notes that a load is complete: from its position on, the table follows the changes."""
         self._waiting, self._known_versions = [], set()
         self.remember(oid=oid, columns=columns, stage="follow", error=None)
+
+    def clean(self, oldest: int | None) -> None:
+        """Removes what only versions before `oldest` have, and what commits left that never ended."""
+        if isinstance(self.current, FileTable) and self.version is not None:
+            self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
