@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.load import load_table, logged
@@ -13,18 +12,17 @@ from pgoutput_fast.mirror.memory import Beginning, Memory, Progress
 from pgoutput_fast.mirror.points import Points
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.slots import drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
-from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import named_segments, newest_named
 from pgoutput_fast.snapshot.export import SnapshotError
-from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["MirrorSettings", "begin"]
+__all__ = ["begin"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -32,39 +30,9 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 _DROP_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class MirrorSettings:
-    """What is mirrored, and how.
-
-    Attributes:
-        dsn: of the database.
-        slot: the slot's name.
-        publications: their names, sorted.
-        format: of the current tables.
-        segments: the directory of the segments; None for the one in the target.
-        adopt: whether to take over a slot that the mirror did not make.
-        options: how to decode.
-        threads: number of sessions that read during a load.
-        storage_options: what delta-rs needs to reach the store.
-        progress: called after each range of pages of a load; None to log it.
-    """
-
-    dsn: str = field(repr=False)  # it may contain a password
-    slot: str
-    publications: tuple[str, ...]
-    format: str
-    segments: str | None
-    adopt: bool
-    options: Options
-    threads: int
-    storage_options: Mapping[str, str] = field(repr=False)
-    progress: Callable[[LoadProgress], object] | None = None
-
-
 def begin(
     settings: MirrorSettings,
     store: Store,
-    segments: str,
     memory: Memory,
     points: Points,
     server: ServerView,
@@ -77,7 +45,6 @@ def begin(
     Args:
         settings: of the mirror.
         store: the target.
-        segments: the directory of the segments.
         memory, points, server: of the mirror.
         tables: opens the tables. Called when those of an interrupted load are forgotten.
         run: names the process.
@@ -98,10 +65,10 @@ def begin(
             return memory.progress() or Progress(-1, 0, known.lsn)
         _undo(settings, known, memory, points)
     _check(settings)
-    made = _expect_free(settings, segments)
+    made = _expect_free(settings)
     _, lsn = server.now()
     beginning = Beginning(
-        settings.slot, settings.publications, settings.format, settings.segments, "slot", made, lsn
+        settings.slot, settings.publications, settings.format, settings.given_segments, "slot", made, lsn
     )
     memory.set_beginning(beginning)
     try:
@@ -120,7 +87,7 @@ def begin(
         _load(settings, snapshot, tables(), server, store, run, wanted)
         time_now, _ = server.now()
     # An adopted slot may have segments, of which the oldest are removed already.
-    first = next((each.first_seq for each in named_segments(open_store(segments))), 0)
+    first = next((each.first_seq for each in named_segments(open_store(settings.segments))), 0)
     progress = Progress(first - 1, first, position, time_now)
     memory.set_progress(progress)
     memory.set_beginning(beginning.at("done", position))
@@ -171,7 +138,7 @@ def _expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> No
         ("format", settings.format, known.format),
         (
             "segments",
-            settings.segments and shown(settings.segments),
+            settings.given_segments and shown(settings.given_segments),
             known.segments and shown(known.segments),
         ),
     ):
@@ -225,7 +192,7 @@ def _check(settings: MirrorSettings) -> None:
         raise MirrorError(f"the mirror cannot begin: {said}")
 
 
-def _expect_free(settings: MirrorSettings, segments: str) -> bool:
+def _expect_free(settings: MirrorSettings) -> bool:
     """Whether the mirror must make the slot.
 
     Raises:
@@ -239,9 +206,9 @@ def _expect_free(settings: MirrorSettings, segments: str) -> bool:
             f"slot {settings.slot} exists, and this mirror did not make it. Choose another name. If nobody else reads "
             "the slot, drop it with drop_slot, or let the mirror adopt it (adopt=True, or --adopt)"
         )
-    if newest_named(open_store(segments)) is not None:
+    if newest_named(open_store(settings.segments)) is not None:
         raise MirrorError(
-            f"{shown(segments)} has segments that this mirror did not write. Use another target or another directory "
-            "for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or --adopt)"
+            f"{shown(settings.segments)} has segments that this mirror did not write. Use another target or another "
+            "directory for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or --adopt)"
         )
     return True

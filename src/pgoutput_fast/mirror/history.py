@@ -47,7 +47,11 @@ class AppendTable:
         Raises:
             ValueError: if a column has a type that does not fit.
         """
-        return self._target.fitted(schema)
+        try:
+            return self._target.fitted(schema)
+        except ValueError as problem:
+            what = str(problem).partition(": write to another target")[0]
+            raise ValueError(f"{what}. Load the table again: then a new history begins") from None
 
     def commit(
         self, files: list[WrittenFile], position: int, schema: pa.Schema, *, replace: bool = False
@@ -85,10 +89,12 @@ class HistoryFiles:
     Args:
         store: the target.
         run: names the process that will commit the files.
+        replace: whether the files will take the place of all that the tables have. Then rows need not fit into them.
     """
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, *, replace: bool = False) -> None:
         self._store = store
+        self._replace = replace
         self._run = run
         self._open: dict[str, TableFiles] = {}
         self._types: dict[str, pa.Schema] = {}
@@ -117,7 +123,7 @@ class HistoryFiles:
         """
         if not rows.num_rows:
             return
-        schema = plain_types(table.fitted(rows.schema))
+        schema = plain_types(rows.schema if self._replace else table.fitted(rows.schema))
         directory = table.directory
         whole = _union(self._schemas.get(directory), schema, directory)
         if directory in self._open and not self._types[directory].equals(schema):

@@ -69,7 +69,7 @@ def load_table(
     known = None if fresh else table.history.position()
     if fresh:
         table.remember(history_error=None)
-    with HistoryFiles(store, run) as files:
+    with HistoryFiles(store, run, replace=fresh) as files:
         rows = _rows(batches, schema, position, wanted)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
