@@ -29,6 +29,7 @@ def test_every_kind_of_column(kind: str) -> None:
     check(values, [pa.chunked_array([column])])
     check(values, [pa.chunked_array([column[:3], column[3:3], column[3:]])])
     check(values[2:-1], [pa.chunked_array([column[2:5], column[5:-1]])])
+    check(values[2:-1], [pa.chunked_array([column[2:-1]])])
     check([], [pa.chunked_array([], arrow)])
 
 
