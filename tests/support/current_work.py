@@ -99,7 +99,7 @@ class CurrentWork:
             )
             yield f"UPDATE {table} SET {assigned} WHERE {some}"
         elif choice < 7:
-            yield f"UPDATE {table} SET big = {self.text()} WHERE {some}"
+            yield f"UPDATE {table} SET big = {rng.choice([self.text(), self.large()])} WHERE {some}"
         elif choice < 9:
             step, side = rng.choice([(f"+ {FAR}", "<"), (f"- {FAR}", ">=")])
             yield f"UPDATE {table} SET id = id {step} WHERE {some} AND id {side} {FAR} AND {absent} {step})"
@@ -137,7 +137,7 @@ class CurrentWork:
             str(self.rng.randrange(20 if table == "inserted" else 8)),
             some(["NULL", "1"]) + "::int",
             self.text() + "::text",
-            self.text() + "::text",
+            some([self.text(), self.large(), self.large()]) + "::text",
             some(["NULL", "1.10", "'-99.99'"]) + "::numeric",
             some(["NULL", "0", "'-0'", "'NaN'", "0.1"]) + "::float8",
             some(["NULL", "'2024-02-29 12:00:00.000001+02'", "'infinity'", "'-infinity'"]) + "::timestamptz",
@@ -146,7 +146,10 @@ class CurrentWork:
         return f"({', '.join(values)})"
 
     def text(self) -> str:
-        return self.rng.choice(["NULL", "''", "'a'", f"repeat('{self.rng.choice('xyz')}', 3000)"])
+        return self.rng.choice(["NULL", "''", "'a'", self.large()])
+
+    def large(self) -> str:
+        return f"repeat('{self.rng.choice('xyz')}', 3000)"
 
 
 def readable(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
