@@ -66,7 +66,8 @@ def _differs_from_previous(column: pa.ChunkedArray) -> Mask:
     column = storage(column)
     if is_nested(column.type):
         codes, _ = row_codes([column])
-        return codes[1:] != codes[:-1]
+        unlike: Mask = codes[1:] != codes[:-1]
+        return unlike
     if pa.types.is_floating(column.type):
         column = float_bits(column)
     one, other = column.slice(1), column.slice(0, len(column) - 1)

@@ -65,7 +65,8 @@ def _quick(column: pa.ChunkedArray) -> npt.NDArray[Any] | None:
 
 
 def _whole(integers: pa.ChunkedArray) -> npt.NDArray[Any]:
-    return pc.fill_null(integers, 0).to_numpy()
+    values: npt.NDArray[Any] = pc.fill_null(integers, 0).to_numpy()
+    return values
 
 
 def _raw(array: pa.Array) -> npt.NDArray[Any]:
