@@ -59,12 +59,21 @@ def test_texts_of_the_same_length(length: int) -> None:
     assert found.begins.tolist() == [True, False] * 3
 
 
+def test_all_nan_have_the_same_hash() -> None:
+    bits = np.array([0x7FF8000000000000, 0xFFF8000000000000], np.uint64).view(np.float64)
+    column = pa.chunked_array([pa.array(bits)])
+    assert len(set(row_hashes([column]).tolist())) == 1
+    assert find_copies([column], np.array([True, False])).begins.tolist() == [True, False]
+
+
 def test_parts_of_arrays() -> None:
     kinds = [*VALUES]
     rows = [tuple(VALUES[kind][1][k % 2] for kind in kinds) for k in range(6)]
     whole = columns_of(kinds, rows)
     parts = [pa.chunked_array([column.chunk(0)[1:3], column.chunk(0)[3:]]) for column in whole]
     assert row_hashes(parts).tolist() == row_hashes(whole).tolist()[1:]
+    end = [pa.chunked_array([column.chunk(0)[3:]]) for column in whole]
+    assert row_hashes(end).tolist() == row_hashes(whole).tolist()[3:]
     found = find_copies(parts, np.array([True, True, False, False, False]))
     assert sorted(found.rows.tolist()) == [0, 1, 2, 3, 4]
     assert found.begins.sum() == 2

@@ -29,7 +29,19 @@ def check(keys: list[Any], columns: list[pa.ChunkedArray]) -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [[], [5], [5, 5], [1, 2, 3], [3, 1, 2, 1, 3, 3], [-5, 7, -5], FAR, [*FAR, *FAR], [*FAR, 0, 1], FAR[::-1]],
+    [
+        [],
+        [5],
+        [5, 5],
+        [1, 2, 3],
+        [3, 1, 2, 1, 3, 3],
+        [-5, 7, -5],
+        FAR,
+        [*FAR, *FAR],
+        [*FAR, 0, 1],
+        FAR[::-1],
+        [0, 1 << 61, 0, 5, 1 << 61],
+    ],
 )
 def test_integers(keys: list[int]) -> None:
     check(keys, [pa.chunked_array([pa.array(keys, pa.int64())])])

@@ -59,6 +59,11 @@ def test_what_stands_behind_a_null_does_not_count() -> None:
         assert codes[0] == codes[1] != codes[2]
 
 
+def test_a_part_of_lists() -> None:
+    lists = pa.array([[9] * 100, [1], [2], [1], [3], [2]])[1:]
+    assert row_codes([pa.chunked_array([lists])])[0].tolist() == [0, 1, 0, 2, 1]
+
+
 def test_uuids_of_arrows_own_type() -> None:
     storage = pa.array([b"a" * 16, b"b" * 16, None, b"a" * 16], pa.binary(16))
     column = pa.ExtensionArray.from_storage(pa.uuid(), storage)
