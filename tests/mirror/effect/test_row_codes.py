@@ -29,6 +29,7 @@ def test_every_kind_of_column(kind: str) -> None:
     check(values, [pa.chunked_array([column])])
     check(values, [pa.chunked_array([column[:3], column[3:3], column[3:]])])
     check(values[2:-1], [pa.chunked_array([column[2:5], column[5:-1]])])
+    check(values[2:-1], [pa.chunked_array([column[2:-1]])])
     check([], [pa.chunked_array([], arrow)])
 
 
@@ -56,6 +57,11 @@ def test_what_stands_behind_a_null_does_not_count() -> None:
     for column in (lists, structs):
         codes, _ = row_codes([pa.chunked_array([column])])
         assert codes[0] == codes[1] != codes[2]
+
+
+def test_a_part_of_lists() -> None:
+    lists = pa.array([[9] * 100, [1], [2], [1], [3], [2]])[1:]
+    assert row_codes([pa.chunked_array([lists])])[0].tolist() == [0, 1, 0, 2, 1]
 
 
 def test_uuids_of_arrows_own_type() -> None:

@@ -43,11 +43,10 @@ def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumber
 def _unrepresentable(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumbers]) -> pa.Array:
     """The names of columns whose value has no Arrow form: a value takes this along from the row that has it."""
     found = {}
-    for name in stretch.values.column_names:
-        if name in stretch.unrepresentable:
-            has = np.zeros(len(stretch), np.bool_)
-            has[stretch.unrepresentable[name]] = True
-            found[name] = np.flatnonzero(has[sources.get(name, rows)])
+    for name, marked in stretch.unrepresentable.items():
+        has = np.zeros(len(stretch), np.bool_)
+        has[marked] = True
+        found[name] = np.flatnonzero(has[sources.get(name, rows)])
     return with_names(found, len(rows))
 
 

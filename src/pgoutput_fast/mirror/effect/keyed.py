@@ -10,8 +10,8 @@ import pyarrow as pa
 from pgoutput_fast.mirror.effect.assemble import assemble, key_rows
 from pgoutput_fast.mirror.effect.column_names import RowNumbers
 from pgoutput_fast.mirror.effect.effect import Effect, Unfilled
+from pgoutput_fast.mirror.effect.key_groups import key_groups
 from pgoutput_fast.mirror.effect.origins import origins
-from pgoutput_fast.mirror.effect.row_codes import Codes, row_codes
 from pgoutput_fast.mirror.effect.stretch import Mask, Stretch
 
 __all__ = ["keyed_effect"]
@@ -27,15 +27,14 @@ def keyed_effect(stretch: Stretch, key: Sequence[str]) -> Effect:
         ValueError: if the changes contradict each other, or lack a value of the key.
     """
     _check_key(stretch, key)
-    codes, count = row_codes([stretch.values[name] for name in key])
-    previous, last = _neighbours(codes, count)
+    groups = key_groups([stretch.values[name] for name in key])
     needs_row = ~stretch.puts | stretch.updates_in_place
-    _check_order(stretch, previous, needs_row)
-    was_there = np.zeros(count, np.bool_)
-    was_there[codes[(previous < 0) & needs_row]] = True
-    comes = np.flatnonzero(last & stretch.puts)
-    goes = np.flatnonzero(last & ~stretch.puts & was_there[codes])
-    sources, unfilled = _sources(stretch, key, previous, comes)
+    _check_order(stretch, groups.previous, needs_row)
+    stays = stretch.puts[groups.last]
+    comes = _ascending(groups.last[stays], len(stretch))
+    # A row that the stretch makes and removes was not there before.
+    goes = _ascending(groups.last[~stays & needs_row[groups.first]], len(stretch))
+    sources, unfilled = _sources(stretch, key, groups.previous, comes)
     return Effect(
         key=tuple(key),
         truncated=stretch.truncated,
@@ -67,18 +66,11 @@ def _check_key(stretch: Stretch, key: Sequence[str]) -> None:
             raise stretch.problem(row, reason, name)
 
 
-def _neighbours(codes: Codes, count: int) -> tuple[RowNumbers, Mask]:
-    """For each row the previous one with the same number, -1 for none; and which rows are the last ones."""
-    previous = np.full(len(codes), -1, np.int64)
-    last = np.ones(len(codes), np.bool_)
-    if count < len(codes):
-        # Values of 64 bits that are sorted without an index take half the time of a stable argsort.
-        ordered = np.sort(codes.astype(np.int64) << 32 | np.arange(len(codes)))
-        rows = ordered & 0xFFFFFFFF
-        same = (ordered[1:] >> 32) == (ordered[:-1] >> 32)
-        previous[rows[1:][same]] = rows[:-1][same]
-        last[rows[:-1][same]] = False
-    return previous, last
+def _ascending(rows: RowNumbers, count: int) -> RowNumbers:
+    """The numbers in order, each of which comes once and is below `count`."""
+    chosen = np.zeros(count, np.bool_)
+    chosen[rows] = True
+    return np.flatnonzero(chosen)
 
 
 def _check_order(stretch: Stretch, previous: RowNumbers, needs_row: Mask) -> None:
@@ -109,8 +101,6 @@ def _sources(
     before = previous[old]
     sources, unfilled = {}, []
     for name, unsent in stretch.unchanged.items():
-        if name not in stretch.values.column_names:
-            continue
         found = origins(unsent, before)[comes]
         sources[name] = found
         is_unsent = np.zeros(len(stretch), np.bool_)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.assemble import assemble
-from pgoutput_fast.mirror.effect.cancelled import cancelled, may_cancel
+from pgoutput_fast.mirror.effect.cancelled import cancelled
 from pgoutput_fast.mirror.effect.column_names import RowNumbers, with_names
+from pgoutput_fast.mirror.effect.copies import find_copies
 from pgoutput_fast.mirror.effect.effect import Effect
-from pgoutput_fast.mirror.effect.row_codes import row_codes
 from pgoutput_fast.mirror.effect.schema import COMMIT_LSN
 from pgoutput_fast.mirror.effect.stretch import Stretch
 from pgoutput_fast.mirror.effect.take import take
@@ -66,8 +66,6 @@ def _with_values_of_old_rows(stretch: Stretch) -> Stretch:
         return stretch
     values, unrepresentable = stretch.values, dict(stretch.unrepresentable)
     for name, rows in stretch.unchanged.items():
-        if name not in values.column_names:
-            continue
         sources = np.arange(len(stretch))
         sources[rows] -= 1
         place = values.column_names.index(name)
@@ -80,16 +78,8 @@ def _with_values_of_old_rows(stretch: Stretch) -> Stretch:
 
 def _cancelled_rows(stretch: Stretch) -> RowNumbers:
     """The new rows that the stretch removes again, and the old rows that remove them."""
-    rows = np.arange(len(stretch))
     if stretch.puts.all():
-        return rows[:0]
+        return np.empty(0, np.int64)
     columns = [*stretch.values.columns, pa.chunked_array([with_names(stretch.unrepresentable, len(stretch))])]
-    # Most rows are alone with their value of one column, such as an id. Only the others must be compared as a whole.
-    first = next((k for k, column in enumerate(columns) if pa.types.is_primitive(column.type)), 0)
-    codes, count = row_codes([columns.pop(first)])
-    rows = np.flatnonzero(may_cancel(codes, count, stretch.puts))
-    if not len(rows):
-        return rows
-    others = [column if len(rows) == len(stretch) else take(column, rows) for column in columns]
-    codes, _ = row_codes([pa.chunked_array([codes[rows]]), *others])
-    return rows[cancelled(codes, stretch.puts[rows])]
+    copies = find_copies(columns, stretch.puts)
+    return copies.rows[cancelled(copies.begins, stretch.puts[copies.rows])]

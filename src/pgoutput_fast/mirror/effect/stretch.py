@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -37,8 +37,8 @@ class Stretch:
         seq: `_seq` of each row.
         commit_lsn: `_commit_lsn` of each row, int64.
         key_only: which rows have key columns only.
-        unchanged: {column: rows in which its value was not sent}.
-        unrepresentable: {column: rows in which its value has no Arrow form}.
+        unchanged: {column: rows in which its value was not sent}, in the order of the columns.
+        unrepresentable: {column: rows in which its value has no Arrow form}, in the order of the columns.
     """
 
     table: str | None
@@ -107,16 +107,17 @@ def read_stretch(changes: pa.Table) -> Stretch:
     behind = int(truncates[-1]) + 1 if len(truncates) else 0
     changes = changes.slice(behind)
     _numbers(changes, "commit_lsn", table)
+    values = changes.select([name for name in changes.column_names if name not in metadata_names(_PREFIX)])
     stretch = Stretch(
         table=table,
         truncated=len(truncates) > 0,
-        values=changes.select([name for name in changes.column_names if name not in metadata_names(_PREFIX)]),
+        values=values,
         kinds=kinds[behind:],
         seq=seq[behind:],
         commit_lsn=changes[_PREFIX + "commit_lsn"],
         key_only=pc.fill_null(changes[_PREFIX + "key_only"], False).to_numpy(),
-        unchanged=naming_rows(changes[_PREFIX + "unchanged"]),
-        unrepresentable=naming_rows(changes[_PREFIX + "unrepresentable"]),
+        unchanged=_naming_rows(changes, "unchanged", values.column_names),
+        unrepresentable=_naming_rows(changes, "unrepresentable", values.column_names),
     )
     for column, rows in stretch.unchanged.items():
         inserted = rows[stretch.kinds[rows] == _INSERT]
@@ -152,6 +153,12 @@ def _kinds(changes: pa.Table, seq: npt.NDArray[np.int64], table: str | None) -> 
         raise _problem(table, int(seq[row]), "the change type of this row is none that exists")
     kinds: npt.NDArray[np.int32] = found.to_numpy()
     return kinds
+
+
+def _naming_rows(changes: pa.Table, name: str, columns: Sequence[str]) -> dict[str, RowNumbers]:
+    """The rows that name each of `columns`. Names of columns that the caller left out do not matter."""
+    found = naming_rows(changes[_PREFIX + name])
+    return {column: found[column] for column in columns if column in found}
 
 
 def _check_pairs(kinds: npt.NDArray[np.int32], seq: npt.NDArray[np.int64], table: str | None) -> None:
