@@ -8,9 +8,7 @@
 | string_view, large_string, large_binary | string, binary | they are layouts of the same values |
 | struct without fields | string, `()` | Parquet has no such struct |
 | list or struct of any of these | list or struct of the new type | |
-| boolean, int16, int32, int64, float, double, decimal128, string, binary, date32[day], timestamp[us] with UTC or without | the same type | |
-
-The package decodes no other type.
+| any other type that this package decodes | the same type | |
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.mirror.current.columns import check_names, fitted, in_schema, merged, stored_schema
 from pgoutput_fast.mirror.current.files import RUN, NewFiles, Version, by_bounds, candidates, row_groups
-from pgoutput_fast.mirror.current.matching import Finder
+from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, Effect
 from pgoutput_fast.storage.stores import Store, is_unfinished
@@ -242,22 +242,18 @@ class FileTable(CurrentTable):
         if not wanted.num_rows:
             return {}
         finder = Finder(wanted, keys=keys)
-        size = int(finder.codes.max()) + 1
-        comes = np.full(size, -1, np.int64)
-        left = np.bincount(finder.codes, minlength=size)
+        left = finder.counts()
+        comes = np.full(len(left), -1, np.int64)
         if keys:
             comes[finder.codes[gone.num_rows :]] = np.arange(rows.num_rows)
-            left[:] = np.iinfo(np.int64).max
+            left[:] = np.iinfo(np.int64).max  # all rows with a key go
         looked: dict[int, _Found] = {}
         for k in candidates(before, wanted):
             found = self._look_into(before.files[k].name, schema, wanted, finder, left)
             if len(found[0]):
                 looked[k] = _Found(found[0], comes[found[1]])
-        if not keys and left.any():
-            raise ValueError(
-                f"{self} lacks rows that go: something else changed it, or a new column has a default, which rows "
-                "that were there have on the server, but not here. Load the table again, or give it a key"
-            )
+        if not keys:
+            check_all_gone(left, str(self))
         return looked
 
     def _look_into(
@@ -268,9 +264,7 @@ class FileTable(CurrentTable):
         place = f"{self._directory}/{name}"
         for begin, rows in row_groups(self._store, place, schema, wanted.schema.names, wanted):
             codes = finder.find(rows)
-            at = np.flatnonzero(codes >= 0)
-            at = at[_rank(codes[at]) < left[codes[at]]]
-            np.subtract.at(left, codes[at], 1)
+            at = chosen(codes, left)
             ordinals.append(at + begin)
             numbers.append(codes[at])
         return np.concatenate(ordinals), np.concatenate(numbers)
@@ -362,13 +356,3 @@ def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     if not kinds or pa.types.is_nested(kinds[0]) or pa.types.is_boolean(kinds[0]):
         return rows
     return rows.sort_by(key[0])
-
-
-def _rank(codes: _Numbers) -> _Numbers:
-    """How many times the same number comes before each."""
-    order = np.argsort(codes, kind="stable")
-    sorted_codes = codes[order]
-    first = np.searchsorted(sorted_codes, sorted_codes, side="left")
-    rank = np.empty(len(codes), np.int64)
-    rank[order] = np.arange(len(codes)) - first
-    return rank

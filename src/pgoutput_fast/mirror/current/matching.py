@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Finder"]
+__all__ = ["Finder", "check_all_gone", "chosen"]
 
 _Codes = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -41,6 +41,10 @@ class Finder:
             codes = codes.astype(np.int64)
         self.codes = codes
 
+    def counts(self) -> _Codes:
+        """How many given rows have each number."""
+        return np.bincount(self.codes).astype(np.int64)
+
     def find(self, rows: pa.Table) -> _Codes:
         """The number of the given row that each row equals; -1 if it equals none."""
         found = np.zeros(rows.num_rows, np.int64)
@@ -49,6 +53,45 @@ class Finder:
             wide = np.where((found < 0) | (codes < 0), -1, found * (column.size + 1) + codes)
             found = _position(pairs, wide)
         return found
+
+
+def chosen(codes: _Codes, left: _Codes) -> _Codes:
+    """The ordinals of the rows that go, ascending: of the rows with a number, as many as are `left` of it.
+
+    Args:
+        codes: the number of each row, -1 for none.
+        left: number -> how many rows go. This function takes off those that it chooses.
+    """
+    at = np.flatnonzero(codes >= 0)
+    at = at[_rank(codes[at]) < left[codes[at]]]
+    np.subtract.at(left, codes[at], 1)
+    return at
+
+
+def check_all_gone(left: _Codes, table: str) -> None:
+    """Checks that no row is left of those that go.
+
+    Args:
+        left: number -> how many rows were not there.
+        table: names the table.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    if left.any():
+        raise ValueError(
+            f"{table} lacks rows that go: something else changed it, or a new column has a default, which rows that "
+            "were there have on the server, but not here. Load the table again, or give it a key"
+        )
+
+
+def _rank(codes: _Codes) -> _Codes:
+    """How many times the same number comes before each."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    rank = np.empty(len(codes), np.int64)
+    rank[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
+    return rank
 
 
 class _Column:
