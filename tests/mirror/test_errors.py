@@ -126,7 +126,7 @@ def test_another_slot_for_the_same_target(small: Place) -> None:
 def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TypeError, match="publications"):
         Mirror("", "s", "p", "t")
-    with pytest.raises(ValueError, match="format must be 'delta'"):
+    with pytest.raises(ValueError, match="format must be 'delta', 'parquet' or 'duckdb'"):
         Mirror("", "s", ["p"], "t", format="csv")
     with pytest.raises(ValueError, match="seconds must be positive"):
         Mirror("", "s", ["p"], "t", seconds=0)

@@ -12,6 +12,7 @@ from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import MirrorError, Point, at, points
 from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg, transfers
+from support.buckets import opened_bucket
 from support.capturing import wait_until
 from support.mirrors import (
     Place,
@@ -249,3 +250,43 @@ def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     database.execute("INSERT INTO gone VALUES (2)", "ALTER PUBLICATION mirrored ADD TABLE gone")
     place.run()
     expect_equal(place, "public.gone", "public.kept")
+
+
+@pytest.mark.parametrize("format", ["parquet", "duckdb"])
+def test_other_formats(place: Place, format: str) -> None:
+    database = place.database
+    work = Workload("w", f"mirror {format}", database.version)
+    tables = [f"public.{name}" for name in work.tables]
+    database.execute(
+        work.schema, 'CREATE TABLE "o d.d" (id int PRIMARY KEY)', "CREATE PUBLICATION mirrored FOR ALL TABLES"
+    )
+    tables.append('public."o d.d"')
+    with place.mirror(format=format) as mirror:
+        for _ in range(2):
+            database.execute(*work.transactions(8), 'INSERT INTO "o d.d" SELECT count(*) FROM "o d.d"')
+            mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    expect_equal(place, *tables, format=format)
+    with place.mirror() as mirror, pytest.raises(MirrorError, match=f"its format is {format}, not delta"):
+        mirror.run(until_lsn="now")
+
+
+def test_a_target_in_a_store(place: Place) -> None:
+    """With credentials in the URI, which are in no file and in no error."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with opened_bucket("lakes") as bucket:
+        place.target = bucket.uri % "mine"
+        place.run()
+        database.execute("UPDATE t SET v = 'c' WHERE id = 1", "DELETE FROM t WHERE id = 2")
+        place.run()
+        expect_equal(place, "public.t")
+        assert len(points(place.target)) == 2
+        with pytest.raises(
+            ValueError, match=r"s3://lakes/mine is a store, but a database of DuckDB is a file"
+        ):
+            place.mirror(format="duckdb")

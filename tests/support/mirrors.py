@@ -21,6 +21,7 @@ import pytest
 from pgoutput_fast.mirror import Mirror, Point, at
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.layout import directory_of
+from pgoutput_fast.storage.stores import open_store
 from reference.current import CurrentRows
 from support import pg
 from support.capturing import drop_when_free
@@ -44,7 +45,7 @@ METADATA = ("_commit_lsn", "_unrepresentable")
 class Place:
     """A database, and where it is mirrored."""
 
-    def __init__(self, database: pg.Database, target: Path) -> None:
+    def __init__(self, database: pg.Database, target: Any) -> None:
         self.database, self.target = database, target
         self.slot = f"{database.name}_m"
 
@@ -106,10 +107,10 @@ def opened(server: Any, directory: Path) -> Iterator[Place]:
 # ---- comparisons ----------------------------------------------------------------------------------------------------
 
 
-def current_of(target: Path, table: str, version: int | None = None) -> pa.Table:
+def current_of(target: Path | str, table: str, version: int | None = None, format: str = "delta") -> pa.Table:
     """The rows of a current table, by default those of the newest point."""
     version = at(target)[table] if version is None else version
-    return open_current("delta", target / "current", directory_of(table), {}).read(version)
+    return open_current(format, open_store(target), table, {}).read(version)
 
 
 def history_of(target: Path, table: str) -> pa.Table:
@@ -146,11 +147,11 @@ def mirrored_rows(rows: pa.Table, names: list[str]) -> Counter[str]:
     return Counter(repr([comparable(row.get(name)) for name in names]) for row in rows.to_pylist())
 
 
-def expect_equal(place: Place, *tables: str) -> None:
+def expect_equal(place: Place, *tables: str, format: str = "delta") -> None:
     """Checks that the current tables are what the server has, cell by cell."""
     for table in tables:
         names, expected = rows_of(place.database, table)
-        rows = current_of(place.target, table)
+        rows = current_of(place.target, table, format=format)
         assert mirrored_rows(rows, names) == expected, table
         assert rows.schema.field("_commit_lsn").type == pa.int64()
         assert rows["_commit_lsn"].null_count == 0
@@ -179,7 +180,7 @@ def expect_same_total(place: Place, found: list[Point]) -> None:
 
 def lose_rows(place: Place, table: str) -> None:
     """Empties a current table, without a word to the mirror."""
-    rows = open_current("delta", place.target / "current", directory_of(table), {})
+    rows = open_current("delta", open_store(place.target), table, {})
     schema, position = rows.schema(), rows.position()
     assert schema is not None
     assert position is not None

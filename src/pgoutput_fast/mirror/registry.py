@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.history import AppendTable
-from pgoutput_fast.mirror.layout import CURRENT, HISTORY, REJECTS, directory_of
+from pgoutput_fast.mirror.layout import HISTORY, REJECTS, directory_of
 from pgoutput_fast.mirror.memory import Memory, TableFacts
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable
@@ -73,7 +73,7 @@ class Tables:
             self.rejects(each.facts.table).remove_orphans(run)
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
-        current = open_current(self._format, self._store.at(CURRENT), directory, self._storage_options)
+        current = open_current(self._format, self._store, facts.table, self._storage_options)
         history = self._appended(f"{HISTORY}/{directory}")
         return MirroredTable(directory, facts, current, history, self._memory, self._server.columns)
 

@@ -15,7 +15,7 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorBusyError, MirrorError
-from pgoutput_fast.mirror.formats import FORMATS
+from pgoutput_fast.mirror.formats import check_format
 from pgoutput_fast.mirror.layout import OWN, SEGMENTS
 from pgoutput_fast.mirror.memory import Memory, Progress
 from pgoutput_fast.mirror.points import MOST_POINTS
@@ -51,7 +51,9 @@ class Mirror:
         publications: names of the publications, without SQL quotes.
         target: a directory or a URI; it is created. `current/` has the tables as they are now, `history/` has all
             changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded.
-        format: of the current tables: `delta`.
+        format: of the current tables: `delta`; `parquet` for plain Parquet files, of which a file of each version says
+            which ones belong to it; or `duckdb` for tables in the database `current.duckdb`. Histories are Delta
+            tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
         seconds: how old a change may become before it is in its current table, as far as the work allows that.
         options: how to decode. `transactions` and `metadata_prefix` must be the default.
@@ -87,13 +89,12 @@ class Mirror:
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         expect_list("publications", publications)
-        if format not in FORMATS:
-            raise ValueError(f"format must be {' or '.join(map(repr, FORMATS))}, not {format!r}")
         if not seconds > 0:
             raise ValueError("seconds must be positive")
         if keep_points < 1:
             raise ValueError("keep_points must be at least 1")
         self._store = open_store(target)
+        check_format(format, self._store)
         self._settings = MirrorSettings(
             dsn,
             slot,
