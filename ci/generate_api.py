@@ -59,7 +59,8 @@ any version. `help` in Python shows the rest of a docstring and the methods of a
 
 `import pgoutput_fast` needs only pyarrow and numpy. `pgoutput_fast.spark` needs the extra `spark`.
 `pgoutput_fast.capture` and `pgoutput_fast.snapshot` need the extra `capture`, and `pgoutput_fast.mirror` needs the extra
-`mirror`. `pgoutput_fast.demo.servers` needs the programs of a PostgreSQL server. Spark finds `format("pgoutput")` without an import.
+`mirror`. `pgoutput_fast.demo.servers` needs the programs of a PostgreSQL server. Spark finds `format("pgoutput")`
+without an import.
 """
 
 
