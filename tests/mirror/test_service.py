@@ -207,7 +207,18 @@ def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
         "INSERT INTO filled VALUES (1, NULL), (1, NULL)",
         "CREATE PUBLICATION mirrored FOR ALL TABLES WITH (publish = 'insert')",
     )
-    place.run()
+    with place.mirror() as mirror:
+        assert mirror.status() == []
+        mirror.run(until_lsn="now")
+        for each in mirror.status():
+            assert (each.state, each.version, each.waiting_rows, each.applied_rows) == ("follow", 0, 0, 0)
+            assert each.position == each.history_position
+            assert each.lag_bytes is not None
+            assert each.lag_seconds is not None
+            assert 0 <= each.lag_seconds < 100
+            assert str(each).startswith(f"{each.table}: follow at ")
+    with place.mirror() as mirror:
+        assert [each.state for each in mirror.status()] == ["follow", "follow"]  # before it runs
     expect_equal(place, "public.empty", "public.filled")
     (point,) = points(place.target)
     assert isinstance(point, Point)

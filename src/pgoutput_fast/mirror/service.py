@@ -215,10 +215,11 @@ class Mirror:
             server = self._server.now()
         if self._run is not None:
             follower = self._run.follower
-            return [_status(each, follower.applied, follower.common, server) for each in self._run.tables]
+            common = follower.common, follower.through_time
+            return [_status(each, follower.applied, common, server) for each in self._run.tables]
         memory, settings = Memory(self._store), self._settings
         tables = Tables(self._store, settings.format, settings.storage_options, memory, self._server)
-        return [_status(each, memory.progress(), 0, server) for each in tables]
+        return [_status(each, memory.progress(), (0, None), server) for each in tables]
 
     def _expect_open(self) -> None:
         if not self._is_open:
@@ -257,12 +258,17 @@ def _locked(store: Store) -> Iterator[None]:
 
 
 def _status(
-    table: MirroredTable, progress: Progress | None, through: int, server: tuple[int, int] | None
+    table: MirroredTable,
+    progress: Progress | None,
+    common: tuple[int, int | None],
+    server: tuple[int, int] | None,
 ) -> TableStatus:
+    """The state of a table. `common` is the LSN, and the time, up to which all tables that follow have all."""
     position = table.position
-    time_of: int | None = None
+    through, time_of = common
     if table.follows and progress is not None and position is not None:
-        time_of = progress.time if progress.lsn >= position else None
+        if progress.lsn >= position and progress.time is not None:
+            time_of = max(progress.time, time_of or 0)
         position = max(position, progress.lsn)
     bytes_behind = seconds = None
     if server is not None and position is not None:
@@ -271,7 +277,7 @@ def _status(
         bytes_behind = max(0, end - reached)
         if not bytes_behind:
             seconds = 0.0
-        elif time_of is not None:
+        elif time_of is not None and table.follows:
             seconds = max(0.0, (now - time_of) / 1e6)
     facts = table.facts
     return TableStatus(
