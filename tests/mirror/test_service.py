@@ -353,3 +353,28 @@ def test_values_of_many_types(place: Place) -> None:
     assert sorted(loaded["_unrepresentable"]) == ["na", "tz"]
     assert loaded["p"] == {"x": 1, "y": "x"}
     assert loaded["m"] == "ok"
+
+
+def test_a_column_with_a_name_of_the_mirror(place: Place) -> None:
+    """This table is stopped, and the other one goes on."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE odd (id int PRIMARY KEY, _seq int)",
+        "CREATE TABLE sound (id int PRIMARY KEY)",
+        "CREATE PUBLICATION mirrored FOR TABLE odd, sound",
+    )
+    with place.mirror() as mirror:
+        for n in range(2):
+            mirror.run(until_lsn="now")
+            database.execute(f"INSERT INTO odd VALUES ({n}, 1)", f"INSERT INTO sound VALUES ({n})")
+        mirror.run(until_lsn="now")
+        odd, sound = mirror.status()
+        assert (odd.state, sound.state, sound.error) == ("stopped", "follow", None)
+        assert "has the name of a metadata column" in str(odd.error)
+        expect_equal(place, "public.sound")
+        database.execute("ALTER TABLE odd RENAME _seq TO s", "INSERT INTO odd VALUES (7, 7)")
+        mirror.run(until_lsn="now")
+        mirror.reload("public.odd")
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    expect_equal(place, "public.odd", "public.sound")

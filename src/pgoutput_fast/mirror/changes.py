@@ -12,10 +12,13 @@ import pyarrow as pa
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.result import RelationBatch
+from pgoutput_fast.schema.metadata_columns import metadata_names
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema, to_types
 
-__all__ = ["Rejected", "Run", "behind", "commits_of", "decoded_runs", "key_of"]
+__all__ = ["Rejected", "Run", "behind", "commits_of", "decodable", "decoded_runs", "key_of"]
+
+_METADATA = metadata_names("_")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,20 @@ class Rejected:
     table: str | None
     rows: pa.Table
     lost: bool
+
+
+def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, list[Relation]]:
+    """(the tagged rows that can be decoded, the relation versions of the others).
+
+    A relation with a column that has the name of a metadata column cannot.
+    """
+    taken = [each for each in catalog.relations if any(column.name in _METADATA for column in each.columns)]
+    if not taken:
+        return batch, []
+    versions = batch.column("version").to_numpy(zero_copy_only=False)
+    wrong = [each for each in taken if (versions == each.version).any()]
+    kept = ~np.isin(versions, [each.version for each in wrong])
+    return batch.filter(pa.array(kept)), wrong
 
 
 def decoded_runs(

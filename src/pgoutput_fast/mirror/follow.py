@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.mirror.changes import Rejected, Run, decoded_runs
+from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
 from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import Memory, Progress
@@ -29,6 +29,7 @@ __all__ = ["Follower", "Pace"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
+_TAKEN = "a column has the name of a metadata column, such as _seq or _lsn: rename the column, and load the table again"
 # So often a segment is looked for again, if it was joined into another one meanwhile.
 _TRIES = 3
 
@@ -166,7 +167,10 @@ class Follower:
         rejected: dict[str | None, list[Rejected]] = {}
         with HistoryFiles(self._store, self._run) as files:
             for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
-                runs, rejects = decoded_runs(batch, self._server.typed(catalog), self._options)
+                rows_of, wrong = decodable(batch, catalog)
+                for relation in wrong:
+                    self._tables.named(relation.qualified_name).stop_all(_TAKEN)
+                runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
                 for run in runs:
                     self._take_run(run, files, touched)
                 for each in rejects:

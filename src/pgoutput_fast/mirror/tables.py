@@ -129,6 +129,13 @@ class MirroredTable:
         self._waiting = []
         self.remember(stage="stopped", error=why)
 
+    def stop_all(self, why: str) -> None:
+        """Stops the current table and the history."""
+        if self.facts.history_error is None:
+            self.remember(history_error=why)
+        if self.facts.stage != "stopped":
+            self.stop(why)
+
     def loaded(self, oid: int, columns: dict[str, KnownColumn]) -> None:
         """Notes that a load is complete: from its position on, the table follows the changes."""
         self._waiting, self._known_versions = [], set()
