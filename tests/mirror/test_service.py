@@ -355,26 +355,36 @@ def test_values_of_many_types(place: Place) -> None:
     assert loaded["m"] == "ok"
 
 
-def test_a_column_with_a_name_of_the_mirror(place: Place) -> None:
-    """This table is stopped, and the other one goes on."""
+def test_columns_that_no_table_can_have(place: Place) -> None:
+    """One has the name of a metadata column, two differ only in the case. These tables stop, and the other one goes on."""
     database = place.database
     database.execute(
+        'CREATE TABLE cased ("a" int PRIMARY KEY, "A" int)',
         "CREATE TABLE odd (id int PRIMARY KEY, _seq int)",
-        "CREATE TABLE sound (id int PRIMARY KEY)",
-        "CREATE PUBLICATION mirrored FOR TABLE odd, sound",
+        'CREATE TABLE sound ("i d" int PRIMARY KEY, "v,;{}\n" text, "ü" int)',
+        "CREATE PUBLICATION mirrored FOR TABLE cased, odd, sound",
     )
     with place.mirror() as mirror:
-        for n in range(2):
-            mirror.run(until_lsn="now")
-            database.execute(f"INSERT INTO odd VALUES ({n}, 1)", f"INSERT INTO sound VALUES ({n})")
         mirror.run(until_lsn="now")
-        odd, sound = mirror.status()
-        assert (odd.state, sound.state, sound.error) == ("stopped", "follow", None)
+        for name in ("cased", "odd", "sound"):
+            database.execute(f"INSERT INTO {name} VALUES (1, '1')")
+        mirror.run(until_lsn="now")
+        cased, odd, sound = mirror.status()
+        assert (cased.state, odd.state, sound.state) == ("stopped", "stopped", "follow")
+        assert "cannot have both columns 'a' and 'A'" in str(cased.error)
         assert "has the name of a metadata column" in str(odd.error)
         expect_equal(place, "public.sound")
-        database.execute("ALTER TABLE odd RENAME _seq TO s", "INSERT INTO odd VALUES (7, 7)")
+        database.execute(
+            "ALTER TABLE odd RENAME _seq TO s",
+            'ALTER TABLE cased RENAME "A" TO b',
+            "INSERT INTO odd VALUES (7, 7)",
+            "INSERT INTO cased VALUES (8, 8)",
+        )
         mirror.run(until_lsn="now")
         mirror.reload("public.odd")
+        mirror.reload("public.cased")
         mirror.run(until_lsn="now")
         place.expect_no_errors(mirror)
-    expect_equal(place, "public.odd", "public.sound")
+    for table, key in (("cased", "a"), ("odd", "id"), ("sound", "i d")):
+        expect_equal(place, f"public.{table}")
+        expect_replayed(place, f"public.{table}", [key])

@@ -67,7 +67,15 @@ class AppendTable:
         Raises:
             ValueError: if the schema does not fit.
         """
-        self._target.commit(files, position, schema, "overwrite" if replace else "append")
+        try:
+            self._target.commit(files, position, schema, "overwrite" if replace else "append")
+        except Exception as problem:
+            # delta-rs has no type of its own for columns that no table can have.
+            if type(problem) is not Exception and not isinstance(problem, ValueError):
+                raise
+            for each in files:
+                self._store.remove(f"{each.directory}/{each.name}")
+            raise ValueError(f"{self.directory} cannot have these columns: {problem}") from problem
         self._position = position
         self._commits += 1
         if self._commits >= _MOST_COMMITS:

@@ -74,10 +74,7 @@ def load_table(
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
-        written, whole = files.of(table.history)
-        if table.facts.history_error is None:
-            at = position if known is None else known
-            table.history.commit(written, at, schema if whole is None else whole, replace=fresh)
+        table.commit_history(files, position if known is None else known, schema, replace=fresh)
     table.look()
     relation = snapshot.tables[name].relation
     found = {

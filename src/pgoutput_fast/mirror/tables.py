@@ -179,14 +179,31 @@ class MirroredTable:
         try:
             files.add(self.history, rows)
         except ValueError as problem:
-            _log.error("the history of %s does not go on: %s", self.facts.table, problem)
-            self.remember(history_error=str(problem))
+            self._stop_history(problem)
 
-    def commit_history(self, files: HistoryFiles, position: int) -> None:
-        """Commits the files of the history, if there are any."""
+    def commit_history(
+        self, files: HistoryFiles, position: int, empty: pa.Schema | None = None, *, replace: bool = False
+    ) -> None:
+        """Commits the files of the history, unless it stands still.
+
+        Args:
+            files: has the files.
+            position: the position of the history then.
+            empty: the columns of a history without rows. None: without rows there is no commit.
+            replace: whether the files take the place of all that the history has.
+        """
         written, schema = files.of(self.history)
-        if written and schema is not None:
-            self.history.commit(written, position, schema)
+        schema = empty if schema is None else schema
+        if schema is None or self.facts.history_error is not None:
+            return
+        try:
+            self.history.commit(written, position, schema, replace=replace)
+        except ValueError as problem:
+            self._stop_history(problem)
+
+    def _stop_history(self, problem: ValueError) -> None:
+        _log.error("the history of %s does not go on: %s", self.facts.table, problem)
+        self.remember(history_error=str(problem))
 
     def _difference(self, relation: Relation, schema: pa.Schema) -> str | None:
         """Why the table cannot take changes of this version before it is loaded; None if it can."""
