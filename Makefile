@@ -95,7 +95,7 @@ SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
     oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
-    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py project/test_docs_mirror.py \
+    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py project/test_docs_mirror.py \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
 sanitize: $(VENV)/.dev  ## run the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
