@@ -69,6 +69,18 @@ def test_an_old_row_with_the_same_key() -> None:
     assert rows(effect(changes().insert(id=1).update(key(1), id=1, t="a"))) == [(1, "a", None, 100, None)]
 
 
+def test_keys_of_arrows_uuid_type() -> None:
+    one, other = (bytes([k]) * 16 for k in (1, 2))
+    made = Changes(id=pa.binary(16), t=pa.string()).insert(id=one, t="a").update(id=other, t="b")
+    made.update({"id": one, "_key_only": True}, id=other[::-1][:8] + one[:8], _unchanged=["t"])
+    table = made.table()
+    storage = table["id"].combine_chunks()
+    table = table.set_column(11, "id", pa.ExtensionArray.from_storage(pa.uuid(), storage))
+    found = net_effect(table, ["id"])
+    assert found.rows.schema.field("id").type == pa.uuid()
+    assert found.rows["t"].to_pylist() == ["b", "a"]
+
+
 # ---- values that were not sent -----------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ def _check_key(stretch: Stretch, key: Sequence[str]) -> None:
             raise ValueError(f"the changes{of} have no column {name!r}, which belongs to the key")
         for found, reason in (
             (stretch.unchanged, "a key column was not sent, and no old row has its value"),
-            (stretch.unrepresentable, "a value of the key has no Arrow form"),
+            (stretch.unrepresentable, "a value of the key has no Arrow form, so its row cannot be found"),
         ):
             if name in found:
                 raise stretch.problem(found[name][0], reason, name)
@@ -74,14 +74,14 @@ def _ascending(rows: RowNumbers, count: int) -> RowNumbers:
 
 
 def _check_order(stretch: Stretch, previous: RowNumbers, needs_row: Mask) -> None:
+    """Checks that each change finds the row that it needs, or none where it makes one."""
     known = previous >= 0
     there = stretch.puts[previous] & known
+    wrong = there != needs_row
     if not stretch.truncated:
-        wrong = np.flatnonzero(known & (there != needs_row))
-    else:
-        wrong = np.flatnonzero(there != needs_row)
-    if len(wrong):
-        row = int(wrong[0])
+        wrong &= known  # what the table has is not known
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
         reason = (
             "it changes a row that was not there. Changes are missing before it: load the table again"
             if needs_row[row]
