@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.mirror.formats import FORMATS
+from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
 from pgoutput_fast.postgres.session import DsnError, position_of
 
@@ -52,6 +53,7 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
         seconds=given.seconds,
         adopt=given.adopt,
         retention=Retention(consumed=True) if given.remove_segments else None,
+        keep_points=given.keep_points,
         threads=given.threads,
     )
     with mirror:
@@ -102,6 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=10.0,
         help="how old a change may become before it is in its current table (default: %(default)s)",
+    )
+    group.add_argument(
+        "--keep-points",
+        type=int,
+        default=MOST_POINTS,
+        metavar="N",
+        help="how many points in time can be read (default: %(default)s)",
     )
     group.add_argument(
         "--remove-segments", action="store_true", help="remove the segments that all tables have"
