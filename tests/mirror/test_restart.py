@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pgoutput_fast.capture import Capture, find_slot
-from pgoutput_fast.mirror import Mirror, MirrorError
+from pgoutput_fast.mirror import Mirror, MirrorError, points
 from pgoutput_fast.segments import compact, list_segments
-from support.mirrors import Place, expect_equal, expect_replayed, place
+from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
 __all__ = ["place"]
 
@@ -105,4 +105,26 @@ def test_segments_that_were_joined(filled: Place) -> None:
     progress.write_text(older)
     filled.database.execute("INSERT INTO t VALUES (-10, 'z')")
     filled.run()
+    _expect_whole(filled)
+
+
+def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
+    """A mirror that was killed is followed by one that looks for them."""
+    for n in range(4):
+        filled.database.execute(f"UPDATE t SET v = '{n}'")
+        filled.run(keep_points=2)
+    (filled.target / "_mirror" / "run.json").write_text('{"run": "0123456789abcdef"}')
+    left = filled.target / "history" / "public.t" / "part-0123456789abcdef-0-00001.parquet"
+    left.write_bytes(b"")
+    before = len(list((filled.target / "current" / "public.t").glob("*.parquet")))
+    filled.run(keep_points=2)
+    assert not left.exists()
+    assert len(list((filled.target / "current" / "public.t").glob("*.parquet"))) < before
+    found = points(filled.target)
+    assert len(found) == 2
+    for each in found:
+        rows = current_of(filled.target, "public.t", each.versions["public.t"])
+        assert len(set(rows["v"].to_pylist())) == 1
+    with pytest.raises(Exception, match=r"(?i)no such file|not found|does not exist"):
+        current_of(filled.target, "public.t", 0)
     _expect_whole(filled)
