@@ -71,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Mirrors the published tables of a database: loads them once, then follows their changes, until "
         "SIGTERM or SIGINT. If it is killed, run it again: it goes on where it was.",
     )
+    _add_source(parser)
+    _add_target(parser)
+    _add_end(parser)
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("source")
     group.add_argument(
         "--dsn",
@@ -93,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="sessions that read a table during a load (default: %(default)s)",
     )
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("target")
     group.add_argument("--target", help="a directory, or a URI such as s3://bucket/lake")
     group.add_argument(
@@ -122,12 +132,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TABLE",
         help="first load this table again, as it is on the server now; you may give the option several times",
     )
+
+
+def _add_end(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("end and reports")
     group.add_argument(
         "--until", metavar="LSN|now", help="stop when everything that committed up to here is in all tables"
     )
     group.add_argument("--quiet", action="store_true", help="log only warnings and errors")
-    return parser
 
 
 def _position(text: str, dsn: str) -> int | str:
