@@ -95,6 +95,7 @@ SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
     oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
+    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py project/test_docs_mirror.py \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
 sanitize: $(VENV)/.dev  ## run the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
@@ -110,7 +111,7 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	ARROW_DEFAULT_MEMORY_POOL=system PYTHONPATH=build-sanitize/lib
 
-soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million rows in one transaction, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, drivers of tables, too (hours)
+soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million rows in one transaction, 10 million messages through Spark, captures killed KILLS=50 times in each of some thirty ways, drivers of tables and mirrors, too (hours)
 	PGOUTPUT_FAST_EVERY_ALLOCATION=1 $(BIN)/python -m pytest tests/decoding/test_memory_failures.py --timeout 7200
 	$(BIN)/python fuzz/soak_committed.py --rows $(ROWS)
 	$(BIN)/python ci/fetch_servers.py
@@ -121,6 +122,7 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/typed_files/test_files.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py -k "killed" --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py --timeout 3600
 
 wheel: | $(BIN)/python  ## build a wheel in dist/
 	rm -rf build/lib*

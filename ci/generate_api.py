@@ -37,6 +37,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "pgoutput_fast.segments": ("segments.md", "notebook.md"),
     "pgoutput_fast.capture": ("capture.md", "snapshot.md", "segments.md"),
     "pgoutput_fast.snapshot": ("snapshot.md",),
+    "pgoutput_fast.mirror": ("mirror.md",),
     "pgoutput_fast.spark": ("spark.md",),
     "pgoutput_fast.spark.udf": ("spark.md",),
     "pgoutput_fast.storage": ("capture.md",),
@@ -57,8 +58,9 @@ A name on this page is public. All other modules and names are private, whatever
 any version. `help` in Python shows the rest of a docstring and the methods of a class: `help(pgoutput_fast.Decoder)`.
 
 `import pgoutput_fast` needs only pyarrow and numpy. `pgoutput_fast.spark` needs the extra `spark`.
-`pgoutput_fast.capture` and `pgoutput_fast.snapshot` need the extra `capture`. `pgoutput_fast.demo.servers` needs the
-programs of a PostgreSQL server. Spark finds `format("pgoutput")` without an import.
+`pgoutput_fast.capture` and `pgoutput_fast.snapshot` need the extra `capture`, and `pgoutput_fast.mirror` needs the
+extra `mirror`. `pgoutput_fast.demo.servers` needs the programs of a PostgreSQL server. Spark finds `format("pgoutput")`
+without an import.
 """
 
 

@@ -103,7 +103,12 @@ def test_an_import_needs_only_its_extra(module: str) -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    allowed = {"capture": {"psycopg2"}, "snapshot": {"psycopg2"}, "spark": {"pyspark"}}
+    allowed = {
+        "capture": {"psycopg2"},
+        "mirror": {"psycopg2"},
+        "snapshot": {"psycopg2"},
+        "spark": {"pyspark"},
+    }
     part = module.partition(".")[2].partition(".")[0]
     assert set(loaded) <= allowed.get(part, set())
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
+from benchmarks.mirror import effect
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark import planning as spark_planning
@@ -57,6 +58,14 @@ def test_settings_of_parquet_files_at_a_tiny_scale(tmp_path: Path) -> None:
     printed = _run(tmp_path, "benchmarks.parquet")
     for label in ("Parquet: wide, 1,480 rows", "pgbench_history", "repeating texts", "| as chosen", "| lz4 "):
         assert label in printed
+
+
+def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compares each effect with what plain Python finds before it times anything."""
+    monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path))
+    figures = effect.section(0.004, 1).rows
+    assert [row[0] for row in figures] == list(effect.CASES)
+    assert all(float(cell.replace(",", "")) > 0 for row in figures for cell in row[1:])
 
 
 def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:

@@ -47,6 +47,14 @@ def test_pages_that_the_readme_names_exist() -> None:
         "decoding.state",
         "schema.evolution",
         "catalog.user_types",
+        "mirror.effect.net_effect",
+        "mirror.effect.key_groups",
+        "mirror.effect.row_codes",
+        "mirror.effect.origins",
+        "mirror.effect.cancelled",
+        "mirror.effect.column_names",
+        "mirror.effect.take",
+        "mirror.effect.unfilled",
     ],
 )
 def test_docstring_examples(module: str) -> None:

@@ -24,13 +24,14 @@ from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snap
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files import files as typed
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import Progress, write_progress
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
+from pgoutput_fast.segments import committed as released
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files import files as typed
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import Progress, write_progress
 from support import pg
 from support.capturing import Writers, committed, now, slot, streaming_dsn
 from support.oracle import plain_records
@@ -92,7 +93,7 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Of random streams, cut anywhere and made by processes that end anywhere."""
     dice = random.Random(seed)
     # So that some are given bit by bit, and wait in files.
-    monkeypatch.setattr(typed, "_PIECE_ROWS", dice.choice([1, 5, 1 << 16]))
+    monkeypatch.setattr(released, "_PIECE_ROWS", dice.choice([1, 5, 1 << 16]))
     options = pgo.Options(on_error="quarantine", memory_limit=dice.choice([1, 1 << 20]))
     stream = make_stream(RandomChoices(seed), steps=40)
     size = len(stream.payloads)
@@ -122,7 +123,7 @@ def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyP
             made = TypedFiles(store, options)
             made.catch_up()
         # What is void does not wait for ever.
-        assert made._reorder_buffer.waiting.keys() <= set(state.open_txns)
+        assert made._committed._reorder_buffer.waiting.keys() <= set(state.open_txns)
     decoder = pgo.Decoder(pgo.Options(transactions="committed", on_error="quarantine"), catalog=ENRICHED)
     changes: list[Any] = []
     rejects = 0
@@ -269,7 +270,7 @@ def test_missing_segments_and_damaged_progress_are_errors(tmp_path: Path) -> Non
 
 def test_a_large_transaction_is_given_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streamed over many segments, with a part that is rolled back; small ones between."""
-    monkeypatch.setattr(typed, "_PIECE_ROWS", 500)
+    monkeypatch.setattr(released, "_PIECE_ROWS", 500)
     pieces: list[int] = []
     decode = pgo.decode_tagged
 

@@ -15,7 +15,7 @@ from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
-__all__ = ["DeltaTarget", "delta_directory"]
+__all__ = ["DeltaTarget", "add_action", "delta_directory", "reached"]
 
 # The application whose transactions carry the position.
 _APPLICATION = "pgoutput_fast"
@@ -53,7 +53,7 @@ class DeltaTarget(TableTarget):
         except ImportError:
             raise ImportError("format='delta' needs delta-rs: pip install deltalake") from None
         self._delta = deltalake
-        self._place, said = _reached(place)
+        self._place, said = reached(place)
         self._storage = {**said, **(storage_options or {})}
 
     @cached_property
@@ -92,7 +92,7 @@ class DeltaTarget(TableTarget):
     ) -> None:
         if mode != "overwrite":
             schema = self.fitted(schema)
-        actions = [_action(each, partition_by) for each in files]
+        actions = [add_action(each, partition_by) for each in files]
         properties = self._delta.CommitProperties(
             app_transactions=[self._delta.Transaction(_APPLICATION, position)]
         )
@@ -129,13 +129,20 @@ class DeltaTarget(TableTarget):
             self._table.alter.add_columns(new)
             self.__dict__.pop("_table", None)
 
+    def compact(self) -> None:
+        """Joins small files. The rows and the position stay. Removes files that no version of the last week has."""
+        if self._table is not None:
+            self._table.optimize.compact()
+            self._table.vacuum(dry_run=False)
+            self.__dict__.pop("_table", None)
+
     def committed(self) -> Collection[str]:
         if self._table is None:
             return ()
         return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
 
 
-def _reached(place: str) -> tuple[str, dict[str, str]]:
+def reached(place: str) -> tuple[str, dict[str, str]]:
     """The URI of a table without credentials and query, and what they say in the form of delta-rs.
 
     So one URI says to both, pyarrow and delta-rs, how to reach S3. Of other stores, both know the same URIs.
@@ -156,7 +163,8 @@ def _reached(place: str) -> tuple[str, dict[str, str]]:
     return shown(uri.geturl()), said
 
 
-def _action(file: WrittenFile, partition_by: tuple[str, ...]) -> Any:
+def add_action(file: WrittenFile, partition_by: tuple[str, ...] = (), *, data_change: bool = True) -> Any:
+    """The action of Delta's log that adds a file. `data_change` says whether the table gets other rows by it."""
     from deltalake.transaction import AddAction
 
     return AddAction(
@@ -164,7 +172,7 @@ def _action(file: WrittenFile, partition_by: tuple[str, ...]) -> Any:
         size=file.nbytes,
         partition_values=dict(zip(partition_by, json.loads(file.partition), strict=True)),
         modification_time=int(time.time() * 1000),
-        data_change=True,
+        data_change=data_change,
         stats=_with_count(file),
     )
 

@@ -73,6 +73,7 @@ class TableFiles:
         run: names the run that will commit the files.
         hidden: whether the names are hidden until the commit.
         file_bytes: about how many bytes a file has at most.
+        waiting_bytes: about how many bytes of rows wait in memory at most; 64 MiB by default.
         prefix: the prefix of the metadata columns.
         checked: whether the run has a marker, without which no file may stay.
         partitioning: directory -> how the table is divided. The other tables are not.
@@ -88,11 +89,13 @@ class TableFiles:
         hidden: bool,
         *,
         file_bytes: int = FILE_BYTES,
+        waiting_bytes: int | None = None,
         prefix: str = "_",
         checked: bool = False,
         partitioning: Mapping[str, Partitioning] | None = None,
     ) -> None:
         self._store, self._file_bytes = store, file_bytes
+        self._waiting_bytes = _MOST_WAITING if waiting_bytes is None else waiting_bytes
         self._run, self._checked = run, checked
         self._partitioning = partitioning or {}
         self._partitions: dict[str, set[_Values]] = {}
@@ -126,7 +129,7 @@ class TableFiles:
         self._waiting.setdefault(directory, []).append(batch)
         self._nbytes[directory] = self._nbytes.get(directory, 0) + batch.nbytes
         with advised(self._store):
-            while sum(self._nbytes.values()) > _MOST_WAITING:
+            while sum(self._nbytes.values()) > self._waiting_bytes:
                 self._flush(max(self._nbytes, key=lambda each: self._nbytes[each]))
 
     def _flush(self, directory: str) -> None:

@@ -218,28 +218,40 @@ class Snapshot:
             raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
 
-    def _all_ranges(self) -> list[ReadRange]:
+    def _all_ranges(self, tables: Collection[str] | None = None) -> list[ReadRange]:
         # The largest tables come first. The last reads are then short, and no thread waits for long.
-        largest = sorted(self.tables.values(), key=lambda table: -table.nbytes)
+        chosen = (
+            self.tables if tables is None else {name: self.tables[name] for name in map(self._known, tables)}
+        )
+        largest = sorted(chosen.values(), key=lambda table: -table.nbytes)
         return [each for table in largest for each in self._ranges[table.name]]
 
     def read(
-        self, *, threads: int = 1, progress: Callable[[LoadProgress], object] | None = None
+        self,
+        tables: Collection[str] | None = None,
+        *,
+        threads: int = 1,
+        progress: Callable[[LoadProgress], object] | None = None,
     ) -> SnapshotBatches:
         """Reads all tables. After a failure, start again and read all tables: nothing that was read is kept.
 
         Args:
+            tables: only these tables of the snapshot, by qualified name; None for all.
             threads: number of sessions that read in parallel. For each, up to two batches wait in memory.
             progress: called after each range, from any thread.
 
         Returns:
             An iterator of (qualified name, record batch); a table without rows gives no batch.
 
+        Raises:
+            KeyError: for a table that is not in this snapshot.
+
         Raises (while iterating):
             SnapshotError: if the snapshot is gone.
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
         """
-        ranges = self._all_ranges()
+        expect_list("tables", tables)
+        ranges = self._all_ranges(tables)
         counter = ProgressCounter(ranges, progress)
         found = SnapshotBatches()
 

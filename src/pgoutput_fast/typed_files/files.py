@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pyarrow as pa
 
-from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.committed.outcomes import Outcomes, values_of
-from pgoutput_fast.committed.release import Releaser
-from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
-from pgoutput_fast.committed.spill import Spiller
+from pgoutput_fast.committed.outcomes import values_of
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.typed_files.output import TypedOutput
-from pgoutput_fast.typed_files.progress import Progress, read_progress, typed_files, write_progress
-from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
-from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import Named, named_segments, ordinals_of
 from pgoutput_fast.segments.segment import open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.typed_files.output import TypedOutput
+from pgoutput_fast.typed_files.progress import Progress, read_progress, typed_files, write_progress
 
 __all__ = ["TypedFiles"]
-
-# About this many rows are decoded at a time.
-_PIECE_ROWS = 1 << 16
 
 
 class TypedFiles:
@@ -45,10 +36,7 @@ class TypedFiles:
     def __init__(self, store: Store, options: Options) -> None:
         self._store = store
         self._options = dataclasses.replace(options, transactions="as_sent")
-        self._spiller = Spiller(None if options.spill_directory is None else str(options.spill_directory))
-        self._reorder_buffer = ReorderBuffer()
-        # The versions of waiting rows and of the current segment. A stream may know many more.
-        self._versions: dict[int, Relation] = {}
+        self._committed = CommittedChanges(store, self._options)
         self._last_seq: int | None = None
 
     def catch_up(self) -> None:
@@ -74,7 +62,8 @@ class TypedFiles:
                     f"{segments[0].first_seq}: the files lack what committed in between. Move them to another "
                     "directory"
                 )
-        self._resume(done)
+        self._committed.resume(done)
+        self._last_seq = done[-1].last_seq if done else None
         after = -1 if progress is None else progress.last_seq
         for each in segments[len(done) :]:
             segment = open_segment(self._store.at(each.name))
@@ -113,64 +102,14 @@ class TypedFiles:
             if name != joined.name and first >= joined.first_seq and after < last <= joined.last_seq:
                 self._store.remove(file.name)
 
-    def _state(self, segment: Named) -> StreamState:
-        return open_segment(self._store.at(segment.name)).state
-
-    # ---- what waits ----------------------------------------------------------------------------------------------
-
-    def _resume(self, done: list[Named]) -> None:
-        """Keeps the changes of transactions that are open behind the segments with typed files."""
-        self._reorder_buffer = ReorderBuffer()
-        self._versions = {}
-        self._last_seq = done[-1].last_seq if done else None
-        running = open_segment(self._store.at(done[-1].name)).open_txns if done else []
-        if running:
-            for each in done:
-                if each.last_seq >= running[0]:
-                    rows = read_segment(self._store.at(each.name))
-                    self._learn(rows, self._state(each))
-                    self._releaser().keep(_changes(rows), _outcomes(rows), running)
-
-    def _learn(self, rows: pa.Table, state: StreamState) -> None:
-        """Adds the relation versions of a segment's rows."""
-        found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
-        self._versions |= {relation.version: relation for relation in found}
-
-    def _releaser(self) -> Releaser:
-        return Releaser(
-            self._reorder_buffer, self._spiller, self._options.memory_limit, _PIECE_ROWS, PIECE_BYTES
-        )
-
     # ---- a segment -----------------------------------------------------------------------------------------------
 
     def _make(self, name: str, rows: pa.Table, state: StreamState, after: int = -1) -> None:
         """Makes the files of a segment, with the transactions whose commit lies after message `after`."""
         self._last_seq = None  # until this is done: after an error some waiting changes may be gone
-        changes, outcomes, running = _changes(rows), _outcomes(rows, after), state.open_txns
-        self._learn(rows, state)
-        catalog = Catalog(self._versions.values(), state.catalog.types)
-        releaser = self._releaser()
         with TypedOutput(self._store, name) as output:
-            for piece in releaser.committed(changes, outcomes):
-                for batch in piece.combine_chunks().to_batches():
-                    output.add(decode_tagged(batch, catalog, self._options))
-        releaser.keep_open(changes, outcomes, running)
-        if not self._reorder_buffer.waiting:
-            self._versions = {}
+            for batch, catalog in self._committed.of(rows, state, after):
+                output.add(decode_tagged(batch, catalog, self._options))
         last_seq = int(values_of(rows, "seq").max())
         write_progress(self._store, Progress(last_seq, state.next_seq))
         self._last_seq = last_seq
-
-
-def _changes(rows: pa.Table) -> pa.Table:
-    return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
-
-
-def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
-    """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
-    ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
-    found = decode_tagged(ends, Catalog()).outcomes
-    # A transaction that goes on after this message may have lost a subtransaction before it.
-    wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
-    wanted |= found.column("at_seq").to_numpy() > after
-    return Outcomes.of_outcomes(found.filter(pa.array(wanted)))

@@ -43,15 +43,18 @@ class CurrentTable(ABC):
             rows: all rows, with the columns of `schema`. They may be larger than the memory.
             schema: of a current table.
             position: the position that these rows belong to.
+
+        Raises:
+            ValueError: if the table cannot take a column, or if something else made the table. It is as before.
         """
 
     @abstractmethod
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The rows with these keys: the key columns and then `columns`, in any order.
+        """The rows with these keys: the key columns and then `columns`, in any order, in the types of the table.
 
         Args:
-            keys: key columns, each key once.
-            columns: other columns.
+            keys: key columns, each key once, as they were decoded. -0.0 and 0.0 are the same key, and so are NaNs.
+            columns: other columns. One that the table lacks is null.
         """
 
     @abstractmethod
@@ -65,10 +68,20 @@ class CurrentTable(ABC):
             effect: without unfilled values.
             position: the new position.
 
+        A key of `gone` that the table lacks is no error.
+
         Raises:
-            ValueError: if a column has a type that the table cannot take. The table is as before.
+            ValueError: if a column has a type or a name that the table cannot take, if the effect has unfilled values,
+                or if the table lacks a row without a key that goes. The table is as before.
+            RuntimeError: if something else changes the table again and again meanwhile. The table has nothing of this
+                effect.
         """
 
     @abstractmethod
     def read(self, version: int | None = None) -> pa.Table:
-        """All rows, in any order: those of now, or those of a version."""
+        """All rows, in any order: those of now, or those of a version.
+
+        Raises:
+            FileNotFoundError: if there is no table, or if it does not have this version any more.
+            ValueError: if tables of this kind have no versions but the one of now.
+        """

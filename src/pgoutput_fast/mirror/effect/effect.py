@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-__all__ = ["COMMIT_LSN", "UNREPRESENTABLE", "Effect", "Unfilled", "current_schema"]
+from pgoutput_fast.mirror.effect.schema import COMMIT_LSN, UNREPRESENTABLE, current_schema
+from pgoutput_fast.mirror.effect.unfilled import RowLostError, Unfilled, fill, wanted
 
-# The columns that a current table has behind those of its relation.
-COMMIT_LSN = "_commit_lsn"
-UNREPRESENTABLE = "_unrepresentable"
-
-
-@dataclass(frozen=True)
-class Unfilled:
-    """Values of a column that were not sent, because an update left them as they were.
-
-    Attributes:
-        column: the column.
-        rows: where the values belong: indexes of `Effect.rows`, int64.
-        keys: the keys that these rows had before the stretch, in the same order. So the values lie in the rows that the
-            table has under these keys.
-    """
-
-    column: str
-    rows: pa.Array
-    keys: pa.Table
+__all__ = ["COMMIT_LSN", "UNREPRESENTABLE", "Effect", "RowLostError", "Unfilled", "current_schema"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +36,25 @@ class Effect:
     rows: pa.Table
     unfilled: Sequence[Unfilled] = ()
 
+    def wanted(self) -> tuple[pa.Table, tuple[str, ...]]:
+        """What the table is asked for before the effect is applied: the rows and columns with the unfilled values.
 
-def current_schema(columns: pa.Schema) -> pa.Schema:
-    """The schema of a current table: the relation's columns, and behind them what the mirror adds."""
-    added = [pa.field(COMMIT_LSN, pa.int64()), pa.field(UNREPRESENTABLE, pa.list_(pa.string()))]
-    return pa.schema([*(pa.field(field.name, field.type) for field in columns), *added])
+        Returns:
+            The keys, each once, and the columns, among them `_unrepresentable`. No keys and no columns if nothing is
+            unfilled.
+        """
+        return wanted(self.unfilled, self.rows.select(self.key))
+
+    def filled(self, found: pa.Table) -> Effect:
+        """The effect with the values that the table has.
+
+        Args:
+            found: for each key of `wanted` the table's row, in any order: the key columns and the columns of `wanted`.
+
+        Raises:
+            RowLostError: if a row is missing, or a column: then the table lacks changes, and must be loaded again.
+            ValueError: if a key comes twice.
+        """
+        if not self.unfilled:
+            return self
+        return replace(self, rows=fill(self.rows, self.unfilled, found), unfilled=())

@@ -1,0 +1,156 @@
+"""`python -m pgoutput_fast.mirror`: runs a mirror as a process, until it is told to stop or up to a position."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.mirror.formats import FORMATS
+from pgoutput_fast.mirror.points import MOST_POINTS
+from pgoutput_fast.mirror.service import Mirror
+from pgoutput_fast.postgres.session import DsnError, position_of
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a mirror. Returns the exit status: 0 if it ended as it was told, 1 after an error."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING if given.quiet else logging.INFO,
+        format="%(asctime)s %(name)s %(levelname)s: %(message)s",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _run(given, stop)
+    except Exception as problem:
+        said = str(problem).strip() or type(problem).__name__
+        said = " ".join([said, *getattr(problem, "__notes__", [])])
+        print(f"{type(problem).__name__}: {said}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(given: argparse.Namespace, stop: threading.Event) -> None:
+    missing = [name for name in ("slot", "publication", "target") if not getattr(given, name)]
+    if missing:
+        raise ValueError(f"the option --{missing[0]} is missing")
+    mirror = Mirror(
+        given.dsn,
+        given.slot,
+        given.publication,
+        given.target,
+        format=given.format,
+        segments=given.segments,
+        seconds=given.seconds,
+        adopt=given.adopt,
+        retention=Retention(consumed=True) if given.remove_segments else None,
+        keep_points=given.keep_points,
+        threads=given.threads,
+    )
+    with mirror:
+        for table in given.reload:
+            mirror.reload(table)
+        mirror.run(until_lsn=None if given.until is None else _position(given.until, given.dsn), stop=stop)
+        if not given.quiet:
+            for each in mirror.status():
+                _log.info("%s", each)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pgoutput_fast.mirror",
+        description="Mirrors the published tables of a database: loads them once, then follows their changes, until "
+        "SIGTERM or SIGINT. If it is killed, run it again: it goes on where it was.",
+    )
+    _add_source(parser)
+    _add_target(parser)
+    _add_end(parser)
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("source")
+    group.add_argument(
+        "--dsn",
+        default=os.environ.get("PGOUTPUT_FAST_DSN", ""),
+        help="libpq's connection string or URI (default: $PGOUTPUT_FAST_DSN, or else libpq's own variables)",
+    )
+    group.add_argument("--slot", help="the replication slot; the mirror creates it")
+    group.add_argument(
+        "--publication",
+        action="append",
+        default=[],
+        help="a publication whose tables you want; give the option several times for several publications",
+    )
+    group.add_argument(
+        "--adopt", action="store_true", help="take over a slot that exists; nobody else may read it"
+    )
+    group.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="sessions that read a table during a load (default: %(default)s)",
+    )
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("target")
+    group.add_argument("--target", help="a directory, or a URI such as s3://bucket/lake")
+    group.add_argument(
+        "--format", choices=FORMATS, default="delta", help="of the current tables (default: %(default)s)"
+    )
+    group.add_argument("--segments", help="the directory of the segments (default: _segments in the target)")
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="how old a change may become before it is in its current table (default: %(default)s)",
+    )
+    group.add_argument(
+        "--keep-points",
+        type=int,
+        default=MOST_POINTS,
+        metavar="N",
+        help="how many points in time can be read (default: %(default)s)",
+    )
+    group.add_argument(
+        "--remove-segments", action="store_true", help="remove the segments that all tables have"
+    )
+    group.add_argument(
+        "--reload",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="first load this table again, as it is on the server now; you may give the option several times",
+    )
+
+
+def _add_end(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("end and reports")
+    group.add_argument(
+        "--until", metavar="LSN|now", help="stop when everything that committed up to here is in all tables"
+    )
+    group.add_argument("--quiet", action="store_true", help="log only warnings and errors")
+
+
+def _position(text: str, dsn: str) -> int | str:
+    """The position, checked before the mirror begins."""
+    try:
+        return text if text == "now" else position_of(text, dsn)
+    except DsnError:
+        raise  # the cause is not --until
+    except ValueError as problem:
+        raise ValueError(f"--until: {problem}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

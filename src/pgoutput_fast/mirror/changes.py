@@ -1,0 +1,139 @@
+"""Decoded changes as the tables of a mirror take them: runs of one relation version, in the order of the commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.decoding.result import RelationBatch
+from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.plain import plain_schema, to_types
+
+__all__ = ["Rejected", "Run", "behind", "commits_of", "decodable", "decoded_runs", "key_of"]
+
+_METADATA = metadata_names("_")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Changes of one table, which follow each other, under one relation version.
+
+    Attributes:
+        relation: the version.
+        rows: metadata columns, then the relation's columns, in plain types; in the order of the commits.
+    """
+
+    relation: Relation
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """What could not be decoded.
+
+    Attributes:
+        table: qualified name; None if nobody knows the table.
+        rows: REJECTS_SCHEMA.
+        lost: whether a change is lost, and not only a value that has no Arrow form.
+    """
+
+    table: str | None
+    rows: pa.Table
+    lost: bool
+
+
+def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, list[Relation]]:
+    """(the tagged rows that can be decoded, the relation versions of the others).
+
+    A relation with a column that has the name of a metadata column cannot.
+    """
+    taken = [each for each in catalog.relations if any(column.name in _METADATA for column in each.columns)]
+    if not taken:
+        return batch, []
+    versions = batch.column("version").to_numpy(zero_copy_only=False)
+    wrong = [each for each in taken if (versions == each.version).any()]
+    kept = ~np.isin(versions, [each.version for each in wrong])
+    return batch.filter(pa.array(kept)), wrong
+
+
+def decoded_runs(
+    batch: pa.RecordBatch, catalog: Catalog, options: Options
+) -> tuple[list[Run], list[Rejected]]:
+    """Decodes tagged rows of committed transactions, which are in the order of the commits.
+
+    Args:
+        batch: the rows.
+        catalog: the relation versions and types.
+        options: how to decode; with the default prefix of metadata columns.
+    """
+    decoded = decode_tagged(batch, catalog, options)
+    by_table: dict[tuple[str, str], list[RelationBatch]] = {}
+    for each in decoded.changes:
+        by_table.setdefault((each.relation.namespace, each.relation.name), []).append(each)
+    runs = [run for batches in by_table.values() for run in _runs(batches)]
+    if not decoded.rejects.num_rows:
+        return runs, []
+    return runs, list(_rejected(pa.Table.from_batches([decoded.rejects]), runs))
+
+
+def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
+    """The runs of one table."""
+    by_version: dict[Relation, list[pa.RecordBatch]] = {}
+    for each in batches:
+        by_version.setdefault(each.relation, []).append(each.batch)
+    versions = [(relation, _plain(found)) for relation, found in by_version.items()]
+    if len(versions) == 1:
+        yield Run(*versions[0])
+        return
+    # The rows of each version are in order. So each run is a slice of its version's rows.
+    numbers = np.concatenate([np.full(rows.num_rows, k) for k, (_, rows) in enumerate(versions)])
+    commits = np.concatenate([commits_of(rows) for _, rows in versions])
+    seqs = np.concatenate([rows.column("_seq").to_numpy() for _, rows in versions])
+    numbers = numbers[np.lexsort((seqs, commits))]
+    cuts = np.flatnonzero(np.diff(numbers)) + 1
+    taken = [0] * len(versions)
+    for begin, end in pairwise([0, *cuts.tolist(), len(numbers)]):
+        k = int(numbers[begin])
+        relation, rows = versions[k]
+        yield Run(relation, rows.slice(taken[k], end - begin))
+        taken[k] += end - begin
+
+
+def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    rows = pa.Table.from_batches(batches)
+    schema = plain_schema(rows.schema)
+    return to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
+
+
+def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:
+    kept = [run.rows.column("_seq").to_numpy() for run in runs]
+    lost = ~np.isin(rejects.column("seq").to_numpy(), np.concatenate(kept) if kept else [])
+    tables = np.array(rejects.column("relation").to_pylist(), object)
+    for table in dict.fromkeys(tables.tolist()):
+        own = tables == table
+        yield Rejected(table, rejects.filter(pa.array(own)), bool(lost[own].any()))
+
+
+def commits_of(rows: pa.Table) -> np.ndarray:
+    """The LSNs of the commits of changes."""
+    found: np.ndarray = rows.column("_commit_lsn").to_numpy()
+    return found
+
+
+def behind(rows: pa.Table, position: int) -> pa.Table:
+    """The changes that committed behind a position; the changes are in the order of the commits."""
+    return rows.slice(int(np.searchsorted(commits_of(rows), position, side="right")))
+
+
+def key_of(relation: Relation) -> tuple[str, ...]:
+    """The columns that identify a row; empty if only the whole row does."""
+    if relation.replica_identity not in ("d", "i"):
+        return ()
+    return tuple(column.name for column in relation.columns if column.key)

@@ -1,0 +1,188 @@
+"""Current tables in the format of Delta. Needs `pip install 'deltalake>=1.6.6'`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.lake.delta import add_action, reached
+from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.lake.target import plain_types
+from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
+from pgoutput_fast.mirror.current.files import DataFile, Version
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["DeltaCurrent"]
+
+# The application whose transactions carry the position. `write_tables` has another one, whose positions are ordinals.
+_APPLICATION = "pgoutput_fast.mirror"
+# What a table may ask of its readers. With other features, a file may have rows that the table has not.
+_FEATURES = {"timestampNtz"}
+
+
+class DeltaCurrent(FileTable):
+    """A current table in the format of Delta.
+
+    The position is the version of the application transaction `pgoutput_fast.mirror` in Delta's log.
+
+    Args:
+        target: the directory or URI with all tables.
+        directory: the table's directory in it, as `delta_directory` names it.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        file_bytes: about how many bytes a file has at most.
+
+    Raises:
+        ImportError: if `deltalake` is not installed, or is too old.
+    """
+
+    _folded = True
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        directory: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        try:
+            import deltalake
+            from deltalake.transaction import RemoveAction  # noqa: F401
+        except ImportError:
+            raise ImportError(
+                "a mirror of Delta tables needs delta-rs: pip install 'deltalake>=1.6.6'"
+            ) from None
+        super().__init__(open_store(target), directory, file_bytes)
+        self._delta = deltalake
+        self._uri, said = reached(str(self._store.at(directory)))
+        self._storage = {**said, **(storage_options or {})} or None
+        self._table: Any = None
+
+    def _can_widen(self, there: pa.DataType, wide: pa.DataType) -> bool:
+        return False  # delta-rs does not have Delta's type widening
+
+    def _load(self, number: int | None = None) -> Version | None:
+        if number is not None:
+            return self._version(self._delta.DeltaTable(self._uri, number, storage_options=self._storage))
+        if self._table is None:
+            if not self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
+                return None
+            self._table = self._delta.DeltaTable(self._uri, storage_options=self._storage)
+        else:
+            self._table.update_incremental()
+        return self._version(self._table)
+
+    def _version(self, table: Any) -> Version:
+        """
+        Raises:
+            ValueError: if something else made the table, or changed how it must be read.
+        """
+        position = table.transaction_version(_APPLICATION)
+        if position is None:
+            raise ValueError(f"{self} is not a table of a mirror: use another target, or remove it")
+        protocol = table.protocol()
+        unknown = set(protocol.reader_features or ()) - _FEATURES
+        unknown |= {"columnMapping"} if protocol.min_reader_version == 2 else set()
+        unknown |= {"partition columns"} if table.metadata().partition_columns else set()
+        if unknown:
+            raise ValueError(
+                f"{self} was changed by something else: it has {' and '.join(sorted(unknown))}, which a mirror does "
+                "not know. Load the table again, into another target"
+            )
+        files = pa.table(table.get_add_actions())
+        return Version(
+            number=table.version(),
+            position=position,
+            schema=plain_types(pa.schema(table.schema().to_arrow())),
+            files=[
+                DataFile(name, rows, nbytes)
+                for name, rows, nbytes in zip(
+                    *(files.column(each).to_pylist() for each in ("path", "num_records", "size_bytes")),
+                    strict=True,
+                )
+            ],
+            bounds=lambda column: (_bound(files, "min", column), _bound(files, "max", column)),
+        )
+
+    def _commit(
+        self,
+        before: Version | None,
+        schema: pa.Schema,
+        position: int,
+        added: Sequence[WrittenFile],
+        removed: Collection[str] | None,
+        *,
+        same_rows: bool = False,
+    ) -> None:
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        now = int(time.time() * 1000)
+        actions = [add_action(each, data_change=not same_rows) for each in added]
+        whole = self._delta.Schema.from_arrow(schema)
+        if before is None:
+            return self._create(whole, actions, position)
+        if removed is not None:
+            actions += [
+                RemoveAction(file.name, not same_rows, now, file.nbytes, {})
+                for file in before.files
+                if file.name in removed
+            ]
+        try:
+            table = self._at(before)
+            if removed is not None and (
+                new := [each for each in whole.fields if each.name not in before.schema.names]
+            ):
+                table.alter.add_columns(new, commit_properties=self._properties(before.position))
+                table = self._at(before, 1)
+            table.create_write_transaction(
+                actions,
+                "overwrite" if removed is None else "append",
+                whole,
+                commit_properties=self._properties(position),
+            )
+        except CommitFailedError as problem:
+            raise ChangedError from problem
+
+    def _at(self, version: Version, more: int = 0) -> Any:
+        return self._delta.DeltaTable(self._uri, version.number + more, storage_options=self._storage)
+
+    def _properties(self, position: int) -> Any:
+        # delta-rs would try again on top of another commit. It does not see that an OPTIMIZE has rewritten a file
+        # that goes, and the rows of this file would stay beside the new ones.
+        return self._delta.CommitProperties(
+            app_transactions=[self._delta.Transaction(_APPLICATION, position)], max_commit_retries=0
+        )
+
+    def _create(self, schema: Any, actions: list[Any], position: int) -> None:
+        from deltalake.transaction import create_table_with_add_actions
+
+        create_table_with_add_actions(
+            self._uri,
+            schema,
+            actions,
+            storage_options=self._storage,
+            commit_properties=self._properties(position),
+        )
+
+    def _kept(self, now: Version, keep: int) -> Iterator[Version]:
+        yield now
+        for number in range(now.number - 1, max(now.number - keep, -1), -1):
+            try:
+                version = self._load(number)
+            except (self._delta.exceptions.DeltaError, OSError):
+                return  # Delta removes old entries of its log
+            if version is not None:
+                yield version
+
+
+def _bound(files: pa.Table, which: str, column: str) -> pa.Array:
+    bounds = files.column(which).combine_chunks() if which in files.schema.names else None
+    if bounds is None or bounds.type.get_field_index(column) < 0:
+        return pa.nulls(files.num_rows)
+    return pc.struct_field(bounds, [bounds.type.get_field_index(column)])

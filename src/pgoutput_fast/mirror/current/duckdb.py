@@ -1,0 +1,335 @@
+"""Current tables in a database of DuckDB. Needs `pip install duckdb`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.mirror.current.columns import check_names, fitted, in_schema, merged, stored_schema
+from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.mirror.current.table import CurrentTable
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, Effect
+from pgoutput_fast.storage.fsync import make_directory
+
+__all__ = ["DuckDBCurrent"]
+
+# Has a row for each table of a mirror: its schema, its name, its position and its version.
+_NAME = "_pgoutput_fast_positions"
+_POSITIONS = f'"main"."{_NAME}"'
+_VIEW = '"_pgoutput_fast_rows"'
+# So long a process waits for another one that has the database open.
+_SECONDS = 30.0
+_PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the database says of the table."""
+
+    position: int
+    version: int
+    schema: pa.Schema
+
+
+class DuckDBCurrent(CurrentTable):
+    """A current table in a file of DuckDB.
+
+    The position is a row of the table `_pgoutput_fast_positions` in the schema `main`, which the transaction of the
+    rows sets. The version counts these transactions. There is no version but the one of now.
+
+    DuckDB lets one process at a time write to a file, and no other process read it meanwhile. So the file is open only
+    during a call, and a call waits up to 30 seconds for other processes.
+
+    Args:
+        database: the path of the file. It is made if it does not exist.
+        name: the table's name.
+        schema: the table's schema in the database. It is made if it does not exist.
+
+    Raises:
+        ImportError: if `duckdb` is not installed.
+    """
+
+    def __init__(self, database: str | os.PathLike[str], name: str, schema: str = "main") -> None:
+        try:
+            import duckdb
+        except ImportError:
+            raise ImportError("a mirror in DuckDB needs duckdb: pip install 'duckdb>=2.0'") from None
+        self._duckdb = duckdb
+        self._path = Path(database)
+        self._names = schema, name
+        self._table = f"{_quoted(schema)}.{_quoted(name)}"
+
+    def __str__(self) -> str:
+        return f"the table {self._table} in {self._path}"
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """A connection to the database.
+
+        Raises:
+            OSError: if the file cannot be read or written. The table is as before.
+            RuntimeError: if another process has the database open.
+        """
+        make_directory(self._path.parent)
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                connection = self._duckdb.connect(os.fspath(self._path))
+                break
+            except self._duckdb.IOException as problem:
+                if "lock" not in str(problem):
+                    raise OSError(f"{self._path} cannot be opened as a database of DuckDB") from problem
+                if time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"another process has {self._path} open: close it there, and run this again"
+                    ) from problem
+                time.sleep(0.05)
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            yield connection
+        except (self._duckdb.IOException, self._duckdb.OutOfMemoryException) as problem:
+            raise OSError(
+                f"{self._path} cannot be written: {str(problem).partition(chr(10))[0]}. The table is as before. Make "
+                "space, and run it again"
+            ) from problem
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _transaction(self, connection: Any, before: _State | None, position: int) -> Iterator[None]:
+        """A transaction that moves to the position."""
+        connection.begin()
+        try:
+            yield
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {_POSITIONS} "
+                '("schema" VARCHAR, "name" VARCHAR, "position" UBIGINT, "version" BIGINT)'
+            )
+            names = [*self._names]
+            connection.execute(f'DELETE FROM {_POSITIONS} WHERE "schema" = ? AND "name" = ?', names)
+            version = 0 if before is None else before.version + 1
+            connection.execute(f"INSERT INTO {_POSITIONS} VALUES (?, ?, ?, ?)", [*names, position, version])
+            connection.commit()
+        except BaseException:
+            with suppress(self._duckdb.Error):
+                connection.rollback()
+            raise
+
+    def _state(self) -> _State | None:
+        if not self._path.exists():
+            return None
+        with self._opened() as connection:
+            return self._state_in(connection)
+
+    def _state_in(self, connection: Any) -> _State | None:
+        """The state of the table; None if there is no table.
+
+        Raises:
+            ValueError: if something else made the table.
+        """
+        if not self._has(connection, *self._names):
+            return None
+        found = []
+        if self._has(connection, "main", _NAME):
+            query = f'SELECT "position", "version" FROM {_POSITIONS} WHERE "schema" = ? AND "name" = ?'
+            found = connection.execute(query, [*self._names]).fetchall()
+        if not found:
+            raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
+        empty = connection.sql(f"SELECT * FROM {self._table} LIMIT 0").to_arrow_table()
+        return _State(*map(int, found[0]), stored_schema(empty.schema))
+
+    def _has(self, connection: Any, schema: str, name: str) -> bool:
+        query = (
+            "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() "
+            "AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?)"
+        )
+        return bool(connection.execute(query, [schema, name]).fetchall()[0][0])
+
+    def position(self) -> int | None:
+        now = self._state()
+        return None if now is None else now.position
+
+    def version(self) -> int | None:
+        now = self._state()
+        return None if now is None else now.version
+
+    def schema(self) -> pa.Schema | None:
+        now = self._state()
+        return None if now is None else now.schema
+
+    def read(self, version: int | None = None) -> pa.Table:
+        with self._opened() as connection:
+            now = self._state_in(connection)
+            if now is None:
+                raise FileNotFoundError(f"{self} does not exist")
+            if version not in (None, now.version):
+                raise ValueError(f"{self} has no version but the one of now, which is {now.version}")
+            return in_schema(connection.sql(f"SELECT * FROM {self._table}").to_arrow_table(), now.schema)
+
+    def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
+        named = [*keys.schema.names, *columns]
+        with self._opened() as connection:
+            now = self._state_in(connection)
+            if now is None:
+                return pa.table({name: pa.nulls(0) for name in named})
+            wanted = in_schema(keys, fitted(now.schema, keys.schema, str(self), _can_widen))
+            known = [name for name in named if name in now.schema.names]
+            types = pa.schema([now.schema.field(name) for name in known])
+            rows = in_schema(self._matching(connection, wanted, known), types)
+        for name in named:
+            if name not in known:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        return rows.select(named)
+
+    def _matching(self, connection: Any, wanted: pa.Table, columns: Sequence[str]) -> pa.Table:
+        with _view(connection, wanted):
+            listed = ", ".join(map(_quoted, columns))
+            query = f"SELECT {listed} FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}"
+            return connection.sql(query).to_arrow_table()
+
+    def replace(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema, position: int) -> None:
+        stored = stored_schema(schema)
+        check_names(stored.names, str(self), folded=True)
+        with self._opened() as connection:
+            before = self._state_in(connection)
+            with self._transaction(connection, before, position):
+                self._make(connection, stored)
+                for piece in _pieces(rows):
+                    self._insert(connection, in_schema(piece, stored))
+
+    def _make(self, connection: Any, schema: pa.Schema) -> None:
+        """Makes the table, without rows. It takes the place of one that is there."""
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(self._names[0])}")
+        with _view(connection, schema.empty_table()):
+            connection.execute(f"CREATE OR REPLACE TABLE {self._table} AS SELECT * FROM {_VIEW}")
+
+    def _insert(self, connection: Any, rows: pa.Table) -> None:
+        if rows.num_rows:
+            with _view(connection, rows):
+                connection.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM {_VIEW}")
+
+    def apply(self, effect: Effect, position: int) -> None:
+        if effect.unfilled:
+            raise ValueError("the effect has values that are not filled: fill them from `find` first")
+        with self._opened() as connection:
+            before = self._state_in(connection)
+            if before is not None and before.position >= position:
+                return
+            there = None if before is None else before.schema
+            types = fitted(there, effect.rows.schema, str(self), _can_widen)
+            schema = types if there is None else merged(there, types)
+            check_names(schema.names, str(self), folded=True)
+            with self._transaction(connection, before, position):
+                if there is None:
+                    self._make(connection, schema)
+                else:
+                    self._alter(connection, there, schema)
+                self._change(connection, effect, schema)
+
+    def _alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
+        """Adds columns, and makes columns wider."""
+        changed = [
+            field for field in schema if field.name not in there.names or field != there.field(field.name)
+        ]
+        if not changed:
+            return
+        with _view(connection, pa.schema(changed).empty_table()):
+            kinds = [row[1] for row in connection.execute(f"DESCRIBE {_VIEW}").fetchall()]
+        for field, kind in zip(changed, kinds, strict=True):
+            what = f"ADD COLUMN {_quoted(field.name)}"
+            if field.name in there.names:
+                what = f"ALTER COLUMN {_quoted(field.name)} SET DATA TYPE"
+            connection.execute(f"ALTER TABLE {self._table} {what} {kind}")
+
+    def _change(self, connection: Any, effect: Effect, schema: pa.Schema) -> None:
+        rows = in_schema(effect.rows, schema)
+        if effect.truncated:
+            connection.execute(f"DELETE FROM {self._table}")
+        elif effect.key:
+            types = pa.schema([schema.field(name) for name in effect.key])
+            self._delete(
+                connection, pa.concat_tables([in_schema(effect.gone, types), rows.select(effect.key)])
+            )
+        elif effect.gone.num_rows:
+            names = [name for name in effect.gone.schema.names if name != COMMIT_LSN]
+            gone = in_schema(effect.gone, pa.schema([schema.field(name) for name in names]))
+            self._delete_copies(connection, gone, schema)
+        self._insert(connection, rows)
+
+    def _delete(self, connection: Any, wanted: pa.Table) -> None:
+        """Deletes the rows that are in another table, by its columns."""
+        if wanted.num_rows:
+            with _view(connection, wanted):
+                connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}")
+
+    def _delete_copies(self, connection: Any, gone: pa.Table, schema: pa.Schema) -> None:
+        """Deletes one row for each of `gone`, which have no key.
+
+        DuckDB finds the rows by the columns whose values it compares as we do; of these rows, those that shall stay
+        come back.
+
+        Raises:
+            ValueError: if one is not there.
+        """
+        plain = gone.select([field.name for field in gone.schema if _is_plain(field.type)])
+        found = in_schema(self._matching(connection, plain, schema.names), schema)
+        self._delete(connection, plain)
+        finder = Finder(gone, keys=False)
+        left = finder.counts()
+        goes = chosen(finder.find(found.select(gone.schema.names)), left)
+        check_all_gone(left, str(self))
+        self._insert(connection, found.take(pa.array(np.setdiff1d(np.arange(found.num_rows), goes))))
+
+
+def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
+    return True
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether DuckDB and this package agree on what is equal. In a row without a key, -0.0 is not 0.0."""
+    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches, put together into larger tables."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in rows:
+        waiting.append(batch)
+        if sum(each.nbytes for each in waiting) >= _PIECE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+@contextmanager
+def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
+    """Names a table of Arrow, for queries."""
+    connection.register(_VIEW[1:-1], rows)
+    try:
+        yield
+    finally:
+        connection.unregister(_VIEW[1:-1])
+
+
+def _is_in(columns: Sequence[str]) -> str:
+    """The condition that a row of `t` is in the view, by these columns; true if there are none."""
+    same = [f"t.{_quoted(each)} IS NOT DISTINCT FROM w.{_quoted(each)}" for each in columns]
+    return f"EXISTS (SELECT 1 FROM {_VIEW} AS w WHERE {' AND '.join(same)})" if same else "true"
+
+
+def _quoted(name: str) -> str:
+    """
+    >>> _quoted('a"b')
+    '"a""b"'
+    """
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

@@ -1,0 +1,197 @@
+"""The files of a current table: which of them may have certain rows, what they have, and new ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.lake.files import TableFiles, WrittenFile
+from pgoutput_fast.mirror.current.columns import in_schema
+from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["RUN", "DataFile", "NewFiles", "Version", "by_bounds", "candidates", "row_groups"]
+
+# Names the files that the mirror writes, in the place of a run.
+RUN = "current"
+# PostgreSQL has no name with a zero byte. So no column is the ordinal of a message.
+_NO_PREFIX = "\0"
+# About so many bytes of rows become a row group. A look for a key reads at least one.
+_WAITING_BYTES = 32 << 20
+_MILLISECOND = pa.scalar(1000, pa.duration("us"))
+# The Python types in which pyarrow gives the bounds of row groups. It gives some bounds in other forms, such as
+# decimals that another program stored as whole numbers.
+_EXACT = (int, str, bytes, datetime, date, Decimal)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table.
+
+    Attributes:
+        name: its name in the table's directory.
+        rows: how many rows it has.
+        nbytes: its size in bytes.
+    """
+
+    name: str
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a table.
+
+    Attributes:
+        number: the version, as the format counts.
+        position: the LSN that it has reached.
+        schema: its columns.
+        files: its files.
+        bounds: column -> (the least value, the largest value) of the column in each file; null if it is not known.
+            Nulls do not count.
+    """
+
+    number: int
+    position: int
+    schema: pa.Schema
+    files: Sequence[DataFile]
+    bounds: Callable[[str], tuple[pa.Array, pa.Array]]
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    """Whether files of columns of this type can be told apart by bounds. NaN has no place in the order of floats."""
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date32)
+    return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_decimal128))
+
+
+def _leading(wanted: pa.Table) -> tuple[str, pa.Array] | None:
+    """The column whose bounds tell where rows are, and its values; None if there is none."""
+    for field in wanted.schema:
+        if _has_bounds(field.type):
+            values = pc.unique(wanted.column(field.name))
+            return None if values.null_count else (field.name, values)
+    return None
+
+
+def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
+    """Files in the order of their least values, by the first column that has bounds."""
+    for field in version.schema:
+        if _has_bounds(field.type):
+            lows = version.bounds(field.name)[0].take(pa.array(files, pa.int64()))
+            return [files[k] for k in pc.sort_indices(lows).to_pylist()]
+    return list(files)
+
+
+def candidates(version: Version, wanted: pa.Table) -> list[int]:
+    """The files that may have one of these rows, by their bounds: indexes of `version.files`."""
+    leading = _leading(wanted)
+    if leading is None:
+        return list(range(len(version.files)))
+    name, values = leading
+    if name not in version.schema.names:
+        return list(range(len(version.files)))
+    lows, highs = version.bounds(name)
+    return [k for k, (low, high) in enumerate(zip(lows, highs, strict=True)) if _between(values, low, high)]
+
+
+def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
+    if not low.is_valid or not high.is_valid:
+        return True
+    if pa.types.is_timestamp(high.type):
+        # Delta's bounds have milliseconds. Some programs round the upper one down.
+        high = pc.add(high, _MILLISECOND)
+    return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
+
+
+def row_groups(
+    store: Store, name: str, schema: pa.Schema, columns: Sequence[str], wanted: pa.Table | None = None
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yields (ordinal of the first row, rows) of each row group of a file.
+
+    Args:
+        store: where the file is.
+        name: its name in the store.
+        schema: the columns of the table. A column that the file lacks is null.
+        columns: the columns to read.
+        wanted: leaves out row groups which, by their bounds, have none of these rows.
+    """
+    types = pa.schema([schema.field(each) for each in columns])
+    leading = None if wanted is None else _leading(wanted)
+    begin = 0
+    with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
+        there = set(file.schema_arrow.names)
+        named = [each for each in columns if each in there]
+        for k in range(file.num_row_groups):
+            group = file.metadata.row_group(k)
+            if leading is None or _may_have(group, *leading):
+                rows = (
+                    file.read_row_group(k, columns=named)
+                    if named
+                    else pa.table({"": pa.nulls(group.num_rows)})
+                )
+                yield begin, in_schema(rows, types)
+            begin += group.num_rows
+
+
+def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema != name:
+            continue
+        with suppress(ValueError, OverflowError, TypeError, pa.ArrowException):
+            found = column.statistics
+            if found is not None and found.has_min_max and isinstance(found.min, _EXACT):
+                low, high = (pa.scalar(each, values.type) for each in (found.min, found.max))
+                return _between(values, low, high)
+    return True
+
+
+class NewFiles:
+    """Writes the new files of a table. A context manager: after an error, none of them stays.
+
+    Args:
+        store: the store with all tables.
+        directory: the directory of the files in it.
+        file_bytes: about how many bytes a file has at most.
+
+    Attributes:
+        written: the files.
+    """
+
+    def __init__(self, store: Store, directory: str, file_bytes: int) -> None:
+        self._store, self._directory, self._file_bytes = store, directory, file_bytes
+        self.written: list[WrittenFile] = []
+
+    def __enter__(self) -> NewFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            self.remove()
+
+    def write(self, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Writes rows into files that have no other rows."""
+        waiting = min(_WAITING_BYTES, self._file_bytes)
+        with TableFiles(
+            self._store, RUN, False, file_bytes=self._file_bytes, waiting_bytes=waiting, prefix=_NO_PREFIX
+        ) as files:
+            for each in rows:
+                for batch in each.to_batches() if isinstance(each, pa.Table) else (each,):
+                    files.add(self._directory, batch)
+        self.written += files.written
+
+    def remove(self) -> None:
+        """Removes the files."""
+        for each in self.written:
+            with suppress(Exception):
+                self._store.remove(f"{self._directory}/{each.name}")
+        self.written = []

@@ -1,0 +1,85 @@
+"""The net effect on a table whose rows have no key: equal rows are copies, and only their number counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.mirror.effect.assemble import assemble
+from pgoutput_fast.mirror.effect.cancelled import cancelled
+from pgoutput_fast.mirror.effect.column_names import RowNumbers, with_names
+from pgoutput_fast.mirror.effect.copies import find_copies
+from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.effect.schema import COMMIT_LSN
+from pgoutput_fast.mirror.effect.stretch import Stretch
+from pgoutput_fast.mirror.effect.take import take
+
+__all__ = ["multiset_effect"]
+
+
+def multiset_effect(stretch: Stretch) -> Effect:
+    """The net effect on a table without a key.
+
+    An old row takes away the oldest equal row that the stretch put before it. If there is none, it takes away one that
+    was there before the stretch.
+
+    Raises:
+        ValueError: if an old row is not whole, or was not there behind a truncate.
+    """
+    _check_old_rows(stretch)
+    stretch = _with_values_of_old_rows(stretch)
+    stays = np.ones(len(stretch), np.bool_)
+    stays[_cancelled_rows(stretch)] = False
+    goes = np.flatnonzero(stays & ~stretch.puts)
+    if stretch.truncated and len(goes):
+        reason = "it removes a row that was not there. Changes are missing before it: load the table again"
+        raise stretch.problem(goes[0], reason)
+    return Effect(
+        key=(),
+        truncated=stretch.truncated,
+        gone=assemble(stretch, goes, {}).drop_columns([COMMIT_LSN]),
+        rows=assemble(stretch, np.flatnonzero(stays & stretch.puts), {}),
+    )
+
+
+def _check_old_rows(stretch: Stretch) -> None:
+    unusable = stretch.updates_in_place | (stretch.key_only & ~stretch.puts)
+    if unusable.any():
+        reason = (
+            "the server did not send the whole old row. A table without a key needs REPLICA IDENTITY FULL"
+        )
+        raise stretch.problem(int(np.flatnonzero(unusable)[0]), reason)
+    for name, rows in stretch.unchanged.items():
+        old = rows[~stretch.puts[rows]]
+        if len(old):
+            raise stretch.problem(old[0], "the old row lacks this value", name)
+
+
+def _with_values_of_old_rows(stretch: Stretch) -> Stretch:
+    """The same changes, where new rows have values that were not sent from their old rows.
+
+    The decoder has done this already for changes that it decoded itself.
+    """
+    if not stretch.unchanged:
+        return stretch
+    values, unrepresentable = stretch.values, dict(stretch.unrepresentable)
+    for name, rows in stretch.unchanged.items():
+        sources = np.arange(len(stretch))
+        sources[rows] -= 1
+        place = values.column_names.index(name)
+        values = values.set_column(place, values.field(place), take(values[name], sources))
+        if name in unrepresentable:
+            old = rows[np.isin(rows - 1, unrepresentable[name])]
+            unrepresentable[name] = np.union1d(unrepresentable[name], old)
+    return replace(stretch, values=values, unchanged={}, unrepresentable=unrepresentable)
+
+
+def _cancelled_rows(stretch: Stretch) -> RowNumbers:
+    """The new rows that the stretch removes again, and the old rows that remove them."""
+    if stretch.puts.all():
+        return np.empty(0, np.int64)
+    columns = [*stretch.values.columns, pa.chunked_array([with_names(stretch.unrepresentable, len(stretch))])]
+    copies = find_copies(columns, stretch.puts)
+    return copies.rows[cancelled(copies.begins, stretch.puts[copies.rows])]

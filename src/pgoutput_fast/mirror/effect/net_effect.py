@@ -1,0 +1,49 @@
+"""The net effect of a stretch of committed changes of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.effect.keyed import keyed_effect
+from pgoutput_fast.mirror.effect.multiset import multiset_effect
+from pgoutput_fast.mirror.effect.stretch import read_stretch
+
+__all__ = ["net_effect"]
+
+
+def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
+    """What committed changes of one table do to it in all.
+
+    Changes that cannot be, such as an update of a row that the stretch removed before, are an error: then changes are
+    missing. What the table itself has is not asked.
+
+    Args:
+        changes: rows of the committed view in apply order and in plain types (`schema/plain.py`), with their metadata
+            columns. Whole transactions, any number of them.
+        key: the columns of the replica identity. Empty for a table whose changes have whole old rows (REPLICA IDENTITY
+            FULL), or that only gets new rows (NOTHING).
+
+    Raises:
+        ValueError: if changes contradict each other, or lack what they must have. The error names the message, the
+            table if the schema of the changes does, and the column if one is concerned.
+
+    >>> import pyarrow as pa
+    >>> import pgoutput_fast as pgo
+    >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+    >>> orders = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    >>> writer = Writer()
+    >>> sent = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1", "a"])
+    >>> sent += writer.change(orders, "update", new=["1", "b"]) + writer.change(orders, "delete", key=["2", None])
+    >>> sent += writer.commit(100, 108, 0)
+    >>> decoded = pgo.decode(sent, options=pgo.Options(transactions="committed"))
+    >>> effect = net_effect(decoded.table("public.orders"), ["id"])
+    >>> effect.gone.to_pylist(), effect.rows.to_pylist()
+    ([{'id': 2}], [{'id': 1, 'note': 'b', '_commit_lsn': 100, '_unrepresentable': None}])
+    """
+    expect_list("key", key)
+    stretch = read_stretch(changes)
+    return keyed_effect(stretch, key) if key else multiset_effect(stretch)

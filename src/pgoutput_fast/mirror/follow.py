@@ -1,0 +1,271 @@
+"""Takes new segments: their committed changes into histories, and then, less often, into current tables."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
+from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
+from pgoutput_fast.mirror.errors import MirrorError
+from pgoutput_fast.mirror.history import HistoryFiles
+from pgoutput_fast.mirror.memory import Memory, Progress
+from pgoutput_fast.mirror.points import Point, Points
+from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.committed import CommittedChanges
+from pgoutput_fast.segments.names import Named, named_segments
+from pgoutput_fast.segments.segment import open_segment, read_segment
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["Follower", "Pace"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+_TAKEN = "a column has the name of a metadata column, such as _seq or _lsn: rename the column, and load the table again"
+# So often a segment is looked for again, if it was joined into another one meanwhile.
+_TRIES = 3
+
+
+class Pace:
+    """Decides when to change the current tables: often enough, but not most of the time.
+
+    Args:
+        seconds: how old a change may become before it is applied.
+        share: at most about this part of the time goes into changes of current tables.
+        rows, nbytes: if more waits, it is applied at once.
+    """
+
+    def __init__(self, seconds: float, share: float, rows: int, nbytes: int) -> None:
+        self._seconds, self._share = seconds, share
+        self._rows, self._nbytes = rows, nbytes
+        self._next = 0.0
+
+    def is_full(self, rows: int, nbytes: int) -> bool:
+        """Whether so much waits that it must be applied."""
+        return rows >= self._rows or nbytes >= self._nbytes
+
+    def is_due(self) -> bool:
+        """Whether it is time."""
+        return time.monotonic() >= self._next
+
+    def done(self, began: float) -> None:
+        """Notes that all was applied, which began then (`time.monotonic`)."""
+        now = time.monotonic()
+        self._next = began + max(self._seconds, (now - began) / self._share)
+
+
+class Follower:
+    """Takes the segments of a directory into the tables of a mirror. After an error, make a new one.
+
+    Args:
+        store: the target.
+        segments: the directory of the segments: a path or a URI.
+        tables: the tables.
+        server: tells types.
+        options: how to decode.
+        memory, points, pace: of the mirror.
+        run: names this process.
+        progress: where to begin.
+
+    Attributes:
+        read: how far the segments are read: what lies before is in the histories, and waits for the current tables
+            or is in them.
+        through: no commit lies behind `read.lsn` and before this LSN.
+        through_time: nor before this time, in microseconds since 1970; None if not known.
+        consumed: ordinal of the last message that all tables have, if that was not said to the capture yet.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        segments: str,
+        tables: Tables,
+        server: ServerView,
+        options: Options,
+        memory: Memory,
+        points: Points,
+        pace: Pace,
+        run: str,
+        progress: Progress,
+    ) -> None:
+        self._store, self._segments, self._directory = store, open_store(segments), SegmentDirectory(segments)
+        self._tables, self._server, self._options = tables, server, options
+        self._memory, self._points, self._pace, self._run = memory, points, pace, run
+        self._committed = CommittedChanges(self._segments, options)
+        self._resumed = False
+        self.read = self.applied = progress
+        self.through = progress.lsn
+        self.through_time: int | None = None
+        self.consumed: int | None = None
+
+    # ---- segments ------------------------------------------------------------------------------------------------
+
+    def take(self, wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Takes all segments that are new. Returns whether there were some.
+
+        Args:
+            wanted: called before each segment: whether to go on.
+
+        Raises:
+            MirrorError: if a segment is gone that was not taken.
+        """
+        reached = self._directory.reached()
+        found, took = self._new(), False
+        while found and wanted():
+            each, found = found[0], found[1:]
+            try:
+                rows, state = self._read(each)
+            except FileNotFoundError:
+                found = self._again(each)
+                continue
+            self._take(each, rows, state)
+            took = True
+            if self._pace.is_full(*self._waiting()):
+                self.apply()
+        if not found:
+            self.through = max(self.read.lsn, reached)
+        return took
+
+    def _new(self) -> list[Named]:
+        segments = named_segments(self._segments)
+        done = [each for each in segments if each.last_seq <= self.read.last_seq]
+        new = segments[len(done) :]
+        if new and new[0].first_seq > self.read.next_seq:
+            raise MirrorError(
+                f"{self._segments} begins at message {new[0].first_seq}, but the mirror has taken the messages up to "
+                f"{self.read.last_seq}: segments in between were removed. Load the tables again: mirror into another "
+                "target with another slot. Let retention keep what the mirror needs (consumed=True)"
+            )
+        if not self._resumed:
+            self._committed.resume(done)
+            self._resumed = True
+        return new
+
+    def _again(self, gone: Named) -> list[Named]:
+        """The new segments after one of them was removed while it was read: it may be a part of another one now."""
+        for _ in range(_TRIES):
+            found = self._new()
+            if found[:1] != [gone]:
+                return found
+        raise MirrorError(f"segment {self._segments}/{gone.name} cannot be read: somebody removed it")
+
+    def _read(self, named: Named) -> tuple[pa.Table, StreamState]:
+        path = self._segments.at(named.name)
+        return read_segment(path), open_segment(path).state
+
+    def _take(self, named: Named, rows: pa.Table, state: StreamState) -> None:
+        """Takes one segment: the histories have its changes then, and they wait for the current tables."""
+        touched: dict[str, MirroredTable] = {}
+        rejected: dict[str | None, list[Rejected]] = {}
+        with HistoryFiles(self._store, self._run) as files:
+            for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
+                rows_of, wrong = decodable(batch, catalog)
+                for relation in wrong:
+                    self._tables.named(relation.qualified_name).stop_all(_TAKEN)
+                runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
+                for run in runs:
+                    self._take_run(run, files, touched)
+                for each in rejects:
+                    rejected.setdefault(each.table, []).append(each)
+            lsn, at = self._committed.last_commit or (self.read.lsn, self.read.time)
+            for table in touched.values():
+                table.commit_history(files, lsn)
+            self._take_rejects(rejected, files, lsn)
+        self.read = Progress(named.last_seq, state.next_seq, lsn, at)
+
+    def _take_run(self, run: Run, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
+        table = self._tables.named(run.relation.qualified_name)
+        touched[table.directory] = table
+        table.take(run, files)
+
+    def _take_rejects(
+        self, rejected: dict[str | None, list[Rejected]], files: HistoryFiles, lsn: int
+    ) -> None:
+        for name, found in rejected.items():
+            rejects = self._tables.rejects(name)
+            if (rejects.position() or 0) >= lsn:
+                continue
+            if any(each.lost for each in found):
+                self._stop(name, lsn)
+            for each in found:
+                files.add(rejects, each.rows)
+            written, schema = files.of(rejects)
+            if schema is not None:
+                rejects.commit(written, lsn, schema)
+
+    def _stop(self, name: str | None, lsn: int) -> None:
+        """Stops the table of a change that is lost; all tables, if nobody knows its table."""
+        for table in list(self._tables) if name is None else [self._tables.named(name)]:
+            if table.follows and (table.position or 0) < lsn:
+                table.stop("a change of it cannot be decoded: its rejects say why")
+
+    # ---- current tables ------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> tuple[int, int]:
+        rows = sum(each.waiting_rows for each in self._tables)
+        return rows, sum(each.waiting_bytes for each in self._tables)
+
+    def apply_if_due(self) -> None:
+        """Applies what waits, if it is time."""
+        if self._pace.is_due() and self.applied != self.read:
+            self.apply()
+
+    def apply(self) -> None:
+        """Applies what waits. Then all current tables have what was read, and this is a point."""
+        began = time.monotonic()
+        rows = self._waiting()[0]
+        for table in self._tables:
+            if table.waiting_rows:
+                table.apply(self.read.lsn)
+        if rows:
+            place, seconds = format_lsn(self.read.lsn), time.monotonic() - began
+            _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
+        if self.applied != self.read:
+            self._memory.set_progress(self.read)
+            self.applied, self.consumed = self.read, self.read.last_seq
+        self.mark()
+        self._pace.done(began)
+
+    def mark(self) -> None:
+        """Records a point, if all tables are at the same position."""
+        if not self.is_common:
+            return
+        tables = [each for each in self._tables if each.follows]
+        position = max(self.read.lsn, self.ahead)
+        versions = {each.facts.table: each.version for each in tables if each.version is not None}
+        self._points.add(
+            Point(position, self.read.time, versions, max(self.through, position), self.through_time)
+        )
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all tables are at the same position, except for stopped ones."""
+        tables = [each for each in self._tables if each.facts.stage != "stopped"]
+        if not tables or any(each.wants_load or each.waiting_rows or each.version is None for each in tables):
+            return False
+        # A table that was loaded later is at a later position. It is the same position if nothing committed between.
+        return self.ahead < max(self.read.lsn + 1, self.through)
+
+    def reached(self, lsn: int, time_now: int | None) -> None:
+        """Notes that everything that committed up to an LSN, and before a time, is applied."""
+        self.through = max(self.through, lsn)
+        self.through_time = time_now if time_now is not None else self.through_time
+        self.mark()
+
+    @property
+    def common(self) -> int:
+        """All tables that follow have what committed up to this LSN."""
+        return self.through if self.applied == self.read else self.applied.lsn
+
+    @property
+    def ahead(self) -> int:
+        """The largest position of a current table. A table that was loaded later is ahead of the others."""
+        return max((each.position or 0 for each in self._tables if each.follows), default=0)

@@ -1,0 +1,160 @@
+"""Loads tables: their rows at one moment of the server, into current tables and histories."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
+from pgoutput_fast.mirror.errors import LoadStoppedError
+from pgoutput_fast.mirror.history import HistoryFiles
+from pgoutput_fast.mirror.memory import KnownColumn
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
+from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.progress import LoadProgress
+from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["load_table", "logged"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+# How often a line about a load is logged.
+_SECONDS = 10.0
+
+
+def load_table(
+    table: MirroredTable,
+    snapshot: Snapshot,
+    server: ServerView,
+    store: Store,
+    run: str,
+    *,
+    fresh: bool,
+    wanted: Callable[[], bool],
+    threads: int = 1,
+    progress: Callable[[LoadProgress], object] | None = None,
+) -> None:
+    """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
+
+    So who applies a history to an empty table has the current table at every position.
+
+    Args:
+        table: the table.
+        snapshot: has the table. Its changes that commit at `consistent_lsn` or later are not in it.
+        server: tells the numbers of the columns.
+        store: the target.
+        run: names the process.
+        fresh: whether a history that is there already goes, too.
+        wanted: called from time to time: whether to go on.
+        threads: number of sessions that read.
+        progress: called after each range of pages.
+
+    Raises:
+        LoadStoppedError: if `wanted` became false.
+        SnapshotError: if the snapshot cannot read the table, or no longer.
+        ValueError: if the current table or the history cannot take the rows.
+    """
+    name, position = table.facts.table, snapshot.consistent_lsn - 1
+    numbers = server.columns(snapshot.tables[name].relation.oid)
+    table.remember(stage="load")
+    schema = _plain(snapshot.schema(name))
+    batches = snapshot.read([name], threads=threads, progress=progress)
+    known = None if fresh else table.history.position()
+    if fresh:
+        table.remember(history_error=None)
+    with HistoryFiles(store, run, replace=fresh) as files:
+        rows = _rows(batches, schema, position, wanted)
+        taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
+        columns = relation_columns(schema)
+        table.current.replace(taken, current_schema(columns), position)
+        table.commit_history(files, position if known is None else known, schema, replace=fresh)
+    table.look()
+    relation = snapshot.tables[name].relation
+    found = {
+        each.name: KnownColumn(numbers[each.name].number if each.name in numbers else None, str(each.type))
+        for each in columns
+    }
+    table.loaded(relation.oid, found)
+
+
+def _rows(
+    batches: SnapshotBatches, schema: pa.Schema, position: int, wanted: Callable[[], bool]
+) -> Iterator[pa.Table]:
+    """The rows of a table in plain types, with the position in place of the commits, which nobody knows.
+
+    Raises:
+        SnapshotError: if the rows are not complete.
+    """
+    at = schema.get_field_index(COMMIT_LSN)
+    for _, batch in batches:
+        if not wanted():
+            raise LoadStoppedError
+        rows = to_types(pa.Table.from_batches([batch]), schema)
+        yield rows.set_column(at, schema.field(at), pa.repeat(pa.scalar(position, pa.int64()), rows.num_rows))
+    for why in batches.lost.values():
+        raise SnapshotError(why)
+
+
+def _taken(
+    table: MirroredTable,
+    files: HistoryFiles,
+    rows: Iterator[pa.Table],
+    *,
+    replaced: bool,
+    schema: pa.Schema,
+    position: int,
+) -> Iterator[pa.RecordBatch]:
+    """Puts the rows into the history's files, too. Gives them as the current table takes them."""
+    wanted = [*relation_columns(schema).names, COMMIT_LSN, UNREPRESENTABLE]
+    if replaced:
+        table.add_history(_truncate(schema, position), files)
+    for each in rows:
+        table.add_history(each, files)
+        yield from each.select(wanted).to_batches()
+
+
+def _truncate(schema: pa.Schema, position: int) -> pa.Table:
+    """A change that says: all earlier rows are gone. It comes before the rows of a load, whose ordinal is -1."""
+    values = {"_change_type": "truncate", "_seq": -2, COMMIT_LSN: position, "_key_only": False}
+    return pa.Table.from_pylist([{field.name: values.get(field.name) for field in schema}], schema)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    plain = plain_schema(schema)
+    assert plain.names[: len(metadata_fields("_"))] == [field.name for field in metadata_fields("_")]
+    return pa.schema([pa.field(field.name, field.type) for field in plain])
+
+
+def logged(tables: Sequence[str]) -> Callable[[LoadProgress], None]:
+    """Logs the progress of a load from time to time.
+
+    Args:
+        tables: all tables of the load.
+    """
+    last = [time.monotonic()]
+
+    def show(now: LoadProgress) -> None:
+        if time.monotonic() - last[0] < _SECONDS:
+            return
+        last[0] = time.monotonic()
+        part = now.table_bytes / now.all_table_bytes if now.all_table_bytes else now.ranges / now.all_ranges
+        left = "" if now.eta_seconds is None else f", about {now.eta_seconds:,.0f} s left"
+        number = tables.index(now.table) + 1 if now.table in tables else 0
+        _log.info(
+            "loading %s (table %d of %d): %s rows, %.0f%%%s",
+            now.table,
+            number,
+            len(tables),
+            f"{now.rows:,}",
+            100 * part,
+            left,
+        )
+
+    return show

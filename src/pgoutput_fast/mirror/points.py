@@ -1,0 +1,236 @@
+"""Points in time: which versions of the current tables belong together.
+
+A point is recorded when all tables stand at the same position. Readers who take the versions of one point see no part
+of a transaction without the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pgoutput_fast.mirror.layout import OWN
+from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["MOST_POINTS", "Point", "Points", "at", "points"]
+
+# So many points are kept.
+MOST_POINTS = 100
+
+_FILE = f"{OWN}/points.json"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment at which all tables are known.
+
+    Attributes:
+        position: everything that committed up to this LSN, and nothing else, is in the tables.
+        time: when the last of that committed, in microseconds since 1970; None if the mirror saw no commit yet.
+        versions: {qualified name of a table: version of its current table}.
+        through: no transaction committed behind `position` and before this LSN.
+        through_time: nor before this time, in microseconds since 1970; None if not known.
+    """
+
+    position: int
+    time: int | None
+    versions: Mapping[str, int]
+    through: int
+    through_time: int | None = None
+
+    @property
+    def lsn(self) -> str:
+        """The position as PostgreSQL shows it."""
+        return format_lsn(self.position)
+
+    @property
+    def committed(self) -> datetime | None:
+        """`time` as a datetime in UTC."""
+        return None if self.time is None else _EPOCH + timedelta(microseconds=self.time)
+
+
+class Points:
+    """The points of a target. Only the mirror adds some.
+
+    Args:
+        store: the target.
+        most: how many points are kept.
+    """
+
+    def __init__(self, store: Store, most: int = MOST_POINTS) -> None:
+        self._store = store
+        self._most = most
+        self._known: list[Point] | None = None
+
+    def read(self) -> list[Point]:
+        """All points, the oldest first.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        try:
+            values = json.loads(self._store.read(_FILE))
+            return _unpacked(values["points"])
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self._store}/{_FILE} is damaged: remove it. The mirror then records new points"
+            ) from None
+
+    def add(self, point: Point) -> None:
+        """Records a point. One with the same position and versions as the last one takes its place."""
+        known = self.read() if self._known is None else self._known
+        last = known[-1] if known else None
+        if last is not None and (last.position, last.versions) == (point.position, point.versions):
+            point = replace(
+                point,
+                through=max(last.through, point.through),
+                through_time=max(last.through_time or 0, point.through_time or 0) or None,
+            )
+            if last == point:
+                self._known = known
+                return
+        # After a load of all tables, or a removed progress file, the mirror may pass a position again.
+        known = [each for each in known if each.position < point.position][-self._most + 1 :]
+        known.append(point)
+        self._store.put(_FILE, json.dumps({"points": _packed(known)}).encode())
+        self._known = known
+
+    def oldest(self) -> Mapping[str, int]:
+        """{qualified name of a table: the oldest version that a point has}."""
+        found: dict[str, int] = {}
+        for point in self.read():
+            for table, version in point.versions.items():
+                found.setdefault(table, version)
+        return found
+
+    def forget(self) -> None:
+        """Removes all points."""
+        self._store.remove(_FILE)
+        self._known = None
+
+
+def points(target: str | os.PathLike[str]) -> list[Point]:
+    """The points of a mirror's target, the oldest first. The mirror need not run.
+
+    Args:
+        target: of the mirror: a path or a URI.
+
+    Raises:
+        ValueError: if the file of the points is damaged.
+    """
+    return Points(open_store(target)).read()
+
+
+def at(
+    target: str | os.PathLike[str], position: Lsn | datetime | Literal["latest"] = "latest"
+) -> dict[str, int]:
+    """The versions of the current tables that belong to one position.
+
+    Args:
+        target: of the mirror: a path or a URI.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone. The result is that of the
+            newest recorded point that is not later.
+
+    Returns:
+        {qualified name of a table: version of its current table}.
+
+    Raises:
+        LookupError: if nothing that old or that new is recorded; the message says what is.
+        ValueError, TypeError: if `position` is none of these.
+    """
+    known = points(target)
+    place = open_store(target)
+    if position == "latest":
+        if not known:
+            raise LookupError(
+                f"{place} has no recorded point: run the mirror until its first load is complete"
+            )
+        return dict(known[-1].versions)
+    if isinstance(position, datetime):
+        return dict(_at_time(known, position, str(place)).versions)
+    try:
+        lsn = parse_lsn(position)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; or give 'latest' or a datetime") from None
+    return dict(_at_lsn(known, lsn, str(place)).versions)
+
+
+def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
+    index = bisect_right(known, lsn, key=lambda each: each.position) - 1
+    if index < 0:
+        raise LookupError(_too_old(known, format_lsn(lsn), place))
+    if index == len(known) - 1 and lsn > known[-1].through:
+        raise LookupError(
+            f"{place} goes up to {format_lsn(known[-1].through)}, and not to {format_lsn(lsn)}: run the mirror, or "
+            "take 'latest'"
+        )
+    return known[index]
+
+
+def _at_time(known: list[Point], time: datetime, place: str) -> Point:
+    if time.tzinfo is None:
+        raise ValueError("a datetime needs a time zone, such as datetime.now(timezone.utc)")
+    wanted = (time - _EPOCH) // timedelta(microseconds=1)
+    dated = [each for each in known if each.time is not None]
+    index = bisect_right(dated, wanted, key=lambda each: each.time or 0) - 1
+    if index < 0:
+        raise LookupError(_too_old(dated, time.isoformat(), place))
+    newest = dated[-1]
+    end = max(newest.time or 0, newest.through_time or 0)
+    if index == len(dated) - 1 and wanted > end:
+        shown = (_EPOCH + timedelta(microseconds=end)).isoformat()
+        raise LookupError(
+            f"{place} goes up to {shown}, and not to {time.isoformat()}: run the mirror, or take 'latest'"
+        )
+    return dated[index]
+
+
+def _too_old(known: list[Point], wanted: str, place: str) -> str:
+    if not known:
+        return f"{place} has no recorded point for {wanted}: run the mirror until it has applied a commit"
+    oldest = known[0]
+    return (
+        f"{place} has no point as old as {wanted}: the oldest is {oldest.lsn}"
+        f"{'' if oldest.committed is None else f', committed at {oldest.committed.isoformat()}'}"
+    )
+
+
+def _packed(known: list[Point]) -> list[dict[str, Any]]:
+    """As JSON values. Each point has only the versions that differ from the point before."""
+    packed, before = [], dict[str, int]()
+    for each in known:
+        changed = {name: version for name, version in each.versions.items() if before.get(name) != version}
+        packed.append(
+            {
+                "position": each.position,
+                "lsn": each.lsn,
+                "time": each.time,
+                "through": each.through,
+                "through_time": each.through_time,
+                "versions": changed,
+                "gone": sorted(before.keys() - each.versions.keys()),
+            }
+        )
+        before = dict(each.versions)
+    return packed
+
+
+def _unpacked(packed: list[dict[str, Any]]) -> list[Point]:
+    known, versions = [], dict[str, int]()
+    for each in packed:
+        versions = {name: version for name, version in versions.items() if name not in each["gone"]} | each[
+            "versions"
+        ]
+        known.append(
+            Point(int(each["position"]), each["time"], versions, int(each["through"]), each["through_time"])
+        )
+    return known

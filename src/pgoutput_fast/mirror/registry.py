@@ -1,0 +1,81 @@
+"""The tables of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.mirror.history import AppendTable
+from pgoutput_fast.mirror.layout import HISTORY, REJECTS, directory_of
+from pgoutput_fast.mirror.memory import Memory, TableFacts
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["Tables"]
+
+# The rejects of changes whose table nobody knows.
+_UNKNOWN = "_unknown"
+
+
+class Tables:
+    """The tables of a target, opened when they are first needed.
+
+    Args:
+        store: the target.
+        format: of the current tables.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        memory: of the mirror.
+        server: tells what the columns of a table are.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: str,
+        storage_options: Mapping[str, str],
+        memory: Memory,
+        server: ServerView,
+    ) -> None:
+        self._store, self._format, self._storage_options = store, format, storage_options
+        self._memory, self._server = memory, server
+        self._tables: dict[str, MirroredTable] = {}
+        self._rejects: dict[str, AppendTable] = {}
+        for directory, facts in memory.tables().items():
+            self._tables[facts.table] = self._open(directory, facts)
+
+    def __iter__(self) -> Iterator[MirroredTable]:
+        return iter(sorted(self._tables.values(), key=lambda each: each.facts.table))
+
+    def __contains__(self, table: object) -> bool:
+        return table in self._tables
+
+    def named(self, table: str) -> MirroredTable:
+        """The table with a qualified name, quoted as in SQL. A table that is new must be loaded."""
+        if table not in self._tables:
+            facts = TableFacts(table, error="it is new")
+            directory = directory_of(table)
+            self._memory.set_table(directory, facts)
+            self._tables[table] = self._open(directory, facts)
+        return self._tables[table]
+
+    def rejects(self, table: str | None) -> AppendTable:
+        """The table with what could not be decoded of a table; None for changes whose table nobody knows."""
+        directory = _UNKNOWN if table is None else directory_of(table)
+        if directory not in self._rejects:
+            self._rejects[directory] = self._appended(f"{REJECTS}/{directory}")
+        return self._rejects[directory]
+
+    def remove_orphans(self, run: str) -> None:
+        """Removes the files of histories and rejects that a killed process wrote and did not commit."""
+        for each in self:
+            each.history.remove_orphans(run)
+            self.rejects(each.facts.table).remove_orphans(run)
+
+    def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
+        current = open_current(self._format, self._store, facts.table, self._storage_options)
+        history = self._appended(f"{HISTORY}/{directory}")
+        return MirroredTable(directory, facts, current, history, self._memory, self._server.columns)
+
+    def _appended(self, directory: str) -> AppendTable:
+        return AppendTable(self._store, directory, self._storage_options)

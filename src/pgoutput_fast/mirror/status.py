@@ -1,0 +1,50 @@
+"""How far a mirror is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["TableStatus"]
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """The state of one mirrored table.
+
+    Attributes:
+        table: qualified name, quoted as in SQL.
+        state: `load` while it must be loaded, `follow` while changes are applied, `stopped` after an error.
+        position: everything that committed up to this LSN is in the current table; None before its first load.
+        history_position: everything that committed up to this LSN is in the history; None before its first load.
+        version: the version of the current table.
+        waiting_rows: changes that are in the history and not yet in the current table.
+        applied_rows: changes that this process has applied to the current table.
+        lag_bytes: bytes of WAL from `position` to the end of the server's log; None if the server was not asked.
+        lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if not known.
+        error: why it is stopped, or must be loaded.
+        history_error: why its history does not go on.
+    """
+
+    table: str
+    state: Literal["load", "follow", "stopped"]
+    position: int | None
+    history_position: int | None
+    version: int | None
+    waiting_rows: int
+    applied_rows: int
+    lag_bytes: int | None
+    lag_seconds: float | None
+    error: str | None
+    history_error: str | None
+
+    def __str__(self) -> str:
+        position = "nowhere" if self.position is None else format_lsn(self.position)
+        lag = "" if self.lag_bytes is None else f", {self.lag_bytes:,} bytes behind"
+        seconds = "" if self.lag_seconds is None else f" and {self.lag_seconds:,.1f} s"
+        error = self.error or self.history_error
+        return (
+            f"{self.table}: {self.state} at {position}{lag}{seconds}{'' if error is None else f': {error}'}"
+        )

@@ -1,0 +1,130 @@
+"""Committed changes of segments, in the order of the commits, with bounded memory: one segment after the other.
+
+A change is released with the segment in which its transaction commits, wherever the change itself lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.committed.outcomes import Outcomes, values_of
+from pgoutput_fast.committed.release import Releaser
+from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
+from pgoutput_fast.committed.spill import Spiller
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.decoding.state import StreamState
+from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
+from pgoutput_fast.protocol.limits import PIECE_BYTES
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.names import Named
+from pgoutput_fast.segments.segment import open_segment, read_segment
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["CommittedChanges"]
+
+# About this many rows are released at a time.
+_PIECE_ROWS = 1 << 16
+
+
+class CommittedChanges:
+    """Releases the changes of segments when their transactions have committed.
+
+    Args:
+        store: the store with the segments.
+        options: changes of open transactions wait in memory up to `memory_limit`, then in files in `spill_directory`.
+
+    Attributes:
+        last_commit: LSN and time (microseconds since 1970) of the last commit in the newest segment of `of` that has
+            one; None if there is none.
+    """
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self._store = store
+        self._options = options
+        self._spiller = Spiller(None if options.spill_directory is None else str(options.spill_directory))
+        self._reorder_buffer = ReorderBuffer()
+        # The versions of waiting rows and of the current segment. A stream may know many more.
+        self._versions: dict[int, Relation] = {}
+        self.last_commit: tuple[int, int] | None = None
+
+    def resume(self, done: Sequence[Named]) -> None:
+        """Begins behind some segments: keeps the changes of the transactions that are open behind them.
+
+        Args:
+            done: the segments up to there, in stream order.
+
+        Raises:
+            FileNotFoundError: if one of them is gone.
+            ValueError: if one of them is damaged.
+        """
+        self._reorder_buffer = ReorderBuffer()
+        self._versions = {}
+        running = open_segment(self._store.at(done[-1].name)).open_txns if done else []
+        if running:
+            for each in done:
+                if each.last_seq >= running[0]:
+                    path = self._store.at(each.name)
+                    rows = read_segment(path)
+                    self._learn(rows, open_segment(path).state)
+                    self._releaser().keep(_changes(rows), _outcomes(rows), running)
+
+    def of(
+        self, rows: pa.Table, state: StreamState, after: int = -1
+    ) -> Iterator[tuple[pa.RecordBatch, Catalog]]:
+        """The changes that the next segment releases. Take all of them: after an error, call `resume`.
+
+        Args:
+            rows: all rows of the segment.
+            state: the state of the stream behind it.
+            after: leave out transactions that end with this message or before it.
+
+        Yields:
+            (tagged rows with the positions of their commits, the relation versions that they refer to).
+        """
+        changes, outcomes, running = _changes(rows), _outcomes(rows, after), state.open_txns
+        self._learn(rows, state)
+        catalog = Catalog(self._versions.values(), state.catalog.types)
+        releaser = self._releaser()
+        for piece in releaser.committed(changes, outcomes):
+            for batch in piece.combine_chunks().to_batches():
+                yield batch, catalog
+        releaser.keep_open(changes, outcomes, running)
+        if not self._reorder_buffer.waiting:
+            self._versions = {}
+        self.last_commit = _last_commit(outcomes) or self.last_commit
+
+    def _learn(self, rows: pa.Table, state: StreamState) -> None:
+        """Adds the relation versions of a segment's rows."""
+        found = state.in_order(rows.column("version").unique().drop_null().to_pylist())
+        self._versions |= {relation.version: relation for relation in found}
+
+    def _releaser(self) -> Releaser:
+        return Releaser(
+            self._reorder_buffer, self._spiller, self._options.memory_limit, _PIECE_ROWS, PIECE_BYTES
+        )
+
+
+def _changes(rows: pa.Table) -> pa.Table:
+    return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
+
+
+def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
+    """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
+    ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
+    found = decode_tagged(ends, Catalog()).outcomes
+    # A transaction that goes on after this message may have lost a subtransaction before it.
+    wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
+    wanted |= found.column("at_seq").to_numpy() > after
+    return Outcomes.of_outcomes(found.filter(pa.array(wanted)))
+
+
+def _last_commit(outcomes: Outcomes) -> tuple[int, int] | None:
+    if not outcomes.committed.any():
+        return None
+    lsns, times = outcomes.commit_lsn[outcomes.committed], outcomes.commit_timestamp[outcomes.committed]
+    last = int(lsns.argmax())
+    return int(lsns[last]), int(times[last])

@@ -1,0 +1,359 @@
+"""Current tables in the format of Delta: types, other programs that write to the table, files that stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.mirror.current import file_table
+from pgoutput_fast.mirror.current.delta import DeltaCurrent
+from pgoutput_fast.mirror.effect.effect import Effect, Unfilled, current_schema
+from support.buckets import opened_bucket
+
+SCHEMA = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
+
+
+def _rows(ids: Any, text: str = "x", lsn: int = 1) -> pa.Table:
+    made = [{"id": each, "text": text, "_commit_lsn": lsn} for each in ids]
+    return pa.Table.from_pylist(made, schema=SCHEMA)
+
+
+def _keys(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def _effect(gone: Any = (), rows: Any = (), text: str = "new") -> Effect:
+    return Effect(("id",), False, _keys(*gone), _rows(rows, text))
+
+
+def _loaded(place: Path, **more: Any) -> DeltaCurrent:
+    """A table with the ids from 0 to 999, in ten files."""
+    table = DeltaCurrent(place, "t", **more)
+    table.replace(
+        (batch for k in range(10) for batch in _rows(range(k * 100, k * 100 + 100)).to_batches()), SCHEMA, 1
+    )
+    return table
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> DeltaCurrent:
+    return _loaded(tmp_path, file_bytes=2_500)
+
+
+def _ids(table: Any) -> list[int]:
+    return sorted(table.read().column("id").to_pylist())
+
+
+def _files(place: Path) -> set[str]:
+    return {each.rpartition("/")[2] for each in deltalake.DeltaTable(place / "t").file_uris()}
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+TYPES: dict[str, tuple[pa.DataType, Any, pa.DataType, Any]] = {
+    "int2": (pa.int16(), -5, pa.int16(), -5),
+    "float4": (pa.float32(), 0.5, pa.float32(), 0.5),
+    "numeric": (pa.decimal128(38, 10), Decimal("1.5"), pa.decimal128(38, 10), Decimal("1.5000000000")),
+    "date": (pa.date32(), date(1, 1, 1), pa.date32(), date(1, 1, 1)),
+    "time": (pa.time64("us"), 45_296_500_000, pa.string(), "12:34:56.500000"),
+    "timestamp": (pa.timestamp("us"), datetime(2024, 2, 29), pa.timestamp("us"), datetime(2024, 2, 29)),
+    "timestamptz": (
+        pa.timestamp("us", "UTC"),
+        datetime(9999, 12, 31, tzinfo=UTC),
+        pa.timestamp("us", "UTC"),
+        datetime(9999, 12, 31, tzinfo=UTC),
+    ),
+    "interval": (
+        pa.month_day_nano_interval(),
+        pa.MonthDayNano([14, -3, 1_000_000_000]),
+        pa.string(),
+        "P1Y2M-3DT1S",
+    ),
+    "uuid": (pa.binary(16), bytes(range(16)), pa.binary(), bytes(range(16))),
+    "large": (pa.large_string(), "é", pa.string(), "é"),
+    "view": (pa.string_view(), "a" * 40, pa.string(), "a" * 40),
+    "empty": (pa.struct([]), {}, pa.string(), "()"),
+    "times": (pa.list_(pa.time64("us")), [0, None], pa.list_(pa.string()), ["00:00:00.000000", None]),
+    "range": (
+        pa.struct([("lower", pa.time64("us")), ("empty", pa.bool_())]),
+        {"lower": None, "empty": True},
+        pa.struct([("lower", pa.string()), ("empty", pa.bool_())]),
+        {"lower": None, "empty": True},
+    ),
+}  # fmt: skip
+
+
+def test_what_columns_become(tmp_path: Path) -> None:
+    schema = current_schema(pa.schema([("id", pa.int64()), *((name, kind[0]) for name, kind in TYPES.items())]))
+    row = {"id": 1, **{name: kind[1] for name, kind in TYPES.items()}, "_commit_lsn": 5}
+    arrays = [pa.array([row.get(field.name), None], field.type) for field in schema]
+    rows = pa.Table.from_arrays(arrays, schema=schema).append_column(
+        "arrow uuid", pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=1).bytes, None], pa.binary(16)))
+    )
+    table = DeltaCurrent(tmp_path, "t")
+    table.replace([], rows.schema, 1)
+    assert table.read().num_rows == 0
+    rows = rows.set_column(0, "id", pa.array([1, 2]))
+    table.apply(Effect(("id",), False, _keys(), rows), 2)
+    there = table.read()
+    assert there.schema == table.schema()
+    for name, (_, _, kind, value) in TYPES.items():
+        assert there.schema.field(name).type.equals(kind), name
+        assert there.column(name).to_pylist() == [value, None], name
+    assert there.column("arrow uuid").to_pylist() == [uuid.UUID(int=1).bytes, None]
+    opened = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table()
+    assert opened.column("time").to_pylist() == ["12:34:56.500000", None]
+    found = table.find(rows.select(["uuid", "time"]).slice(0, 1), ["id"])
+    assert found.column("id").to_pylist() == [1]
+
+
+def test_types_that_change(small: DeltaCurrent) -> None:
+    narrow = SCHEMA.set(0, pa.field("id", pa.int32()))
+    rows = _rows([1, 5000]).cast(narrow)
+    small.apply(Effect(("id",), False, _keys(2).cast(pa.schema({"id": pa.int32()})), rows), 2)
+    assert _ids(small) == [0, 1, *range(3, 1000), 5000]
+    version, other = small.version(), SCHEMA.set(0, pa.field("id", pa.decimal128(10, 2)))
+    rows = _rows([1]).cast(other)
+    with pytest.raises(ValueError, match=r"'id' is int64, and the rows have decimal.*cannot change in this way: load"):
+        small.apply(Effect(("id",), False, rows.select(["id"]).slice(0, 0), rows), 3)
+    assert (small.position(), small.version()) == (2, version)
+
+
+def test_a_type_that_would_be_wider(tmp_path: Path) -> None:
+    narrow = current_schema(pa.schema({"id": pa.int32()}))
+    table = DeltaCurrent(tmp_path, "t")
+    table.replace([], narrow, 1)
+    rows = _rows([1]).drop_columns(["text"])
+    with pytest.raises(ValueError, match=r"'id' is int32, and the rows have int64.*cannot widen it: load"):
+        table.apply(Effect(("id",), False, _keys(), rows), 2)
+    assert table.position() == 1
+    table.replace(rows.to_batches(), rows.schema, 2)
+    assert table.schema() == rows.schema
+    assert _ids(table) == [1]
+
+
+def test_columns_that_come_and_go(small: DeltaCurrent) -> None:
+    rows = _rows([1]).drop_columns(["text"]).append_column("more", pa.array([[1.5]], pa.list_(pa.float64())))
+    small.apply(Effect(("id",), False, _keys(), rows), 2)
+    assert small.schema().names == ["id", "text", "_commit_lsn", "_unrepresentable", "more"]
+    found = {row["id"]: row for row in small.find(_keys(1, 2), ["text", "more"]).to_pylist()}
+    assert found == {1: {"id": 1, "text": None, "more": [1.5]}, 2: {"id": 2, "text": "x", "more": None}}
+
+
+def test_names_that_are_the_same(tmp_path: Path) -> None:
+    table = DeltaCurrent(tmp_path, "t")
+    schema = current_schema(pa.schema({"id": pa.int64(), "ID": pa.int64()}))
+    with pytest.raises(ValueError, match=r"both columns 'id' and 'ID'.*small and capital letters are the same"):
+        table.replace([], schema, 1)
+    assert table.version() is None
+
+
+# ---- effects --------------------------------------------------------------------------------------------------------
+
+
+def test_only_files_with_changed_keys_are_rewritten(small: DeltaCurrent, tmp_path: Path) -> None:
+    before = _files(tmp_path)
+    assert len(before) == 10
+    small.apply(_effect([5, 7], [9, 950, 2000]), 2)
+    after = _files(tmp_path)
+    assert len(before - after) == 2
+    assert len(after - before) == 3
+    small.apply(_effect([], [3000]), 3)
+    assert len(_files(tmp_path) - after) == 1
+    assert after < _files(tmp_path)
+
+
+def test_an_effect_without_rows_moves_the_position(small: DeltaCurrent, tmp_path: Path) -> None:
+    before = _files(tmp_path)
+    small.apply(_effect(), 7)
+    assert (small.position(), small.version(), _files(tmp_path)) == (7, 1, before)
+
+
+def test_unfilled_values_are_refused(small: DeltaCurrent) -> None:
+    unfilled = Unfilled("text", pa.array([0], pa.int64()), _keys(1))
+    with pytest.raises(ValueError, match="fill them from `find` first"):
+        small.apply(Effect(("id",), False, _keys(), _rows([1]), [unfilled]), 2)
+
+
+def test_a_row_without_a_key_that_is_not_there(small: DeltaCurrent) -> None:
+    gone = _rows([1, 1, 2]).drop_columns(["_commit_lsn"])
+    with pytest.raises(ValueError, match="lacks rows that go"):
+        small.apply(Effect((), False, gone, _rows([])), 2)
+    assert (small.position(), len(_ids(small))) == (1, 1000)
+
+
+def test_older_versions_can_be_read_until_vacuum(small: DeltaCurrent) -> None:
+    for k in range(4):
+        small.apply(_effect([k]), 2 + k)
+    assert [small.read(version).num_rows for version in range(5)] == [1000, 999, 998, 997, 996]
+    assert small.vacuum(2) == 3
+    assert [small.read(version).num_rows for version in (3, 4)] == [997, 996]
+    with pytest.raises(FileNotFoundError):
+        small.read(0)
+    with pytest.raises(ValueError, match="keep must be"):
+        small.vacuum(0)
+
+
+def test_vacuum_leaves_new_files_of_others(small: DeltaCurrent, tmp_path: Path) -> None:
+    new, old = tmp_path / "t" / "new.parquet", tmp_path / "t" / "old.parquet"
+    week = time.time() - 8 * 24 * 3600
+    for each in (new, old):
+        each.write_bytes(b"")
+    os.utime(old, (week, week))
+    assert small.vacuum() == 1
+    assert new.exists()
+
+
+def test_short_files_become_one(tmp_path: Path) -> None:
+    table = DeltaCurrent(tmp_path, "t", file_bytes=100_000)
+    for k in range(40):
+        table.apply(_effect([], [k]), 1 + k)
+    assert len(_files(tmp_path)) < 20
+    table.optimise()
+    assert len(_files(tmp_path)) == 1
+    assert (_ids(table), table.position()) == ([*range(40)], 40)
+    version = table.version()
+    table.optimise()
+    assert table.version() == version
+    log = (tmp_path / "t" / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    changes = [each[kind]["dataChange"] for each in map(json.loads, log) for kind in ("add", "remove") if kind in each]
+    assert len(changes) > 1
+    assert not any(changes)
+
+
+# ---- other programs -------------------------------------------------------------------------------------------------
+
+
+def _disturbed(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object], times: int = 1) -> None:
+    """Does something after the mirror has read the table, and before it commits."""
+    commit, left = DeltaCurrent._commit, [times]
+
+    def disturbed(*arguments: Any, **more: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            what()
+        commit(*arguments, **more)
+
+    monkeypatch.setattr(DeltaCurrent, "_commit", disturbed)
+
+
+@pytest.mark.parametrize("what", ["compact", "z_order", "vacuum", "delete", "append"])
+def test_others_change_the_table_meanwhile(
+    small: DeltaCurrent, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change() -> None:
+        table = deltalake.DeltaTable(tmp_path / "t")
+        if what == "compact":
+            table.optimize.compact()
+        elif what == "z_order":
+            table.optimize.z_order(["text"])
+        elif what == "vacuum":
+            table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+        elif what == "delete":
+            table.delete("id = 500")
+        else:
+            deltalake.write_deltalake(table, _rows([10_000]), mode="append")
+
+    _disturbed(monkeypatch, change)
+    small.apply(_effect([5], [6, 700, 1000]), 2)
+    expected = {*range(1001)} - {5}
+    expected ^= {"delete": {500}, "append": {10_000}}.get(what, set())
+    assert _ids(small) == sorted(expected)
+    assert small.position() == 2
+    assert small.find(_keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
+    _disturbed(monkeypatch, change)
+    small.optimise()
+    small.apply(_effect([700]), 3)
+    assert len(_ids(small)) == len(expected) - 1
+
+
+def test_the_same_effect_from_two_processes(
+    small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, effect = DeltaCurrent(tmp_path, "t"), _effect([5], [6, 1000])
+    other.position()
+    with monkeypatch.context() as patch:
+        _disturbed(patch, lambda: other.apply(effect, 2))
+        small.apply(effect, 2)
+    assert _ids(small) == [each for each in range(1001) if each != 5]
+    assert small.version() == 1
+
+
+def test_a_table_that_is_always_changed(
+    small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_table, "_TRIES", 3)
+    before = {each.name for each in (tmp_path / "t").iterdir()}
+    with monkeypatch.context() as patch:
+        _disturbed(patch, lambda: deltalake.write_deltalake(tmp_path / "t", _rows([7777]), mode="append"), 100)
+        with pytest.raises(RuntimeError, match="3 times during a commit: let only one process mirror into it"):
+            small.apply(_effect([5], [6]), 2)
+    assert small.position() == 1
+    left = {each.name for each in (tmp_path / "t").iterdir()} - before
+    assert not [each for each in left if each.startswith("part-current-")]
+
+
+def test_tables_of_others_are_refused(tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "t", _rows([1]))
+    table = DeltaCurrent(tmp_path, "t")
+    for call in (table.position, lambda: table.replace([], SCHEMA, 1), lambda: table.apply(_effect(), 1)):
+        with pytest.raises(ValueError, match="is not a table of a mirror: use another target"):
+            call()
+    assert deltalake.DeltaTable(tmp_path / "t").version() == 0
+
+
+def test_features_that_hide_rows_are_refused(small: DeltaCurrent, tmp_path: Path) -> None:
+    table = deltalake.DeltaTable(tmp_path / "t")
+    table.alter.add_feature(deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(ValueError, match="it has deletionVectors, which a mirror does not know"):
+        small.apply(_effect([5]), 2)
+
+
+# ---- stores, packages -----------------------------------------------------------------------------------------------
+
+
+def test_in_a_bucket() -> None:
+    with opened_bucket("current") as bucket:
+        table = DeltaCurrent(bucket.uri % "/lake", "public.o+2E", file_bytes=2_500)
+        assert table.position() is None
+        table.replace(_rows(range(300)).to_batches(max_chunksize=100), SCHEMA, 1)
+        table.apply(_effect([5, 150], [6, 1000]), 2)
+        table.apply(_effect([], [2000]), 3)
+        assert _ids(table) == sorted({*range(300), 1000, 2000} - {5, 150})
+        assert _ids(DeltaCurrent(bucket.uri % "/lake", "public.o+2E")) == _ids(table)
+        assert table.find(_keys(6, 7), ["text"]).num_rows == 2
+        table.optimise()
+        assert table.vacuum() > 0
+        assert table.read().num_rows == 300
+
+
+def test_without_deltalake() -> None:
+    code = """
+import sys
+import pgoutput_fast.mirror.current.delta as delta, pgoutput_fast.mirror.current.duckdb as duckdb
+assert not {"deltalake", "duckdb"} & sys.modules.keys()
+sys.modules["deltalake"] = sys.modules["duckdb"] = None
+for make in (lambda: delta.DeltaCurrent("x", "t"), lambda: duckdb.DuckDBCurrent("x", "t")):
+    try:
+        make()
+    except ImportError as problem:
+        print(problem)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a mirror of Delta tables needs delta-rs: pip install 'deltalake>=1.6.6'",
+        "a mirror in DuckDB needs duckdb: pip install 'duckdb>=2.0'",
+    ]

@@ -1,0 +1,120 @@
+"""Current tables in a database of DuckDB: beside the tables of others, and other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb as engine
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.mirror.current import duckdb
+from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
+from pgoutput_fast.mirror.effect.effect import Effect, current_schema
+
+SCHEMA = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
+
+
+def _rows(ids: Any, text: str = "x") -> pa.Table:
+    made = [{"id": each, "text": text, "_commit_lsn": 1} for each in ids]
+    return pa.Table.from_pylist(made, schema=SCHEMA)
+
+
+def _effect(gone: Any = (), rows: Any = (), text: str = "new") -> Effect:
+    return Effect(("id",), False, pa.table({"id": pa.array(gone, pa.int64())}), _rows(rows, text))
+
+
+def _query(place: Path, query: str) -> list[Any]:
+    with engine.connect(str(place)) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> DuckDBCurrent:
+    table = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
+    table.replace(_rows(range(1000)).to_batches(max_chunksize=10), SCHEMA, 1)
+    return table
+
+
+def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
+    loaded.apply(_effect([5], [6, 2000]), 2)
+    place = tmp_path / "below" / "x.duckdb"
+    assert _query(place, 'SELECT count(*), max(id), max(text) FROM "Shop 1"."or""ders"') == [(1000, 2000, "x")]
+    assert _query(place, "SELECT position, version FROM _pgoutput_fast_positions") == [(2, 1)]
+
+
+def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
+    other = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders')
+    assert other.position() is None
+    other.apply(_effect([], [1]), 2**63 + 5)
+    assert (other.position(), other.version(), other.read().num_rows) == (2**63 + 5, 0, 1)
+    assert (loaded.position(), loaded.version(), loaded.read().num_rows) == (1, 0, 1000)
+    loaded.replace([], SCHEMA, 0)
+    assert (loaded.position(), loaded.version(), loaded.read().num_rows) == (0, 1, 0)
+
+
+def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> None:
+    narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
+    wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))
+    loaded.replace(pa.Table.from_pylist([{"id": 1, "n": [1]}, {"id": 2}], schema=narrow).to_batches(), narrow, 1)
+    rows = pa.Table.from_pylist([{"id": 2, "n": [2**40], 'a"b.c': 0.5}, {"id": 2**40}], schema=wide)
+    loaded.apply(Effect(("id",), False, pa.table({"id": pa.array([], pa.int64())}), rows), 2)
+    there = {row["id"]: (row["n"], row['a"b.c']) for row in loaded.read().to_pylist()}
+    assert there == {1: ([1], None), 2: ([2**40], 0.5), 2**40: (None, None)}
+    assert loaded.schema().field("n").type == pa.list_(pa.field("element", pa.int64()))
+
+
+def test_rows_without_a_key_that_are_not_there(loaded: DuckDBCurrent) -> None:
+    gone = _rows([1, 1]).drop_columns(["_commit_lsn"])
+    with pytest.raises(ValueError, match="lacks rows that go"):
+        loaded.apply(Effect((), False, gone, _rows([7])), 2)
+    assert (loaded.position(), loaded.read().num_rows) == (1, 1000)
+
+
+def test_only_the_version_of_now_can_be_read(loaded: DuckDBCurrent) -> None:
+    loaded.apply(_effect([5]), 2)
+    assert loaded.read(1).num_rows == 999
+    with pytest.raises(ValueError, match="has no version but the one of now, which is 1"):
+        loaded.read(0)
+
+
+def test_tables_of_others_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "x.duckdb"
+    _query(place, "CREATE TABLE Orders (id INT)")
+    table = DuckDBCurrent(place, "orders")
+    for call in (table.position, lambda: table.replace([], SCHEMA, 1), lambda: table.apply(_effect(), 1)):
+        with pytest.raises(ValueError, match="is not a table of a mirror: use another name"):
+            call()
+    with pytest.raises(ValueError, match="small and capital letters are the same"):
+        DuckDBCurrent(place, "t").replace([], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"no database" * 1000)
+    with pytest.raises(OSError, match="cannot be opened as a database of DuckDB"):
+        DuckDBCurrent(tmp_path / "x", "t").position()
+
+
+def test_another_process_has_the_file_open(
+    loaded: DuckDBCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call waits for it."""
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "below" / "x.duckdb")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(duckdb, "_SECONDS", 0.2)
+        with pytest.raises(RuntimeError, match="another process has .* open: close it there"):
+            loaded.apply(_effect([5]), 2)
+    process.communicate(b"\n", timeout=60)
+    loaded.apply(_effect([5]), 2)
+    assert loaded.read().num_rows == 999

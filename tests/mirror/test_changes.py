@@ -1,0 +1,55 @@
+"""Decoded changes as runs of one version, in the order of the commits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+import pgoutput_fast as pgo
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror.changes import behind, decoded_runs, key_of
+
+NARROW = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True),))
+WIDE = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("at", 1083)))
+OTHER = RelationSpec(16402, "public", "o", (ColumnSpec("n", 23),), replica_identity="f")
+QUARANTINE = pgo.Options(on_error="quarantine")
+
+
+def _tagged(messages: list[bytes]) -> tuple[pa.RecordBatch, pgo.Catalog]:
+    rows, state = pgo.tag(messages)
+    changes = [kind in b"IUDT" for kind in rows.column("kind").to_pylist()]
+    return rows.filter(pa.array(changes)), state.catalog
+
+
+def test_a_version_that_comes_back_makes_three_runs() -> None:
+    writer = Writer()
+    sent: list[bytes] = []
+    for n, (spec, new) in enumerate(
+        [(NARROW, ["1"]), (NARROW, ["2"]), (WIDE, ["3", "12:30:00"]), (NARROW, ["4"]), (OTHER, ["5"])]
+    ):
+        sent += writer.begin(7 + n, 100 * (n + 1), 0) + writer.change(spec, "insert", new=new)
+        sent += writer.commit(100 * (n + 1), 100 * (n + 1) + 8, 0)
+    runs, rejected = decoded_runs(*_tagged(sent), QUARANTINE)
+    assert rejected == []
+    shown = [(run.relation.name, len(run.relation.columns), run.rows.column(11).to_pylist()) for run in runs]
+    assert shown == [("t", 1, [1, 2]), ("t", 2, [3]), ("t", 1, [4]), ("o", 1, [5])]
+    assert runs[1].rows.schema.field("at").type == pa.string()  # a plain type
+    assert behind(runs[0].rows, 100)["id"].to_pylist() == [2]
+    assert behind(runs[0].rows, 99)["id"].to_pylist() == [1, 2]
+    assert behind(runs[0].rows, 200).num_rows == 0
+    assert [key_of(run.relation) for run in runs] == [("id",), ("id",), ("id",), ()]
+
+
+def test_a_change_that_is_lost_and_a_value_that_has_no_type() -> None:
+    dated = RelationSpec(16403, "public", "d", (ColumnSpec("id", 23, key=True), ColumnSpec("on", 1082)))
+    writer = Writer()
+    sent = writer.begin(7, 100, 0)
+    sent += writer.change(dated, "insert", new=["1", "infinity"])
+    sent += writer.change(NARROW, "insert", new=["no number"])
+    sent += writer.change(NARROW, "insert", new=["2"])
+    sent += writer.commit(100, 108, 0)
+    runs, rejected = decoded_runs(*_tagged(sent), QUARANTINE)
+    assert {run.relation.name: run.rows.num_rows for run in runs} == {"d": 1, "t": 1}
+    assert {(each.table, each.rows.num_rows, each.lost) for each in rejected} == {
+        ("public.d", 1, False),
+        ("public.t", 1, True),
+    }

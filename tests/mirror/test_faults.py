@@ -1,0 +1,164 @@
+"""Mirrors that are killed, between every two steps and at any moment: the next one goes on, and nothing is lost or twice.
+
+`PGOUTPUT_FAST_KILLS` says how often the test of random moments kills; `make soak` does so many times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pgoutput_fast.mirror import points
+from support import transfers
+from support.mirrors import Place, expect_equal, expect_replayed, expect_same_total, place
+from support.paths import ROOT
+
+__all__ = ["place"]
+
+KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
+SOAK = pytest.mark.skipif(KILLS < 4, reason="make soak does this")
+TABLES = ["public.left_accounts", "public.right_accounts"]
+_MEMORY, _HISTORY = "pgoutput_fast.mirror.memory", "pgoutput_fast.mirror.history"
+_CURRENT, _POINTS = "pgoutput_fast.mirror.current.file_table", "pgoutput_fast.mirror.points"
+_LOAD, _RETENTION = "pgoutput_fast.mirror.load", "pgoutput_fast.capture.retention"
+
+# (module, function, call): at that call, or when it returns (a number below 0).
+LOADING = [
+    [_MEMORY, "Memory.set_beginning", -1],  # no slot yet
+    [_MEMORY, "Memory.set_beginning", 2],  # the slot, and nobody knows
+    [_CURRENT, "FileTable.replace", -1],  # the first table without its history
+    [_MEMORY, "Memory.set_beginning", 3],  # all tables, and nobody knows
+]
+LOADING_TOO = [
+    [_CURRENT, "FileTable.replace", 1],
+    [_HISTORY, "AppendTable.commit", -1],
+    [_CURRENT, "FileTable.replace", 2],
+    [_MEMORY, "Memory.set_progress", 1],
+    [_MEMORY, "Memory.set_progress", -1],
+    [_MEMORY, "Memory.set_beginning", -3],
+    [_POINTS, "Points.add", 1],
+]
+FOLLOWING = [
+    [_HISTORY, "AppendTable.commit", 1],  # files, and no history
+    [_HISTORY, "AppendTable.commit", -1],  # one of two histories
+    [_CURRENT, "FileTable.apply", -1],  # one of two current tables
+    [_MEMORY, "Memory.set_progress", 1],
+    [_POINTS, "Points.add", 2],
+]
+FOLLOWING_TOO = [
+    [_HISTORY, "AppendTable.commit", -2],
+    [_CURRENT, "FileTable.apply", 1],
+    [_CURRENT, "FileTable.apply", -2],
+    [_MEMORY, "Memory.set_progress", -1],
+    [_POINTS, "Points.add", -2],
+    [_RETENTION, "Consumers.set", 1],
+    [_RETENTION, "Consumers.set", -1],
+]
+
+
+def _start(place: Place, kill: list[Any] | None = None, *more: str) -> subprocess.Popen[str]:
+    job: dict[str, Any] = {"arguments": place.arguments(*more)[3:]}
+    if kill is not None:
+        job["kill"] = kill
+    environment = {
+        **place.environment,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)]),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "support.mirror_process", json.dumps(job)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def _killed(place: Place, kill: list[Any]) -> None:
+    process = _start(place, kill, "--until", "now")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, said
+
+
+def _expect_all(place: Place) -> None:
+    place.run()
+    expect_equal(place, *TABLES)
+    for table in TABLES:
+        expect_replayed(place, table, ["id"])
+    expect_same_total(place, points(place.target))
+    assert not list((place.target / "_mirror" / "spill").glob("*"))
+    for each in (*place.target.glob("history/*"), *place.target.glob("current/*")):
+        _expect_no_orphans(each)
+
+
+def _expect_no_orphans(table: Any) -> None:
+    """No file that no version of the table has."""
+    import deltalake
+
+    known: set[str] = set()
+    newest = deltalake.DeltaTable(str(table)).version()
+    for version in range(newest + 1):
+        known |= {uri.rpartition("/")[2] for uri in deltalake.DeltaTable(str(table), version).file_uris()}
+    assert {each.name for each in table.glob("*.parquet")} - known == set()
+
+
+@pytest.fixture
+def accounts(place: Place) -> Place:
+    place.database.execute(*transfers.SCHEMA, f"CREATE PUBLICATION mirrored FOR TABLE {', '.join(TABLES)}")
+    return place
+
+
+def _transfer(place: Place, seed: int) -> None:
+    transfers.write(place.database, seed, threading.Event(), most=10)
+
+
+@pytest.mark.parametrize("kills", [LOADING, pytest.param(LOADING_TOO, marks=SOAK)], ids=["some", "others"])
+def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[Any]]) -> None:
+    for n, kill in enumerate(kills):
+        _transfer(accounts, n)
+        _killed(accounts, kill)
+        (slots,) = accounts.database.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+        )
+        assert slots[0] <= 1
+    _expect_all(accounts)
+
+
+@pytest.mark.parametrize(
+    "kills", [FOLLOWING, pytest.param(FOLLOWING_TOO, marks=SOAK)], ids=["some", "others"]
+)
+def test_killed_at_a_step_behind_it(accounts: Place, kills: list[list[Any]]) -> None:
+    accounts.run()
+    for n, kill in enumerate(kills):
+        _transfer(accounts, n)
+        _killed(accounts, kill)
+    _expect_all(accounts)
+
+
+def test_killed_at_random_moments(accounts: Place) -> None:
+    """While others write, and tables are altered so that they are loaded again."""
+    dice, stop = random.Random(KILLS), threading.Event()
+    writer = threading.Thread(target=transfers.write, args=(accounts.database, 1, stop))
+    writer.start()
+    try:
+        for n in range(KILLS):
+            process = _start(accounts)
+            try:
+                time.sleep(0.5 + 4 * dice.random())
+                if n % 3 == 1:
+                    accounts.database.execute(f"ALTER TABLE left_accounts ADD COLUMN c{n} int DEFAULT {n}")
+            finally:
+                process.kill()
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == -signal.SIGKILL, said
+    finally:
+        stop.set()
+        writer.join()
+    _expect_all(accounts)

@@ -1,0 +1,84 @@
+"""Histories: appended once, joined from time to time, and cleaned of what a killed process left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.mirror import history
+from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
+from pgoutput_fast.storage.stores import open_store
+
+DIRECTORY = "history/public.t"
+
+
+def _rows(*ids: int, **more: pa.Array) -> pa.Table:
+    return pa.table({"_seq": pa.array(ids, pa.int64()), "id": pa.array(ids, pa.int32()), **more})
+
+
+def _read(target: Path) -> list[dict[str, object]]:
+    rows = deltalake.DeltaTable(str(target / DIRECTORY)).to_pyarrow_table()
+    return pa.table(rows).sort_by("id").to_pylist()
+
+
+def _append(target: Path, table: AppendTable, position: int, *rows: pa.Table) -> None:
+    with HistoryFiles(open_store(target), "0123") as files:
+        for each in rows:
+            files.add(table, each)
+        written, schema = files.of(table)
+        assert schema is not None
+        table.commit(written, position, schema)
+
+
+def test_columns_that_are_added_in_between(tmp_path: Path) -> None:
+    table = AppendTable(open_store(tmp_path), DIRECTORY, {})
+    assert table.position() is None
+    _append(tmp_path, table, 100, _rows(1))
+    note = pa.array(["x"])
+    _append(tmp_path, table, 200, _rows(2), _rows(3, note=note), _rows(4))
+    assert [row["note"] for row in _read(tmp_path)] == [None, None, "x", None]
+    assert AppendTable(open_store(tmp_path), DIRECTORY, {}).position() == 200
+    with HistoryFiles(open_store(tmp_path), "0123") as files:
+        files.add(table, _rows(5, note=note))
+        with pytest.raises(ValueError, match="its column 'note' is string, and the rows have int64"):
+            files.add(table, _rows(6, note=pa.array([7])))
+        files.add(table, _rows(7, other=pa.array([1])))
+        with pytest.raises(ValueError, match="its column 'other' was int64 and became string"):
+            files.add(table, _rows(8, other=pa.array(["a"])))
+        written, schema = files.of(table)
+        assert schema is not None
+        table.commit(written, 300, schema)
+    assert [row["id"] for row in _read(tmp_path)] == [1, 2, 3, 4, 5, 7]
+
+
+def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    table = AppendTable(store, DIRECTORY, {})
+    _append(tmp_path, table, 100, _rows(1))
+    failed = HistoryFiles(store, "0123")
+    failed.add(table, _rows(2))
+    failed.add(table, _rows(3, note=pa.array(["x"])))  # closes the first file
+    failed.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 1
+    killed = HistoryFiles(store, "4567")
+    killed.add(table, _rows(4))
+    killed.of(table)
+    assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 2
+    table.remove_orphans("0123")
+    assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 2
+    table.remove_orphans("4567")
+    assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 1
+    assert [row["id"] for row in _read(tmp_path)] == [1]
+
+
+def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_MOST_COMMITS", 4)
+    table = AppendTable(open_store(tmp_path), DIRECTORY, {})
+    for n in range(10):
+        _append(tmp_path, table, 100 + n, _rows(n))
+    assert len(deltalake.DeltaTable(str(tmp_path / DIRECTORY)).file_uris()) == 3
+    assert [row["id"] for row in _read(tmp_path)] == list(range(10))
+    assert AppendTable(open_store(tmp_path), DIRECTORY, {}).position() == 109

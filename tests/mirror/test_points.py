@@ -1,0 +1,87 @@
+"""Points in time: what is found for an LSN or a time, and what is said if there is nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from pgoutput_fast.mirror.points import Point, Points, at, points
+from pgoutput_fast.storage.stores import open_store
+
+DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def _micros(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _point(position: int, versions: dict[str, int], through: int = 0) -> Point:
+    return Point(position, _micros(DAY + timedelta(seconds=position)), versions, max(position, through))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    kept = Points(open_store(tmp_path))
+    kept.add(_point(100, {"public.a": 0}))
+    kept.add(_point(200, {"public.a": 1, "public.b": 0}))
+    kept.add(_point(300, {"public.b": 1}, 350))
+    return tmp_path
+
+
+def test_a_point_is_the_newest_that_is_not_later(target: Path) -> None:
+    assert at(target) == at(target, 300) == at(target, 350) == {"public.b": 1}
+    assert at(target, 299) == at(target, Decimal(200)) == at(target, "0/C8") == {"public.a": 1, "public.b": 0}
+    assert at(target, 199) == at(target, 100) == {"public.a": 0}
+    assert at(target, DAY + timedelta(seconds=299.999)) == at(target, 200)
+    assert at(target, DAY + timedelta(seconds=300)) == at(target)
+    local = (DAY + timedelta(seconds=150)).astimezone(datetime.now().astimezone().tzinfo)
+    assert at(target, local) == at(target, 100)
+    assert [each.lsn for each in points(target)] == ["0/64", "0/C8", "0/12C"]
+    assert points(target)[0].committed == DAY + timedelta(seconds=100)
+
+
+def test_what_is_not_recorded(target: Path, tmp_path: Path) -> None:
+    for wanted, message in (
+        (99, r"has no point as old as 0/63: the oldest is 0/64, committed at 2026-03-01T00:01:40\+00:00"),
+        (351, "goes up to 0/15E, and not to 0/15F: run the mirror, or take 'latest'"),
+        (DAY, r"has no point as old as 2026-03-01T00:00:00\+00:00"),
+        (
+            DAY + timedelta(seconds=301),
+            r"goes up to 2026-03-01T00:05:00\+00:00, and not to 2026-03-01T00:05:01",
+        ),
+    ):
+        with pytest.raises(LookupError, match=message):
+            at(target, wanted)
+    with pytest.raises(LookupError, match="has no recorded point"):
+        at(tmp_path / "nothing")
+    with pytest.raises(LookupError, match="has no recorded point for 0/7"):
+        at(tmp_path / "nothing", 7)
+    with pytest.raises(ValueError, match="needs a time zone"):
+        at(target, datetime(2026, 3, 1))
+    with pytest.raises(ValueError, match="or give 'latest' or a datetime"):
+        at(target, "yesterday")
+    with pytest.raises(TypeError):
+        at(target, 1.5)  # type: ignore[arg-type]
+
+
+def test_a_point_that_is_passed_again(tmp_path: Path) -> None:
+    """By a mirror whose progress is older than its points."""
+    kept = Points(open_store(tmp_path))
+    kept.add(_point(100, {"t": 0}))
+    kept.add(_point(200, {"t": 1}, 250))
+    Points(open_store(tmp_path)).add(_point(200, {"t": 1}, 200))
+    assert points(tmp_path)[-1].through == 250
+    Points(open_store(tmp_path)).add(_point(150, {"t": 2}))
+    assert [each.position for each in points(tmp_path)] == [100, 150]
+    Points(open_store(tmp_path)).forget()
+    assert points(tmp_path) == []
+
+
+def test_their_number_is_bounded(tmp_path: Path) -> None:
+    kept = Points(open_store(tmp_path), most=3)
+    for n in range(10):
+        kept.add(_point(n, {"t": n, "calm": 5}))
+    assert [each.versions for each in points(tmp_path)] == [{"t": n, "calm": 5} for n in (7, 8, 9)]

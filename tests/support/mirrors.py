@@ -1,0 +1,187 @@
+"""Shared code of the mirror's tests: a slot and a target, and comparisons with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import psycopg2
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.mirror import Mirror, Point, at
+from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.mirror.layout import directory_of
+from pgoutput_fast.storage.stores import open_store
+from reference.current import CurrentRows
+from support import pg
+from support.capturing import drop_when_free
+from support.transfers import TOTAL
+
+__all__ = [
+    "Place",
+    "current_of",
+    "expect_equal",
+    "expect_replayed",
+    "expect_same_total",
+    "history_of",
+    "lose_rows",
+    "opened",
+    "place",
+]
+
+METADATA = ("_commit_lsn", "_unrepresentable")
+
+
+class Place:
+    """A database, and where it is mirrored."""
+
+    def __init__(self, database: pg.Database, target: Any) -> None:
+        self.database, self.target = database, target
+        self.slot = f"{database.name}_m"
+
+    def mirror(self, **more: Any) -> Mirror:
+        return Mirror(self.database.dsn, self.slot, ["mirrored"], self.target, **{"seconds": 0.5, **more})
+
+    def run(self, **more: Any) -> None:
+        """Mirrors everything up to now."""
+        with self.mirror(**more) as mirror:
+            mirror.run(until_lsn="now")
+            self.expect_no_errors(mirror)
+
+    def expect_no_errors(self, mirror: Mirror) -> None:
+        assert {str(each) for each in mirror.status() if each.error or each.history_error} == set()
+
+    def arguments(self, *more: str) -> list[str]:
+        """Of a process that mirrors."""
+        given = ["--slot", self.slot, "--publication", "mirrored", "--target", str(self.target)]
+        return [sys.executable, "-m", "pgoutput_fast.mirror", *given, "--seconds", "0.5", *more]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.arguments(*more), stderr=subprocess.PIPE, text=True, env=self.environment
+        )
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, "PGOUTPUT_FAST_DSN": self.database.dsn}
+
+    def drop(self) -> None:
+        with contextlib.suppress(psycopg2.Error):
+            self.database.execute(
+                f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+            )
+        drop_when_free(self.database.dsn, self.slot)
+
+
+@pytest.fixture
+def place(servers: pg.Servers, tmp_path: Path) -> Iterator[Place]:
+    """An empty database of the newest server, and a target that does not exist yet."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    with opened(servers[max(servers)], tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def opened(server: Any, directory: Path) -> Iterator[Place]:
+    """An empty database of a server, and a target in the directory."""
+    database = pg.Database(server)
+    found = Place(database, directory / "lake")
+    try:
+        yield found
+    finally:
+        found.drop()
+        database.drop()
+
+
+# ---- comparisons ----------------------------------------------------------------------------------------------------
+
+
+def current_of(target: Path | str, table: str, version: int | None = None, format: str = "delta") -> pa.Table:
+    """The rows of a current table, by default those of the newest point."""
+    version = at(target)[table] if version is None else version
+    return open_current(format, open_store(target), table, {}).read(version)
+
+
+def history_of(target: Path, table: str) -> pa.Table:
+    """All changes of a table, in the order in which to apply them."""
+    rows = pa.table(deltalake.DeltaTable(str(target / "history" / directory_of(table))).to_pyarrow_table())
+    # The old and the new row of an update have the same ordinal. The old one comes first.
+    kinds = pa.array([kind != "update_preimage" for kind in rows["_change_type"].to_pylist()], pa.bool_())
+    rows = rows.append_column("is_new", kinds)
+    order = [("_commit_lsn", "ascending"), ("_seq", "ascending"), ("is_new", "ascending")]
+    return rows.sort_by(order).drop_columns(["is_new"])
+
+
+def comparable(value: Any) -> Any:
+    """One form of what psycopg2 and pyarrow make of a value."""
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, datetime.time):
+        return value.isoformat("microseconds")
+    return value
+
+
+def rows_of(database: pg.Database, table: str) -> tuple[list[str], Counter[str]]:
+    """(names of the columns, rows) of a table of the server."""
+    with database.session() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+        names = [column.name for column in cursor.description]
+        return names, Counter(repr([comparable(each) for each in row]) for row in cursor.fetchall())
+
+
+def mirrored_rows(rows: pa.Table, names: list[str]) -> Counter[str]:
+    """The same of a current table. A column that the mirror has not seen is null."""
+    return Counter(repr([comparable(row.get(name)) for name in names]) for row in rows.to_pylist())
+
+
+def expect_equal(place: Place, *tables: str, format: str = "delta") -> None:
+    """Checks that the current tables are what the server has, cell by cell."""
+    for table in tables:
+        names, expected = rows_of(place.database, table)
+        rows = current_of(place.target, table, format=format)
+        assert mirrored_rows(rows, names) == expected, table
+        assert rows.schema.field("_commit_lsn").type == pa.int64()
+        assert rows["_commit_lsn"].null_count == 0
+
+
+def expect_replayed(place: Place, table: str, key: list[str]) -> None:
+    """Checks that the history, applied one change after the other, gives the current table."""
+    history = history_of(place.target, table)
+    names, expected = rows_of(place.database, table)
+    schema = pa.schema([field for field in history.schema if not field.name.startswith("_")])
+    replayed = CurrentRows(key, schema)
+    replayed.apply_changes(history.to_pylist())
+    assert Counter(repr([comparable(row.get(name)) for name in names]) for row in replayed.rows) == expected
+
+
+def expect_same_total(place: Place, found: list[Point]) -> None:
+    """Checks that the accounts of `support.transfers` have the same total at each point."""
+    for each in found:
+        sums = [
+            sum(current_of(place.target, table, version)["balance"].to_pylist())
+            for table, version in each.versions.items()
+        ]
+        assert len(sums) == 2
+        assert sum(sums) == TOTAL, each
+
+
+def lose_rows(place: Place, table: str) -> None:
+    """Empties a current table, without a word to the mirror."""
+    rows = open_current("delta", open_store(place.target), table, {})
+    schema, position = rows.schema(), rows.position()
+    assert schema is not None
+    assert position is not None
+    rows.replace([], schema, position)

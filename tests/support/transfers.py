@@ -1,0 +1,45 @@
+"""Transfers between two tables of accounts: their total never changes."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from support import pg
+
+__all__ = ["SCHEMA", "TOTAL", "write"]
+
+_ACCOUNTS = 20
+TOTAL = 2 * _ACCOUNTS * 100
+SCHEMA = [
+    statement
+    for side in ("left", "right")
+    for statement in (
+        f"CREATE TABLE {side}_accounts (id int PRIMARY KEY, balance int NOT NULL)",
+        f"INSERT INTO {side}_accounts SELECT g, 100 FROM generate_series(1, {_ACCOUNTS}) g",
+    )
+]
+
+
+def write(database: pg.Database, seed: int, stop: threading.Event, most: int = 1 << 30) -> None:
+    """Moves money from one side to the other until it is told to stop. Some transfers are rolled back."""
+    dice = random.Random(seed)
+    with database.session() as connection, connection.cursor() as cursor:
+        while not stop.is_set() and most > 0:
+            most -= 1
+            here, there = dice.sample(["left", "right"], 2)
+            amount = dice.randrange(1, 50)
+            # In the order of the names: so two writers never wait for each other.
+            both = sorted(
+                [
+                    (here, -amount, dice.randrange(1, _ACCOUNTS + 1)),
+                    (there, amount, dice.randrange(1, _ACCOUNTS + 1)),
+                ]
+            )
+            cursor.execute("BEGIN")
+            for side, change, account in both:
+                cursor.execute(
+                    f"UPDATE {side}_accounts SET balance = balance + %s WHERE id = %s", (change, account)
+                )
+            cursor.execute("ROLLBACK" if dice.random() < 0.1 else "COMMIT")
+            stop.wait(0.005)
