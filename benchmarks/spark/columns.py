@@ -19,8 +19,8 @@ import pgoutput_fast as pgo
 from benchmarks.report import README, Section, machine, rewrite
 from benchmarks.spark.queries import TABLE, cpu_seconds, identity, session, wide_segments
 from benchmarks.timing import Measured
-from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.files import TypedFiles
 
 __all__ = ["queries", "section", "write_input"]
 

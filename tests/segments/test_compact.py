@@ -24,8 +24,6 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, Limits, Retention, retain
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import read_progress
 from pgoutput_fast.segments import (
     CompactBusyError,
     Source,
@@ -42,6 +40,8 @@ from pgoutput_fast.segments import known as segment_known
 from pgoutput_fast.segments.tail import SegmentStream
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import read_progress
 from support import pg
 from support.buckets import opened_bucket
 from support.capturing import (

@@ -20,10 +20,10 @@ from pyspark.sql import functions
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.files import TypedFiles
 from support.plans import is_sorted
 from support.sessions import connect_mode, connect_session
 

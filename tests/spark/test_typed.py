@@ -11,10 +11,10 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.dataframes.typed import _spark_path
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.files import TypedFiles
 from support.oracle import plain_records
 from support.paths import DOCS
 from support.streams import ENRICHED, RandomChoices, make_stream

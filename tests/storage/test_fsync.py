@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
-from pgoutput_fast.typed_files.progress import Progress, read_progress, write_progress
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.progress import Progress, read_progress, write_progress
 
 ROUNDS = 200
 

@@ -24,13 +24,13 @@ from pgoutput_fast.capture import Capture, CaptureError, Limits, Retention, Snap
 from pgoutput_fast.capture.retention import retain_typed
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files import files as typed
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import Progress, write_progress
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA
 from pgoutput_fast.segments import Source, list_segments, open_segment, write_segment
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files import files as typed
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import Progress, write_progress
 from support import pg
 from support.capturing import Writers, committed, now, slot, streaming_dsn
 from support.oracle import plain_records

@@ -13,10 +13,10 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.unify import find_typed_table
 from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.unify import find_typed_table
 
 SOURCE = Source("1", "shop", "slot")
 ID, WIDE_ID, NOTE = ColumnSpec("id", 23, key=True), ColumnSpec("id", 20, key=True), ColumnSpec("note", 25)

@@ -17,8 +17,6 @@ from pgoutput_fast.capture.retention import Retention, retain, retain_typed
 from pgoutput_fast.committed.spill import is_spill_name
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import SpillError
-from pgoutput_fast.typed_files.files import TypedFiles
-from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.compaction import unfinished_of_compact
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
@@ -26,6 +24,8 @@ from pgoutput_fast.segments.names import newest_named, ordinals_of
 from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, open_store
+from pgoutput_fast.typed_files.files import TypedFiles
+from pgoutput_fast.typed_files.progress import PROGRESS, TYPED, read_progress
 
 __all__ = ["SegmentDirectory"]
 

@@ -18,14 +18,14 @@ from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
 from pgoutput_fast.committed.spill import Spiller
 from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.typed_files.output import TypedOutput
-from pgoutput_fast.typed_files.progress import Progress, read_progress, typed_files, write_progress
 from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named, named_segments, ordinals_of
 from pgoutput_fast.segments.segment import open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.typed_files.output import TypedOutput
+from pgoutput_fast.typed_files.progress import Progress, read_progress, typed_files, write_progress
 
 __all__ = ["TypedFiles"]
 

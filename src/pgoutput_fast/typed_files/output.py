@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.decoding.result import Decoded
-from pgoutput_fast.typed_files.progress import rejects_file, typed_file
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.storage.parquet import rows_writer
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.typed_files.progress import rejects_file, typed_file
 
 __all__ = ["TypedOutput"]
 

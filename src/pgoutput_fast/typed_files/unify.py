@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
-from pgoutput_fast.typed_files.progress import TYPED, typed_files
 from pgoutput_fast.schema.evolution import unify_schemas
 from pgoutput_fast.storage.paths import open_file, shown
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.storage.table_directories import table_directory
+from pgoutput_fast.typed_files.progress import TYPED, typed_files
 
 __all__ = ["TypedTable", "find_typed_table"]
 

@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.typed_files.unify import find_typed_table
 from pgoutput_fast.spark.types import described_schema
 from pgoutput_fast.storage.paths import is_uri
 from pgoutput_fast.storage.stores import open_store
+from pgoutput_fast.typed_files.unify import find_typed_table
 
 __all__ = ["read_typed"]
 
