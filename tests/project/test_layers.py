@@ -19,6 +19,8 @@ BELOW_CORE = {"arguments", "catalog", "errors", "protocol", "schema"}
 
 # Packages that only some groups may import.
 FOREIGN = {
+    "deltalake": {"demo", "lake", "mirror"},
+    "duckdb": {"mirror"},
     "pandas": {"spark"},
     "psycopg2": {"capture", "postgres", "snapshot"},
     "pyspark": {"demo", "spark"},

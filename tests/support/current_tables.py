@@ -23,7 +23,20 @@ __all__ = ["KEYS", "KINDS", "Model", "RandomEffects", "canonical", "open_table"]
 
 KINDS = ["delta", "parquet", "duckdb"]
 # PostgreSQL takes any of these as the name of a column.
-NAMES = ['a "b" `c`', "it's.a;dot", "Größe ÜBER", "1st", "source", "target", "_op", "rowid", "a.b", "a", "select", "x=y/z%20"]
+NAMES = [
+    'a "b" `c`',
+    "it's.a;dot",
+    "Größe ÜBER",
+    "1st",
+    "source",
+    "target",
+    "_op",
+    "rowid",
+    "a.b",
+    "a",
+    "select",
+    "x=y/z%20",
+]
 _EPOCH = datetime(2024, 2, 29, tzinfo=UTC)
 
 # Types of key columns, and how the n-th value is made.
@@ -49,7 +62,9 @@ _VALUES: list[tuple[pa.DataType, Any]] = [
     (pa.list_(pa.string()), lambda dice: dice.choice([None, [], [None], ["a", None], ["a"]])),
     (
         pa.struct([("x", pa.int64()), ("y", pa.list_(pa.float32()))]),
-        lambda dice: dice.choice([None, {"x": None, "y": None}, {"x": 1, "y": [0.5, None]}, {"x": 1, "y": []}]),
+        lambda dice: dice.choice(
+            [None, {"x": None, "y": None}, {"x": 1, "y": [0.5, None]}, {"x": 1, "y": []}]
+        ),
     ),
     (pa.decimal128(12, 2), lambda dice: dice.choice([None, Decimal("1.50"), Decimal("-0.01")])),
     (pa.bool_(), lambda dice: dice.choice([None, True, False])),

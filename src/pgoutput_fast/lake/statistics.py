@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 __all__ = ["statistics_of"]
 
-# Longer texts make the log long and rarely let an engine skip a file.
-_LONGEST_TEXT = 32
+# Longer texts make the log long and rarely let an engine skip a file. A UUID has 36 characters.
+_LONGEST_TEXT = 36
 _MILLISECOND = timedelta(milliseconds=1)
 
 

@@ -42,7 +42,9 @@ def loaded(tmp_path: Path) -> DuckDBCurrent:
 def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
     loaded.apply(_effect([5], [6, 2000]), 2)
     place = tmp_path / "below" / "x.duckdb"
-    assert _query(place, 'SELECT count(*), max(id), max(text) FROM "Shop 1"."or""ders"') == [(1000, 2000, "x")]
+    assert _query(place, 'SELECT count(*), max(id), max(text) FROM "Shop 1"."or""ders"') == [
+        (1000, 2000, "x")
+    ]
     assert _query(place, "SELECT position, version FROM _pgoutput_fast_positions") == [(2, 1)]
 
 
@@ -59,7 +61,9 @@ def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
 def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> None:
     narrow = current_schema(pa.schema({"id": pa.int16(), "n": pa.list_(pa.int16())}))
     wide = current_schema(pa.schema({"id": pa.int64(), "n": pa.list_(pa.int64()), 'a"b.c': pa.float64()}))
-    loaded.replace(pa.Table.from_pylist([{"id": 1, "n": [1]}, {"id": 2}], schema=narrow).to_batches(), narrow, 1)
+    loaded.replace(
+        pa.Table.from_pylist([{"id": 1, "n": [1]}, {"id": 2}], schema=narrow).to_batches(), narrow, 1
+    )
     rows = pa.Table.from_pylist([{"id": 2, "n": [2**40], 'a"b.c': 0.5}, {"id": 2**40}], schema=wide)
     loaded.apply(Effect(("id",), False, pa.table({"id": pa.array([], pa.int64())}), rows), 2)
     there = {row["id"]: (row["n"], row['a"b.c']) for row in loaded.read().to_pylist()}
@@ -72,6 +76,15 @@ def test_rows_without_a_key_that_are_not_there(loaded: DuckDBCurrent) -> None:
     with pytest.raises(ValueError, match="lacks rows that go"):
         loaded.apply(Effect((), False, gone, _rows([7])), 2)
     assert (loaded.position(), loaded.read().num_rows) == (1, 1000)
+
+
+def test_rows_without_a_column_that_duckdb_compares_as_we_do(tmp_path: Path) -> None:
+    schema = current_schema(pa.schema({"price": pa.float64(), "list": pa.list_(pa.int32())}))
+    made = [{"price": each, "list": [1]} for each in (0.0, -0.0, float("nan"), float("nan"), 1.5)]
+    rows, table = pa.Table.from_pylist(made, schema=schema), DuckDBCurrent(tmp_path / "x.duckdb", "t")
+    table.apply(Effect((), False, rows.slice(0, 0), rows), 1)
+    table.apply(Effect((), False, rows.slice(1, 2), rows.slice(0, 0)), 2)
+    assert sorted(map(repr, table.read().column("price").to_pylist())) == ["0.0", "1.5", "nan"]
 
 
 def test_only_the_version_of_now_can_be_read(loaded: DuckDBCurrent) -> None:
@@ -89,7 +102,9 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is not a table of a mirror: use another name"):
             call()
     with pytest.raises(ValueError, match="small and capital letters are the same"):
-        DuckDBCurrent(place, "t").replace([], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1)
+        DuckDBCurrent(place, "t").replace(
+            [], current_schema(pa.schema({"a": pa.int32(), "A": pa.int32()})), 1
+        )
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
@@ -113,7 +128,7 @@ def test_another_process_has_the_file_open(
     assert process.stdout.readline() == b"1\n"
     with monkeypatch.context() as patch:
         patch.setattr(duckdb, "_SECONDS", 0.2)
-        with pytest.raises(RuntimeError, match="another process has .* open: close it there"):
+        with pytest.raises(RuntimeError, match=r"another process has .* open: close it there"):
             loaded.apply(_effect([5]), 2)
     process.communicate(b"\n", timeout=60)
     loaded.apply(_effect([5]), 2)

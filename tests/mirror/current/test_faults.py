@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
 _FILES, _STORES, _DUCKDB = (
     f"pgoutput_fast.{name}" for name in ("lake.files", "storage.stores", "mirror.current.duckdb")
 )
-_TABLE = "pgoutput_fast.mirror.current.file_table"
+_TABLE, _PARQUET = (f"pgoutput_fast.mirror.current.{name}" for name in ("file_table", "parquet"))
 # A negative number kills behind the call.
 STEPS = [
     ("parquet", "int8", (_TABLE, "FileTable._change", 4)),
@@ -36,7 +37,7 @@ STEPS = [
     ("parquet", "text", ("os", "fsync", 13)),
     ("parquet", "int8", (_STORES, "publish", 9)),
     ("parquet", "int8", (_STORES, "publish", -9)),
-    ("parquet", None, (_TABLE, "FileTable._commit", 5)),
+    ("parquet", None, (_PARQUET, "ParquetCurrent._commit", 5)),
     ("delta", "int8", (_FILES, "_OpenFile.close", -5)),
     ("delta", None, (_TABLE, "FileTable._committed", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
@@ -47,7 +48,9 @@ STEPS = [
 COUNT = 12
 
 
-def _start(kind: str, place: Path, seed: int, key: str | None, count: int, **more: Any) -> subprocess.Popen[str]:
+def _start(
+    kind: str, place: Path, seed: int, key: str | None, count: int, **more: Any
+) -> subprocess.Popen[str]:
     job = {"kind": kind, "place": str(place), "seed": seed, "key": key, "count": count, **more}
     path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     return subprocess.Popen(
@@ -162,3 +165,30 @@ def test_a_disk_that_is_full(kind: str, disk: Path) -> None:
     table.apply(_wide(500, 3_000), 2)
     assert table.read().num_rows == 3_500
     assert table.position() == 2
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_disk_that_is_full_at_the_commit(kind: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of rows are there already."""
+    table, filler = open_table(kind, disk / "lake"), disk / "filler"
+    table.apply(_wide(0, 100), 1)
+    files = set(disk.rglob("*.parquet"))
+    commit = type(table)._commit
+
+    def filled(*arguments: Any, **more: Any) -> None:
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        commit(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "_commit", filled)
+        with pytest.raises(OSError, match=r"(?s).+") as caught:
+            table.apply(_wide(50, 100), 2)
+    assert "There is no space for files of tables" in "".join(getattr(caught.value, "__notes__", ()))
+    filler.unlink()
+    assert set(disk.rglob("*.parquet")) == files
+    for each in (table, open_table(kind, disk / "lake")):
+        assert (each.position(), each.read().num_rows) == (1, 100)
+    table.apply(_wide(50, 100), 2)
+    assert (table.position(), table.read().num_rows) == (2, 150)

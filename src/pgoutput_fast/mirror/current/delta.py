@@ -22,7 +22,7 @@ __all__ = ["DeltaCurrent"]
 # The application whose transactions carry the position. `write_tables` has another one, whose positions are ordinals.
 _APPLICATION = "pgoutput_fast.mirror"
 # What a table may ask of its readers. With other features, a file may have rows that the table has not.
-_FEATURES = {"timestampNtz"}
+_FEATURES = {"timestampNtz", "v2Checkpoint"}
 
 
 class DeltaCurrent(FileTable):
@@ -134,12 +134,7 @@ class DeltaCurrent(FileTable):
                 if file.name in removed
             ]
         try:
-            table = self._at(before)
-            if removed is not None and (
-                new := [each for each in whole.fields if each.name not in before.schema.names]
-            ):
-                table.alter.add_columns(new, commit_properties=self._properties(before.position))
-                table = self._at(before, 1)
+            table = self._prepared(before, whole, replaced=removed is None)
             table.create_write_transaction(
                 actions,
                 "overwrite" if removed is None else "append",
@@ -147,10 +142,39 @@ class DeltaCurrent(FileTable):
                 commit_properties=self._properties(position),
             )
         except CommitFailedError as problem:
+            there = self._load()
+            if there is not None and there.number == before.number:
+                raise OSError(f"{self} cannot be written: {problem}") from problem
             raise ChangedError from problem
 
-    def _at(self, version: Version, more: int = 0) -> Any:
-        return self._delta.DeltaTable(self._uri, version.number + more, storage_options=self._storage)
+    def _prepared(self, before: Version, schema: Any, *, replaced: bool) -> Any:
+        """The table, which has what a commit of this schema needs. That takes a commit of its own, without rows.
+
+        If the rows are replaced, so are the columns. But a table that had no timestamps without a zone may lack the
+        feature that they need.
+        """
+        table = self._at(before.number)
+        if not replaced:
+            new = [each for each in schema.fields if each.name not in before.schema.names]
+            if not new:
+                return table
+            table.alter.add_columns(new, commit_properties=self._properties(before.position))
+        elif (
+            "timestampNtz" in (table.protocol().reader_features or ())
+            or "timestamp_ntz" not in schema.to_json()
+        ):
+            return table
+        else:
+            feature = self._delta.TableFeatures.TimestampWithoutTimezone
+            table.alter.add_feature(
+                feature,
+                allow_protocol_versions_increase=True,
+                commit_properties=self._properties(before.position),
+            )
+        return self._at(before.number + 1)
+
+    def _at(self, number: int) -> Any:
+        return self._delta.DeltaTable(self._uri, number, storage_options=self._storage)
 
     def _properties(self, position: int) -> Any:
         # delta-rs would try again on top of another commit. It does not see that an OPTIMIZE has rewritten a file

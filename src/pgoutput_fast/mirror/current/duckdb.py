@@ -95,7 +95,12 @@ class DuckDBCurrent(CurrentTable):
         try:
             connection.execute("SET TimeZone = 'UTC'")
             yield connection
-        except (self._duckdb.IOException, self._duckdb.OutOfMemoryException) as problem:
+        # A commit that cannot be written is a TransactionException.
+        except (
+            self._duckdb.IOException,
+            self._duckdb.OutOfMemoryException,
+            self._duckdb.TransactionException,
+        ) as problem:
             raise OSError(
                 f"{self._path} cannot be written: {str(problem).partition(chr(10))[0]}. The table is as before. Make "
                 "space, and run it again"
@@ -144,7 +149,8 @@ class DuckDBCurrent(CurrentTable):
         if not found:
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
         empty = connection.sql(f"SELECT * FROM {self._table} LIMIT 0").to_arrow_table()
-        return _State(*map(int, found[0]), stored_schema(empty.schema))
+        position, version = map(int, found[0])
+        return _State(position, version, stored_schema(empty.schema))
 
     def _has(self, connection: Any, schema: str, name: str) -> bool:
         query = (
@@ -266,7 +272,7 @@ class DuckDBCurrent(CurrentTable):
 
     def _delete(self, connection: Any, wanted: pa.Table) -> None:
         """Deletes the rows that are in another table, by its columns."""
-        if wanted.num_rows:
+        if wanted.num_rows or not wanted.num_columns:
             with _view(connection, wanted):
                 connection.execute(f"DELETE FROM {self._table} AS t WHERE {_is_in(wanted.schema.names)}")
 
@@ -279,6 +285,7 @@ class DuckDBCurrent(CurrentTable):
         Raises:
             ValueError: if one is not there.
         """
+        # Without such columns, all rows are found.
         plain = gone.select([field.name for field in gone.schema if _is_plain(field.type)])
         found = in_schema(self._matching(connection, plain, schema.names), schema)
         self._delete(connection, plain)
@@ -312,7 +319,10 @@ def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _view(connection: Any, rows: pa.Table) -> Iterator[None]:
-    """Names a table of Arrow, for queries."""
+    """Names a table of Arrow, for queries. DuckDB takes none without columns."""
+    if not rows.num_columns:
+        yield
+        return
     connection.register(_VIEW[1:-1], rows)
     try:
         yield

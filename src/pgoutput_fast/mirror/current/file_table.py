@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,46 +164,53 @@ class FileTable(CurrentTable):
         self._load()  # refuses a table that something else made, before the long work
         with NewFiles(self._store, self._directory, self._file_bytes) as files:
             files.write(in_schema(pa.Table.from_batches([each]), stored) for each in rows)
-            for _ in range(_TRIES):
-                try:
-                    return self._committed(files, self._load(), stored, position, None)
-                except ChangedError:
-                    continue
-            raise self._busy()
+            self._tried(lambda before: self._committed(files, before, stored, position, None))
 
     def apply(self, effect: Effect, position: int) -> None:
         if effect.unfilled:
             raise ValueError("the effect has values that are not filled: fill them from `find` first")
-        for _ in range(_TRIES):
-            before = self._load()
-            if before is not None and before.position >= position:
-                return
-            try:
+
+        def change(before: Version | None) -> None:
+            if before is None or before.position < position:
                 with NewFiles(self._store, self._directory, self._file_bytes) as files:
-                    return self._change(before, effect, position, files)
-            except ChangedError:
-                continue
-        raise self._busy()
+                    self._change(before, effect, position, files)
+
+        self._tried(change)
 
     def optimise(self) -> None:
-        """Joins short files. The rows and the position stay."""
-        for _ in range(_TRIES):
-            before = self._load()
+        """Joins short files. The rows and the position stay.
+
+        Raises:
+            RuntimeError: if something else changes the table again and again meanwhile.
+        """
+
+        def join(before: Version | None) -> None:
             if before is None or len(short := self._short(before)) < 2:
                 return
+            with NewFiles(self._store, self._directory, self._file_bytes) as files:
+                files.write(rows for k in short for rows in self._rows(before, before.files[k].name))
+                gone = {before.files[k].name for k in short}
+                self._committed(files, before, before.schema, before.position, gone, same_rows=True)
+
+        self._tried(join)
+
+    def _tried(self, task: Callable[[Version | None], None]) -> None:
+        """Does something to the version of now, and again if something else has committed meanwhile.
+
+        Raises:
+            RuntimeError: if that happens again and again.
+        """
+        for _ in range(_TRIES):
+            before = self._load()
             try:
-                with NewFiles(self._store, self._directory, self._file_bytes) as files:
-                    files.write(rows for k in short for rows in self._rows(before, before.files[k].name))
-                    gone = {before.files[k].name for k in short}
-                    return self._committed(
-                        files, before, before.schema, before.position, gone, same_rows=True
-                    )
+                return task(before)
             except ChangedError:
                 continue
-        raise self._busy()
-
-    def _busy(self) -> RuntimeError:
-        return RuntimeError(
+            except FileNotFoundError:
+                if before is None or self.version() == before.number:
+                    raise
+                # An OPTIMIZE and a VACUUM have removed a file of the version that was read.
+        raise RuntimeError(
             f"something else changed {self} {_TRIES} times during a commit: let only one process mirror into it, and "
             "run OPTIMIZE and the like less often. The table has nothing of this effect"
         )
@@ -249,9 +256,9 @@ class FileTable(CurrentTable):
             left[:] = np.iinfo(np.int64).max  # all rows with a key go
         looked: dict[int, _Found] = {}
         for k in candidates(before, wanted):
-            found = self._look_into(before.files[k].name, schema, wanted, finder, left)
-            if len(found[0]):
-                looked[k] = _Found(found[0], comes[found[1]])
+            ordinals, numbers = self._look_into(before.files[k].name, schema, wanted, finder, left)
+            if len(ordinals):
+                looked[k] = _Found(ordinals, _first(comes, numbers))
         if not keys:
             check_all_gone(left, str(self))
         return looked
@@ -348,6 +355,15 @@ class FileTable(CurrentTable):
             if name not in kept and (own or old):
                 removed += self._store.remove(entry.name)
         return removed
+
+
+def _first(comes: _Numbers, numbers: _Numbers) -> _Numbers:
+    """The row that takes the place of each row that goes, by its number. If several rows have a number, one gets it."""
+    places = np.full(len(numbers), -1, np.int64)
+    each, at = np.unique(numbers, return_index=True)
+    places[at] = comes[each]
+    comes[each] = -1
+    return places
 
 
 def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -27,9 +27,18 @@ _NO_PREFIX = "\0"
 # About so many bytes of rows become a row group. A look for a key reads at least one.
 _WAITING_BYTES = 32 << 20
 _MILLISECOND = pa.scalar(1000, pa.duration("us"))
-# The Python types in which pyarrow gives the bounds of row groups. It gives some bounds in other forms, such as
-# decimals that another program stored as whole numbers.
-_EXACT = (int, str, bytes, datetime, date, Decimal)
+# The types whose bounds are known, and how pyarrow gives the bounds of a row group. NaN has no place in the order of
+# floats. Some programs store a decimal as a whole number, and pyarrow then gives this number.
+_BOUNDS: Sequence[tuple[Callable[[pa.DataType], bool], type]] = (
+    (pa.types.is_integer, int),
+    (pa.types.is_string, str),
+    (pa.types.is_date32, date),
+    (pa.types.is_timestamp, datetime),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_decimal128, Decimal),
+)
+# JSON has no exact form of these. So only row groups have their bounds.
+_INEXACT = (pa.types.is_binary, pa.types.is_decimal128)
 
 
 @dataclass(frozen=True)
@@ -67,25 +76,35 @@ class Version:
     bounds: Callable[[str], tuple[pa.Array, pa.Array]]
 
 
-def _has_bounds(kind: pa.DataType) -> bool:
-    """Whether files of columns of this type can be told apart by bounds. NaN has no place in the order of floats."""
-    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date32)
-    return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_decimal128))
+def _form(kind: pa.DataType) -> type | None:
+    """The Python type of bounds of a column of this type; None if files cannot be told apart by such a column."""
+    return next((form for test, form in _BOUNDS if test(kind)), None)
 
 
-def _leading(wanted: pa.Table) -> tuple[str, pa.Array] | None:
+def _leading(wanted: pa.Table, has: Callable[[pa.DataType], bool]) -> tuple[str, pa.Array] | None:
     """The column whose bounds tell where rows are, and its values; None if there is none."""
     for field in wanted.schema:
-        if _has_bounds(field.type):
+        if has(field.type):
             values = pc.unique(wanted.column(field.name))
-            return None if values.null_count else (field.name, values)
+            if not values.null_count:
+                return field.name, values
     return None
+
+
+def _in_group(kind: pa.DataType) -> bool:
+    """Whether row groups have bounds of this type."""
+    return _form(kind) is not None
+
+
+def _in_log(kind: pa.DataType) -> bool:
+    """Whether the bounds of files have this type."""
+    return _in_group(kind) and not any(test(kind) for test in _INEXACT)
 
 
 def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
     """Files in the order of their least values, by the first column that has bounds."""
     for field in version.schema:
-        if _has_bounds(field.type):
+        if _in_log(field.type):
             lows = version.bounds(field.name)[0].take(pa.array(files, pa.int64()))
             return [files[k] for k in pc.sort_indices(lows).to_pylist()]
     return list(files)
@@ -93,12 +112,10 @@ def by_bounds(version: Version, files: Sequence[int]) -> list[int]:
 
 def candidates(version: Version, wanted: pa.Table) -> list[int]:
     """The files that may have one of these rows, by their bounds: indexes of `version.files`."""
-    leading = _leading(wanted)
-    if leading is None:
+    leading = _leading(wanted, _in_log)
+    if leading is None or leading[0] not in version.schema.names:
         return list(range(len(version.files)))
     name, values = leading
-    if name not in version.schema.names:
-        return list(range(len(version.files)))
     lows, highs = version.bounds(name)
     return [k for k, (low, high) in enumerate(zip(lows, highs, strict=True)) if _between(values, low, high)]
 
@@ -108,7 +125,10 @@ def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
         return True
     if pa.types.is_timestamp(high.type):
         # Delta's bounds have milliseconds. Some programs round the upper one down.
-        high = pc.add(high, _MILLISECOND)
+        try:
+            high = pc.add_checked(high, _MILLISECOND)
+        except pa.ArrowInvalid:  # the end of time
+            return True
     return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
 
 
@@ -125,9 +145,11 @@ def row_groups(
         wanted: leaves out row groups which, by their bounds, have none of these rows.
     """
     types = pa.schema([schema.field(each) for each in columns])
-    leading = None if wanted is None else _leading(wanted)
+    leading = None if wanted is None else _leading(wanted, _in_group)
     begin = 0
-    with pq.ParquetFile(open_file(os.fspath(store.at(name)))) as file:
+    # Spark may write timestamps of 96 bits. In a store, many columns are read at once.
+    more = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not store.local}
+    with pq.ParquetFile(open_file(os.fspath(store.at(name))), **more) as file:
         there = set(file.schema_arrow.names)
         named = [each for each in columns if each in there]
         for k in range(file.num_row_groups):
@@ -149,7 +171,7 @@ def _may_have(group: pq.RowGroupMetaData, name: str, values: pa.Array) -> bool:
             continue
         with suppress(ValueError, OverflowError, TypeError, pa.ArrowException):
             found = column.statistics
-            if found is not None and found.has_min_max and isinstance(found.min, _EXACT):
+            if found is not None and found.has_min_max and type(found.min) is _form(values.type):
                 low, high = (pa.scalar(each, values.type) for each in (found.min, found.max))
                 return _between(values, low, high)
     return True
