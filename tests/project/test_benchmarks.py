@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
-from benchmarks.mirror import effect
+from benchmarks.mirror import effect, merge
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark import planning as spark_planning
@@ -66,6 +66,12 @@ def test_net_effects_at_a_tiny_scale(tmp_path: Path, monkeypatch: pytest.MonkeyP
     figures = effect.section(0.004, 1).rows
     assert [row[0] for row in figures] == list(effect.CASES)
     assert all(float(cell.replace(",", "")) > 0 for row in figures for cell in row[1:])
+
+
+def test_merges_at_a_tiny_scale() -> None:
+    """Each kind of table must have the right rows after the changes."""
+    figures = merge.section((2_000,), 100).rows
+    assert [row[0] for row in figures] == list(merge.KINDS)
 
 
 def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from pgoutput_fast.mirror.current.parquet import ParquetCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 from support.buckets import opened_bucket
+from support.paths import DOCS
 
 SCHEMA = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
 
@@ -215,3 +217,17 @@ def test_in_a_bucket() -> None:
         table.optimise()
         assert table.vacuum() > 0
         assert (table.read().num_rows, table.position()) == (999, 2)
+
+
+def test_the_page_reads_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/current-tables.md, with several versions."""
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "current-tables.md").read_text(), re.DOTALL)
+    table = ParquetCurrent(tmp_path / "lake" / "current", "public.orders", file_bytes=100)
+    table.replace(_rows(range(300)).to_batches(max_chunksize=100), SCHEMA, 1)
+    for n in range(12):
+        table.apply(_effect([n], [1000 + n]), 2 + n)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert sorted(found["rows"].column("id").to_pylist()) == _ids(table)
+    assert len(_ids(table)) == 300
