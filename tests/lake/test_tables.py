@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.delta import DeltaTarget
@@ -216,6 +217,22 @@ def test_rows_take_the_wider_types_of_a_table(tmp_path: Path, format: str) -> No
             ValueError, match=r"its column 'a' is int64, and the rows have .* use mode='overwrite'"
         ):
             target.fitted(pa.schema([("a", kind)]))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_delta_table_gets_its_first_timestamps_without_a_zone(tmp_path: Path, mode: Any) -> None:
+    """Delta counts them as a feature that a table must have."""
+    store, later = open_store(tmp_path), SCHEMA.append(pa.field("at", pa.timestamp("us")))
+    moment = datetime(2024, 2, 29, 12)
+    steps = [(SCHEMA, [{"_seq": 1}], "append"), (later, [{"_seq": 2, "at": moment}], mode)]
+    for schema, rows, how in steps:
+        with TableFiles(store, f"run{rows[0]['_seq']}", False) as files:
+            files.add("t", pa.RecordBatch.from_pylist(rows, schema))
+        DeltaTarget(str(tmp_path / "t")).commit(files.written, rows[0]["_seq"], schema, how)
+    table = DeltaTable(str(tmp_path / "t"))
+    found = {row["_seq"]: row["at"] for row in table.to_pyarrow_table().to_pylist()}
+    assert found == ({1: None} if mode == "append" else {}) | {2: moment}
+    assert table.transaction_version("pgoutput_fast") == 2
 
 
 def test_partitions_that_a_killed_commit_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
-__all__ = ["DeltaTarget", "add_action", "delta_directory", "reached"]
+__all__ = ["DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "reached"]
 
 # The application whose transactions carry the position.
 _APPLICATION = "pgoutput_fast"
@@ -113,6 +113,8 @@ class DeltaTarget(TableTarget):
             if mode != "overwrite":
                 self._add_columns(whole)
                 whole = self._table.schema()
+            elif allow_timestamps(self._table, whole):
+                self.__dict__.pop("_table", None)
             self._table.create_write_transaction(
                 actions,
                 "overwrite" if mode == "overwrite" else "append",
@@ -140,6 +142,29 @@ class DeltaTarget(TableTarget):
         if self._table is None:
             return ()
         return {uri.rpartition("/")[2] for uri in self._table.file_uris()}
+
+
+def allow_timestamps(table: Any, schema: Any, properties: Any = None) -> bool:
+    """Lets a table have timestamps without a zone, before its columns are replaced by some that have them.
+
+    `alter.add_columns` does that by itself, an overwrite does not.
+
+    Args:
+        table: a `DeltaTable`.
+        schema: the new columns, a schema of delta-rs.
+        properties: of the commit.
+
+    Returns:
+        Whether there was a commit.
+    """
+    from deltalake import TableFeatures
+
+    there = table.protocol().reader_features or ()
+    if "timestampNtz" in there or "timestamp_ntz" not in schema.to_json():
+        return False
+    feature = TableFeatures.TimestampWithoutTimezone
+    table.alter.add_feature(feature, allow_protocol_versions_increase=True, commit_properties=properties)
+    return True
 
 
 def reached(place: str) -> tuple[str, dict[str, str]]:

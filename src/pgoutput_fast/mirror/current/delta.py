@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.lake.delta import add_action, reached
+from pgoutput_fast.lake.delta import add_action, allow_timestamps, reached
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.lake.target import plain_types
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
@@ -159,18 +159,8 @@ class DeltaCurrent(FileTable):
             if not new:
                 return table
             table.alter.add_columns(new, commit_properties=self._properties(before.position))
-        elif (
-            "timestampNtz" in (table.protocol().reader_features or ())
-            or "timestamp_ntz" not in schema.to_json()
-        ):
+        elif not allow_timestamps(table, schema, self._properties(before.position)):
             return table
-        else:
-            feature = self._delta.TableFeatures.TimestampWithoutTimezone
-            table.alter.add_feature(
-                feature,
-                allow_protocol_versions_increase=True,
-                commit_properties=self._properties(before.position),
-            )
         return self._at(before.number + 1)
 
     def _at(self, number: int) -> Any:
