@@ -17,6 +17,7 @@ from pgoutput_fast.mirror.current.columns import check_names, fitted, in_schema,
 from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, Effect
+from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.storage.fsync import make_directory
 
 __all__ = ["DuckDBCurrent"]
@@ -27,7 +28,6 @@ _POSITIONS = f'"main"."{_NAME}"'
 _VIEW = '"_pgoutput_fast_rows"'
 # So long a process waits for another one that has the database open.
 _SECONDS = 30.0
-_PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def _pieces(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     for batch in rows:
         waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= _PIECE_BYTES:
+        if sum(each.nbytes for each in waiting) >= PIECE_BYTES:
             yield pa.Table.from_batches(waiting)
             waiting = []
     if waiting:
