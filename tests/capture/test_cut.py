@@ -78,6 +78,10 @@ class _Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                # Here the proxy stands where the server would see its client go: its keepalives do so.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+                    client.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
                 self._open.append(client)
                 threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 

@@ -32,6 +32,9 @@ _AGAIN_SECONDS = 0.2
 
 # A walsender would use the slot all the time. Between two peeks nobody does, so this session locks the slot's name.
 _LOCK = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('pgoutput_fast slot'), pg_catalog.hashtext(%s))"
+# If the network loses this client, the server notices within half a minute, and lets the lock go. By default it would
+# look only after two hours.
+_KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock_all()"
 # This never moves the slot backwards: the function would refuse a lower position, and on 10 it would go back.
 _ADVANCE = """
@@ -82,6 +85,7 @@ class SqlSource:
         self._peeks = 0
         self._connection = connect(dsn)
         with self._connection.cursor() as cursor:
+            cursor.execute(_KEEPALIVES)
             cursor.execute(_LOCK, (slot,))
             (locked,) = cursor.fetchone()
         if not locked:
