@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,9 +35,13 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 demo: $(VENV)/.demo  ## write the WAL of a real PostgreSQL as Delta tables with a real Spark, and check the result
 	$(BIN)/python -m pgoutput_fast.demo
 
-test: $(VENV)/.dev  ## run all tests, on every PostgreSQL version that is available (about 15 minutes)
+test: $(VENV)/.dev  ## run the tests, on every PostgreSQL version that is available (about 25 minutes)
 	$(BIN)/python ci/fetch_servers.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+
+test-whole: $(VENV)/.dev  ## run the tests with all their long forms (about 40 minutes)
+	$(BIN)/python ci/fetch_servers.py
+	$(BIN)/python -m pytest -n 3 --dist loadfile --whole $(PYTEST_ARGS)
 
 test-matrix: $(VENV)/.dev  ## run the Spark tests on Spark 4.0, 4.1, 4.2 and 4.3 (SPARKS="4.0 4.1" for some of them)
 	$(BIN)/python ci/fetch_servers.py
@@ -95,7 +99,7 @@ SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
     oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
-    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py project/test_docs_mirror.py \
+    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py mirror/test_metrics.py mirror/view project/test_docs_mirror.py \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
 sanitize: $(VENV)/.dev  ## run the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
@@ -122,7 +126,8 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/typed_files/test_files.py -k killed --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/snapshot/test_killed.py --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_table_faults.py -k "killed" --timeout 3600
-	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_current_sink.py -k "killed" --timeout 3600
+	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py tests/mirror/test_repair.py tests/mirror/test_outages.py --timeout 3600
 
 wheel: | $(BIN)/python  ## build a wheel in dist/
 	rm -rf build/lib*

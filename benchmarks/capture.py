@@ -30,7 +30,7 @@ from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.walsender import Walsender
 from pgoutput_fast.segments import list_segments, read_segment
 
-__all__ = ["main", "measure", "section"]
+__all__ = ["ROWS", "TABLE", "main", "measure", "section"]
 
 BEGIN, END = "<!-- capture figures -->", "<!-- end of capture figures -->"
 FULL_ROWS = 1_000_000
@@ -43,12 +43,12 @@ READ = "our read loop"
 WALSENDER = "capture, walsender"
 SQL = "capture, SQL"
 
-_TABLE = """
-CREATE TABLE wide (id bigint PRIMARY KEY, a int, b int, c smallint, price numeric(12,2), rate float8, yes bool,
+TABLE = """
+CREATE TABLE {table} (id bigint PRIMARY KEY, a int, b int, c smallint, price numeric(12,2), rate float8, yes bool,
     day date, at timestamptz, name text, note text, code varchar(20), key uuid, data bytea, more jsonb, big bigint)
 """
-_ROWS = """
-INSERT INTO wide SELECT g, g %% 1000, -g, g %% 100, g * 0.37, g * 1.7, g %% 3 = 0, date '2020-01-01' + g %% 2000,
+ROWS = """
+INSERT INTO {table} SELECT g, g %% 1000, -g, g %% 100, g * 0.37, g * 1.7, g %% 3 = 0, date '2020-01-01' + g %% 2000,
     timestamptz '2024-01-01 00:00:00Z' + g * interval '1 second', 'customer number ' || g, repeat(md5(g::text), 4),
     'code-' || g %% 5000, md5(g::text)::uuid, decode(md5(g::text), 'hex'), json_build_object('k', g, 'v', g %% 7),
     g * 77777::bigint
@@ -106,12 +106,14 @@ def measure(rows: int, rounds: int, only: Sequence[str] | None = None) -> tuple[
     ):
         dsn, bench = server.dsn, _Bench(server.dsn, installation.bindir, Path(directory))
         with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
-            cursor.execute(_TABLE)
+            cursor.execute(TABLE.format(table="wide"))
             cursor.execute("CREATE PUBLICATION backlog FOR ALL TABLES")
         create_slot(dsn, "backlog")
         with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
             for first in range(0, rows, ROWS_IN_A_TRANSACTION):
-                cursor.execute(_ROWS, (first, min(first + ROWS_IN_A_TRANSACTION, rows) - 1))
+                cursor.execute(
+                    ROWS.format(table="wide"), (first, min(first + ROWS_IN_A_TRANSACTION, rows) - 1)
+                )
                 connection.commit()
             cursor.execute("CHECKPOINT")
             cursor.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::int8")

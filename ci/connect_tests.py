@@ -49,7 +49,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             install_wheel(client, build_wheel(sys.executable, Path(directory)))
     tests = given or ["tests/spark"]
-    result = run_tests(sys.executable, ["--spark-session=connect", *tests], environment)
+    result = run_tests(sys.executable, ["--whole", "--spark-session=connect", *tests], environment)
     return report("Spark", {"Connect": result})
 
 

@@ -21,6 +21,8 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
     # What runs on executors: without PySpark.
     {"spark tasks": ("spark.tasks", "spark.tasks.*")},
     {"mirror": ("mirror", "mirror.*")},
+    {"the public face": ("",)},
+    {"live": ("live", "live.*")},
     {"capture": ("capture", "capture.*")},
     {
         "snapshot": ("snapshot", "snapshot.*"),
@@ -31,13 +33,15 @@ LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
         "segments": ("segments", "segments.*"),
         "postgres": ("postgres", "postgres.*"),
         "parallel_tag": ("parallel_tag", "parallel_tag.*"),
-        "the public face": ("",),
     },
-    {"decoding": ("decoding", "decoding.*", "committed", "committed.*")},
+    {
+        "decoding": ("decoding", "decoding.*", "committed", "committed.*"),
+        "messages": ("messages", "messages.*"),
+    },
     {"_core": ("_core", "_core.*")},
     {"schema": ("schema", "schema.*"), "encode": ("encode", "encode.*")},
     {"catalog": ("catalog", "catalog.*"), "storage": ("storage", "storage.*")},
-    {"base": ("arguments", "errors", "protocol", "protocol.*")},
+    {"base": ("arguments", "display", "errors", "protocol", "protocol.*")},
 )
 
 _IMPORT = re.compile(

@@ -82,7 +82,7 @@ def _run(version: str, wheel: Path | None, given: list[str]) -> tuple[bool, str]
     tests = sorted(str(path.relative_to(ROOT)) for path in found)
     ignored = [argument for each in IGNORED for argument in ("-W", each)]
     print(f"Spark {version} ...", flush=True)
-    return run_tests(python, [*ignored, *(given or tests)], environment)
+    return run_tests(python, ["--whole", *ignored, *(given or tests)], environment)
 
 
 def _environment(version: str) -> Path:

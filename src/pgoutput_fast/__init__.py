@@ -1,9 +1,10 @@
 """PostgreSQL's logical replication bytes as typed columns.
 
 `decode` turns pgoutput messages into Arrow record batches; `Decoder` does it call by call; `tag` and `decode_tagged`
-split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames.
-`pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode` writes messages. The import of this package imports
-neither PySpark nor psycopg2.
+split the work so that it can be done anywhere and in any order; `unframe` takes messages out of a walsender's frames,
+and `read_recvlogical` out of a file of pg_recvlogical. `follow` decodes what a slot sends. `describe` shows one message
+to a person. `pgoutput_fast.spark` is the API for PySpark. `pgoutput_fast.encode` writes messages. The import of this
+package imports neither PySpark nor psycopg2.
 """
 
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation
@@ -13,6 +14,9 @@ from pgoutput_fast.decoding.framing import Unframed, unframe
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.errors import DecodeError, SpillError
+from pgoutput_fast.live.follow import follow
+from pgoutput_fast.messages.describe import describe
+from pgoutput_fast.messages.recvlogical import RecvlogicalFile, read_recvlogical
 from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
@@ -25,6 +29,7 @@ __all__ = [
     "Decoded",
     "Decoder",
     "Options",
+    "RecvlogicalFile",
     "Relation",
     "RelationBatch",
     "SpillError",
@@ -35,8 +40,11 @@ __all__ = [
     "UserTypes",
     "decode",
     "decode_tagged",
+    "describe",
+    "follow",
     "format_lsn",
     "parse_lsn",
+    "read_recvlogical",
     "tag",
     "unframe",
 ]

@@ -42,12 +42,12 @@ class DefaultSource(DataSource):
                 return files_schema()
         from pgoutput_fast.spark.source.plan import plan_source
 
-        def keep(segments: Any) -> None:
-            self._footers = segments.pack()
-
         # The plan is kept. It travels from the planning process to the others, so all have the same schema. So do the
         # footers, so that the next process opens only segments that are new then.
-        self._plan = plan_source(self.options, keep=keep)
+        listed: list[Any] = []
+        self._plan = plan_source(self.options, keep=listed.append)
+        for segments in listed:
+            self._footers = segments.pack(outcomes=self._plan.committed)
         return self._plan.spark_schema
 
     def reader(self, schema: Any) -> Any:

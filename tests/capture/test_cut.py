@@ -25,6 +25,8 @@ from pgoutput_fast.postgres.session import connect
 from support import pg
 from support.capturing import Running, Writers, expect_exactly_once, now, prepare, wait_until
 
+pytestmark = pytest.mark.few_versions
+
 SLOT = "cut"
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
 _PROCESS = """
@@ -129,7 +131,7 @@ def test_a_server_that_acknowledges_and_says_nothing(
                 with Writers(own):
                     wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))
                     proxy.freeze()
-                    wait_until(lambda: running.failed or "has answered nothing for" in caplog.text, 30)
+                    wait_until(lambda: running.failed or "has answered nothing for" in caplog.text)
                     proxy.thaw()
                 lsn = now(own)
                 wait_until(lambda: running.failed or _caught_up(own, lsn))
@@ -153,7 +155,7 @@ def test_a_walsender_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture
             os.kill(found.active_pid, signal.SIGSTOP)
             try:
                 own.execute("INSERT INTO counted VALUES (2, 1)")
-                wait_until(lambda: running.failed or "has answered nothing for" in caplog.text, 30)
+                wait_until(lambda: running.failed or "has answered nothing for" in caplog.text)
             finally:
                 os.kill(found.active_pid, signal.SIGCONT)
             lsn = now(own)
@@ -163,8 +165,9 @@ def test_a_walsender_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_a_server_that_is_busy_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a large transaction of other tables it sends nothing, but answers within half its wal_sender_timeout."""
-    with _own(wal_sender_timeout="2s") as own:
+    """Of a large transaction of other tables it sends nothing for a while, but it answers within its wal_sender_timeout."""
+    # The server of a busy machine may be silent for seconds, too.
+    with _own(wal_sender_timeout="40s") as own:
         # Much slower than it would be: each change is looked at for a publication and passed over.
         own.execute("CREATE TABLE unpublished (id int, v text)")
         own.execute("INSERT INTO unpublished SELECT g, repeat('x', 50) FROM generate_series(1, 600000) g")
@@ -201,8 +204,8 @@ class _Network:
 
     def __init__(self) -> None:
         self.name = f"pgo{os.getpid()}"
-        number = os.getpid() % 250
-        self.host, self._inside = f"10.231.{number}.1", f"10.231.{number}.2"
+        network = f"10.{200 + os.getpid() // 250 % 50}.{os.getpid() % 250}"
+        self.host, self._inside = f"{network}.1", f"{network}.2"
         self._cable = f"pgoh{os.getpid()}"
 
     def __enter__(self) -> _Network:
@@ -275,11 +278,12 @@ def test_a_network_that_loses_everything(tmp_path: Path) -> None:
         network.cut()
         began = time.monotonic()
         own.execute("INSERT INTO counted VALUES (2, 1)")
-        wait_until(lambda: all(each.has_noticed for each in captures), 59)
+        # By default it takes half a minute. A busy machine may let processes wait.
+        wait_until(lambda: all(each.has_noticed for each in captures), 59 if KILLS > 1 else 240)
         print(f"noticed after {time.monotonic() - began:.1f} s")
         network.mend()
         lsn = now(own)
-        wait_until(lambda: all(each.runs and _caught_up(own, lsn, each.slot) for each in captures), 180)
+        wait_until(lambda: all(each.runs and _caught_up(own, lsn, each.slot) for each in captures))
         for each in captures:
             expect_exactly_once(own, each.directory)
 

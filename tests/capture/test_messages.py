@@ -17,6 +17,8 @@ from pgoutput_fast.segments import Source, list_segments, read_segment
 from support import pg
 from support.capturing import Running, committed, expect_exactly_once, now, slot, wait_until
 
+pytestmark = pytest.mark.few_versions
+
 __all__ = ["slot"]  # a fixture
 
 
@@ -81,7 +83,7 @@ def test_a_slot_of_which_nothing_else_is_sent(
         with Running(capture) as running:
             wait_until(lambda: running.failed or list(tmp_path.glob("*.parquet")))
             lsn = now(database)
-            wait_until(lambda: running.failed or reached(lsn), 20)
+            wait_until(lambda: running.failed or reached(lsn))
             wait_until(
                 lambda: (
                     running.failed or getattr(find_slot(database.dsn, slot), "confirmed_flush_lsn", 0) >= lsn

@@ -23,7 +23,15 @@ from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import now, slot, streaming_dsn
 
+pytestmark = pytest.mark.few_versions
+
 __all__ = ["slot"]  # a fixture
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of a busy machine may need longer for its answer."""
+    monkeypatch.setattr(metrics, "_ASK_SECONDS", 240)
 
 
 @contextmanager
@@ -42,7 +50,7 @@ def _running(capture: Capture) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(120)
+        thread.join(240)
     assert not failed
 
 
@@ -63,7 +71,7 @@ def test_they_agree_with_segments_and_server(
     capture = Capture(
         streaming_dsn(database), slot, ["captured"], tmp_path, limits=Limits(seconds=0.1), through=through
     )
-    before = capture.metrics
+    before, began = capture.metrics, time.monotonic()
     assert (before.running, before.sessions, before.messages, before.segments) == (False, 0, 0, 0)
     assert before.server_lsn is not None
     with _running(capture):
@@ -81,7 +89,7 @@ def test_they_agree_with_segments_and_server(
         assert seen.lag_bytes is not None
         assert seen.lag_bytes < 1 << 20
         assert seen.lag_seconds is not None
-        assert 0 <= seen.lag_seconds < 30
+        assert 0 <= seen.lag_seconds <= time.monotonic() - began + 1
         found = find_slot(database.dsn, slot)
         assert found is not None
         assert seen.confirmed_lsn is not None
@@ -143,17 +151,19 @@ def test_where_they_are_told(
 
     with caplog.at_level(logging.INFO, "pgoutput_fast.capture"), _running(capture):
         database.execute("INSERT INTO counted SELECT g, 1, 'x' FROM generate_series(1, 100) g")
-        seen = _until(capture, lambda seen: seen.waiting_messages == 0 and seen.messages >= 100)
+        lsn = now(database)
+        before = _until(capture, lambda seen: (seen.confirmed_lsn or 0) >= lsn)
         with urllib.request.urlopen(f"{page}/metrics") as answer:
             text = answer.read().decode()
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        after = capture.metrics
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{page}/else")
         _until(capture, lambda _: len(lines()) >= 2)
     values = dict(re.findall(rf'^pgoutput_fast_capture_(\w+){{slot="{slot}"}} (\S+)$', text, re.MULTILINE))
     assert float(values["messages_total"]) >= 100
     assert float(values["running"]) == 1
-    assert int(values["durable_lsn"]) == seen.durable_lsn
+    assert before.durable_lsn <= int(values["durable_lsn"]) <= after.durable_lsn
     assert {"lag_bytes", "lag_seconds", "open_transactions", "segments_total", "server_lsn"} <= set(values)
     assert len(re.findall("^# TYPE ", text, re.MULTILINE)) == len(values)
     assert re.match(
@@ -188,7 +198,7 @@ def _page(meter: Meter) -> Iterator[tuple[str, int]]:
 
 
 def _scraped(place: tuple[str, int]) -> str:
-    with urllib.request.urlopen(f"http://{place[0]}:{place[1]}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{place[0]}:{place[1]}/metrics", timeout=240) as answer:
         return str(answer.read().decode())
 
 
@@ -202,7 +212,7 @@ def test_clients_that_say_nothing_do_not_hold_the_page() -> None:
             assert 'running{slot="idle"} 0' in _scraped(place)
             assert threading.active_count() - before <= 17
             # The first ones gave up their places.
-            idle[0].settimeout(10)
+            idle[0].settimeout(240)
             assert idle[0].recv(1) == b""
         finally:
             for each in idle:
@@ -215,7 +225,7 @@ def test_a_client_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.M
     monkeypatch.setattr(metrics._Page, "timeout", 0.3)
     meter = Meter("host=127.0.0.1 port=9 dbname=x user=x", "idle")
     with _page(meter) as place, socket.create_connection(place) as idle:
-        idle.settimeout(10)
+        idle.settimeout(240)
         assert idle.recv(1) == b""
 
 

@@ -25,6 +25,8 @@ from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import committed
 
+pytestmark = pytest.mark.few_versions
+
 COMMAND = [sys.executable, "-m", "pgoutput_fast.capture"]
 
 
@@ -62,7 +64,7 @@ def _is_active(database: pg.Database, slot: str) -> bool:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -202,7 +204,7 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         running.send_signal(signal.SIGTERM)
         assert running.stderr is not None
         # Only what the check at the start warns of is said.
-        assert running.wait(120) == 0
+        assert running.wait(240) == 0
         said = running.stderr.read().splitlines()
         assert all("WARNING: error: public.t: " in line or "WARNING: warning: max_" in line for line in said)
     Capture(base.dsn, slot, ["p"], tmp_path, overrides={"binary": "true"}).run(until_lsn=lsn_of_two)
@@ -263,7 +265,7 @@ def test_one_that_ends_with_what_started_it(base: pg.Database, slot: str, tmp_pa
     settings = Settings(base.dsn, slot, ("p",), str(tmp_path), {"seconds": 600.0}, more)
     parent = (
         "import json, sys, time; from pgoutput_fast.capture.process import CaptureProcess, Settings;"
-        "CaptureProcess(Settings.from_dict(json.loads(sys.argv[1]))).start(); time.sleep(100)"
+        "CaptureProcess(Settings.from_dict(json.loads(sys.argv[1]))).start(); time.sleep(1000)"
     )
     with subprocess.Popen([sys.executable, "-c", parent, json.dumps(settings.to_dict())]) as process:
         _wait_for(lambda: process.poll() is not None or _is_active(base, slot))

@@ -21,6 +21,8 @@ from pgoutput_fast.segments import Segment, list_segments, read_segment
 from support import pg
 from support.capturing import Running, drop_when_free, expect_exactly_once, now, slot, wait_until
 
+pytestmark = pytest.mark.few_versions
+
 __all__ = ["slot"]  # a fixture
 
 through_both = pytest.mark.parametrize("through", ["walsender", "sql"])
@@ -66,7 +68,7 @@ def test_one_that_is_missing(database: pg.Database, slot: str, tmp_path: Path, t
     with pytest.raises(CaptureError, match="publication nope: there is none"):
         Capture(database.dsn, f"{slot}_new", ["nope"], tmp_path / "new", through=through).run()
     assert find_slot(database.dsn, f"{slot}_new") is None
-    assert time.monotonic() - began < 60  # it is not tried again for five minutes
+    assert time.monotonic() - began < 240  # it is not tried again for five minutes
     # Nothing was begun by that.
     _capture(database, slot, tmp_path, through=through).run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
@@ -109,7 +111,7 @@ def test_a_slot_that_is_older_than_its_publication(
         ):
             _capture(database, slot, tmp_path, through=through).run(until_lsn=now(database))
         assert _stands(database, slot) == before
-    assert time.monotonic() - began < 60  # it is not tried again for five minutes
+    assert time.monotonic() - began < 240  # it is not tried again for five minutes
     # Before its error an old server sends the Begin, which may be in a segment by then.
     assert {kind for each in list_segments(tmp_path) for kind in _kinds(each)} <= {0, ord("B")}
     # With nothing in between, nothing is lacking.
@@ -139,11 +141,12 @@ def test_one_that_was_not_there_for_some_changes(
     if runs:
         with Running(capture) as running:
             database.execute("UPDATE counted SET n = n + 1")
-            wait_until(lambda: running.failed or len(list_segments(tmp_path)) > 1)
+            lsn = now(database)
+            wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
             database.execute(statements[0])
             ((gone,),) = database.execute(statements[1])
             database.execute(*statements[2:])
-            running.join(30)
+            running.join()
         assert isinstance(running.failed, CaptureError), running.failed
         assert re.search(r"publication.*captured", str(running.failed))
         assert re.search(r"confirmed slot \w+ up to [0-9A-F]+/[0-9A-F]+ and no further", str(running.failed))
@@ -171,9 +174,10 @@ def test_one_that_is_made_again_without_a_change_in_between(
     capture = _capture(database, slot, tmp_path, through=through)
     with Running(capture) as running:
         database.execute("INSERT INTO counted VALUES (1, 1)")
-        wait_until(lambda: running.failed or list_segments(tmp_path))
+        lsn = now(database)
+        wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
         database.execute("BEGIN; DROP PUBLICATION captured; " + _MADE + "; COMMIT")
-        running.join(30)
+        running.join()
     assert isinstance(running.failed, CaptureError)
     assert re.search(
         r"dropped publication captured and created it again \(its oid was \d+ and is \d+\)",
@@ -190,10 +194,11 @@ def test_one_that_goes_while_nothing_else_happens(
 ) -> None:
     with Running(_capture(database, slot, tmp_path, through=through)) as running:
         database.execute("INSERT INTO counted VALUES (1, 1)")
-        wait_until(lambda: running.failed or list_segments(tmp_path))
+        lsn = now(database)
+        wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
         database.execute("DROP PUBLICATION captured")
         ((gone,),) = database.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        running.join(30)
+        running.join()
     assert isinstance(running.failed, CaptureError)
     assert re.search(
         r"publication captured does not exist \(it had oid \d+\).*\(CREATE PUBLICATION captured",
@@ -215,11 +220,16 @@ def test_what_is_heard_at_the_end_leaves_no_connection(database: pg.Database, sl
 
     database.execute("DROP PUBLICATION captured", "INSERT INTO counted VALUES (1, 1)")
     options = plugin_options(database.version * 10_000, ["captured"])
+    sent = (
+        "SELECT coalesce(max(sent_lsn - '0/0'::pg_lsn), 0) FROM pg_stat_replication JOIN pg_replication_slots "
+        f"ON active_pid = pid WHERE slot_name = '{slot}'"
+    )
+    lsn = now(database)
     with (
         pytest.raises(CaptureError, match="skipped"),
         Walsender(database.dsn, slot, options, hear=hear) as sender,
     ):
-        time.sleep(2)  # until then it has decoded that
+        wait_until(lambda: database.execute(sent)[0][0] >= lsn)
     assert sender._connection.closed
     drop_when_free(database.dsn, slot)
 
@@ -242,7 +252,9 @@ def test_one_that_is_altered(
             2,
         ):
             database.execute(statement, f"INSERT INTO counted VALUES ({k}, 1)")
-            wait_until(lambda: running.failed or said in caplog.text, 30)  # noqa: B023
+            wait_until(lambda: running.failed or said in caplog.text)  # noqa: B023
+        lsn = now(database)
+        wait_until(lambda: running.failed or _stands(database, slot) >= lsn)
         assert running.failed is None
     expect_exactly_once(database, tmp_path)
     said = [each.getMessage() for each in caplog.records if "altered publication" in each.getMessage()]

@@ -14,6 +14,8 @@ from pgoutput_fast.demo.servers import Server
 from support import pg
 from support.capturing import now, prepare
 
+pytestmark = pytest.mark.few_versions
+
 
 @pytest.mark.parametrize("through", ["walsender", "sql"])
 def test_a_server_that_is_behind_the_segments(tmp_path: Path, through: Any) -> None:

@@ -21,6 +21,8 @@ from pgoutput_fast.segments import Source, list_segments, read_segment, segment_
 from support import pg
 from support.capturing import committed, now, slot, streaming_dsn
 
+pytestmark = pytest.mark.few_versions
+
 __all__ = ["slot"]
 
 ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))

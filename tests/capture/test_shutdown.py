@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,17 @@ from pgoutput_fast.segments import list_segments
 from support import pg
 from support.capturing import Running, expect_exactly_once, now, prepare, wait_until
 
+pytestmark = pytest.mark.few_versions
+
 
 @pytest.mark.parametrize("oldest", [False, True], ids=["newest", "oldest"])
 def test_a_fast_shutdown(tmp_path: Path, oldest: bool) -> None:
     versions = sorted(pg.installations())
     if not versions:
         pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
-    with Server(pg.installations()[versions[0 if oldest else -1]]) as server:
+    # A walsender that waited for its timeout would take longer than a stop may take.
+    settings = {"wal_sender_timeout": "600s"}
+    with Server(pg.installations()[versions[0 if oldest else -1]], settings, timeout=240) as server:
         own = pg.Database(server)
         prepare(own, "shut")
         # Nothing would be written before the server is gone.
@@ -28,15 +31,12 @@ def test_a_fast_shutdown(tmp_path: Path, oldest: bool) -> None:
             wait_until(lambda: running.failed or own.execute("SELECT pid FROM pg_stat_replication"))
             own.execute("INSERT INTO counted VALUES (1, 1)")
             wait_until(lambda: running.failed or capture.metrics.waiting_messages)
-            began = time.monotonic()
             server.stop("fast")
-            took = time.monotonic() - began
             server.start()
             own.execute("INSERT INTO counted VALUES (2, 1)")
             wait_until(lambda: running.failed or capture.metrics.waiting_messages)
             running.stop()
         assert running.failed is None
-        assert took < 50, "the walsender waited for its timeout"
         capture.run(until_lsn=now(own))
         expect_exactly_once(own, tmp_path)
         assert len(list_segments(tmp_path)) >= 2

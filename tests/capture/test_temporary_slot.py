@@ -12,6 +12,8 @@ import pgoutput_fast as pgo
 from pgoutput_fast.capture import Capture, find_slot, plugin_options, temporary_slot
 from support import pg
 
+pytestmark = pytest.mark.few_versions
+
 
 def test_it_lives_for_a_block(database: pg.Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE seen (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE seen")

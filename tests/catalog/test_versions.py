@@ -66,7 +66,7 @@ def everything(payloads: list[bytes], cuts: tuple[int, ...], **options: Any) -> 
         out = decoder.decode(payloads[begin:end])
         state = pgo.StreamState.from_json(decoder.state.to_json())
         for each in out.changes:
-            described = str(each.batch.schema), repr(each.relation)
+            described = str(each.batch.schema), str(each.relation.to_dict())
             rows += [(row["_seq"], row, described) for row in each.batch.to_pylist()]
         rejects += out.rejects.to_pylist()
     return sorted(rows, key=lambda row: row[0]), sorted(rejects, key=lambda row: row["seq"])

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.forms import and_long
 from support.strategies import MODES, DrawnChoices, cuts, damaged_streams, streams
 from support.streams import RandomChoices, Stream, check, check_tagged, damage, make_stream
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-RANDOM_CASES = 150
 
 
 @SETTINGS
@@ -41,10 +41,10 @@ def test_tagged_in_any_order(data: st.DataObject, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["as_sent", "committed"])
-@pytest.mark.parametrize("damages", [0, 1, 4])
-def test_many_random_streams(mode: str, damages: int) -> None:
+@pytest.mark.parametrize(("damages", "cases"), and_long([(0, 50), (1, 30), (4, 30)], [(0, 150)]))
+def test_many_random_streams(mode: str, damages: int, cases: int) -> None:
     """Larger streams than hypothesis makes; `python fuzz/mutate.py` does the same for hours."""
-    for seed in range(RANDOM_CASES // 5 if damages else RANDOM_CASES):
+    for seed in range(cases):
         choices = RandomChoices(seed * 7 + damages)
         stream = make_stream(choices, 12, malformed=damages > 0)
         stream = damage(choices, stream, damages)

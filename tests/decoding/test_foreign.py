@@ -58,7 +58,7 @@ def said() -> dict[str, list[str]]:
         [sys.executable, str(SUPPORT / "foreign_cases.py")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -86,7 +86,7 @@ def test_random_damages() -> None:
         [sys.executable, str(ROOT / "fuzz" / "foreign.py"), "--cases", "400"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from benchmarks import memory
 
-from pgoutput_fast import Options, encode
+from pgoutput_fast import Decoder, Options, encode
 from pgoutput_fast._core.rows.decode import NativeDecoder
-from pgoutput_fast.encode import ColumnSpec, RelationSpec
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 
 if sys.platform != "linux":
     pytest.skip("peaks are read from /proc", allow_module_level=True)
@@ -90,3 +90,14 @@ def test_a_later_call_uses_the_memory_of_the_calls_before() -> None:
         )
         used.append({id(each) for each in waiting})
     assert used[1] == used[2] == used[3]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_long_value_says_nothing_of_the_rows_behind_it(threads: int) -> None:
+    """Memory for 20,000 rows of this length would be more than there is."""
+    relation = RelationSpec(16401, "public", "t", (ColumnSpec("v", 25, key=True),))
+    writer = Writer(4)
+    wal = [*writer.begin(1, 100, 0), *writer.change(relation, "insert", new=["x" * 40_000_000])]
+    wal += writer.change(relation, "insert", new=["y"]) * 20_000 + writer.commit(100, 108, 0)
+    decoded = Decoder(Options(threads=threads)).decode(wal)
+    assert sum(each.batch.num_rows for each in decoded.changes) == 20_001

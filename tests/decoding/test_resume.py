@@ -12,6 +12,7 @@ import pytest
 from pgoutput_fast import DecodeError, Decoder, Options, encode
 from pgoutput_fast.committed import reorder_buffer as reorder_buffer
 from pgoutput_fast.committed import view as transactions
+from support.forms import and_long
 from support.interleaved import STOP, T, everything, insert, plain, relation, start
 from support.resuming import WAYS, Given, OtherProcess, go_on_in_a_new_process, options_of, saved
 from support.streams import ENRICHED, RandomChoices, Stream, by_reference, make_stream
@@ -49,7 +50,7 @@ def test_cut_at_every_message(other: OtherProcess, tmp_path: Path, how: str, whe
     cut_everywhere(stream, how, options_of(where, tmp_path), other.go_on)
 
 
-@pytest.mark.parametrize(("how", "where"), WAYS[-3:])
+@pytest.mark.parametrize(("how", "where"), and_long(WAYS[-2:], WAYS[-3:-2]))
 def test_cut_random_streams_at_every_message(
     other: OtherProcess, tmp_path: Path, how: str, where: str
 ) -> None:
@@ -57,7 +58,7 @@ def test_cut_random_streams_at_every_message(
         cut_everywhere(make_stream(RandomChoices(seed), 10), how, options_of(where, tmp_path), other.go_on)
 
 
-@pytest.mark.parametrize(("how", "where"), WAYS[-2:])
+@pytest.mark.parametrize(("how", "where"), and_long(WAYS[-1:], WAYS[-2:-1]))
 def test_cut_and_gone_on_in_a_new_process(tmp_path: Path, how: str, where: str) -> None:
     cut_everywhere(everything(), how, options_of(where, tmp_path), go_on_in_a_new_process, every=9)
 

@@ -69,10 +69,12 @@ def test_demo_runs_and_its_tables_equal_the_servers() -> None:
         [sys.executable, "-m", "pgoutput_fast.demo", "--orders", "1000"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" yes ") == 6
+    assert done.stdout.count(" yes ") == 12
+    assert "killed the mirror after " in done.stdout
+    assert "DuckDB over the mirror" in done.stdout
     assert "rows of 6 Delta tables" in done.stdout
     assert " no " not in done.stdout.split("Rebuilt from what was loaded")[1]

@@ -41,7 +41,7 @@ def python_path(*directories: Path) -> str:
     return os.pathsep.join(os.path.abspath(path) for path in [*map(str, directories), str(SOURCES), *given])
 
 
-def gone(*, pids: list[int], base: Path, seconds: float = 60) -> bool:
+def gone(*, pids: list[int], base: Path, seconds: float = 240) -> bool:
     """Whether the processes and the directory go away in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -181,7 +181,7 @@ def test_close_removes_processes_and_directory(installation: Installation) -> No
         base, pids = server.data_directory.parent, family(server.pid or 0)
         client = server.connect()
         assert base.is_dir()
-    assert gone(pids=pids, base=base, seconds=5)
+    assert gone(pids=pids, base=base)
     client.close()
     server.close()
 
@@ -208,7 +208,7 @@ def test_exception_in_the_block_cleans_up(installation: Installation) -> None:
     with contextlib.suppress(KeyboardInterrupt), Server(installation) as server:
         base, pids = server.data_directory.parent, family(server.pid or 0)
         raise KeyboardInterrupt
-    assert gone(pids=pids, base=base, seconds=5)
+    assert gone(pids=pids, base=base)
 
 
 CHILD = """
@@ -250,17 +250,17 @@ def child(installation: Installation, then: str) -> Iterator[tuple[subprocess.Po
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_killed_parent_leaves_nothing(installation: Installation, number: signal.Signals) -> None:
-    with child(installation, "time.sleep(60)") as (process, pids, base):
+    with child(installation, "time.sleep(1000)") as (process, pids, base):
         process.send_signal(number)
-        process.wait(120)
+        process.wait(240)
         assert gone(pids=pids, base=base)
 
 
 def test_parent_that_just_ends_leaves_nothing(installation: Installation) -> None:
     with child(installation, "input()") as (process, pids, base):
-        process.communicate("\n", timeout=180)
+        process.communicate("\n", timeout=800)
         assert process.returncode == 0
-        assert gone(pids=pids, base=base, seconds=5)
+        assert gone(pids=pids, base=base)
 
 
 # --- finding ----------------------------------------------------------------------------------------------
@@ -323,10 +323,10 @@ def test_as_a_normal_user(installation: Installation) -> None:
         pytest.skip("no Python that a normal user can run, or these sources are private")
     command = [python, "-c", code, str(installation.version), str(installation.bindir)]
     environment = {"PYTHONPATH": str(module.parent), "PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, **nobody)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, **nobody)
     assert result.returncode == 0, result.stderr
     base, pid = result.stdout.split()
-    assert gone(pids=[int(pid)], base=Path(base), seconds=5)
+    assert gone(pids=[int(pid)], base=Path(base))
 
 
 # --- capturing --------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def test_ci_fails_without_servers(tmp_path: Path) -> None:
     )
     environment = os.environ | {"CI": "true", "PYTHONPATH": python_path(TESTS)}
     command = [sys.executable, "-c", code, __file__]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
     assert result.returncode != 0
     assert "CI=true, but PostgreSQL" in result.stdout + result.stderr
     assert "ci/fetch_servers.py" in result.stdout + result.stderr
@@ -451,7 +451,7 @@ def test_java_from_the_wheel_takes_sparks_arguments(no_system_java: Path) -> Non
     assert home == java.java_home()
     arguments = [java._VECTOR, "-Dodd=a b'\"$c", "-XshowSettings:properties", "-version"]
     command = [str(home / "bin" / "java"), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert result.returncode == 0, result.stderr
     assert "odd = a b'\"$c" in result.stderr
 
@@ -503,7 +503,7 @@ def test_spark_runs_without_a_system_java(no_system_java: Path) -> None:
     environment |= {"PYTHONPATH": python_path(), "HOME": str(no_system_java)}
     result = subprocess.run(
         [sys.executable, "-c", SPARK_JOB],
-        env=environment, cwd=no_system_java, capture_output=True, text=True, timeout=180,
+        env=environment, cwd=no_system_java, capture_output=True, text=True, timeout=800,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     assert "sum 499500" in result.stdout

@@ -76,6 +76,19 @@ def test_rows_position_and_columns_that_come_later(tmp_path: Path) -> None:
     assert rows["added"].to_pylist() == [None] * 10 + [[date(2024, 2, 29)]] * 5
 
 
+def test_dates_and_times_that_python_does_not_have(tmp_path: Path) -> None:
+    days, moments = (
+        pa.array([-735_000, 0, 4_000_000], pa.int32()),
+        pa.array([-(1 << 60), 0, 1 << 60], pa.int64()),
+    )
+    rows = _rows(0, 3, day=days.cast(pa.date32()), at=moments.cast(pa.timestamp("us", "UTC")))
+    _add(tmp_path, rows)
+    _add(tmp_path, _rows(3, 1))
+    found = _read(tmp_path).slice(0, 3)
+    assert found["day"].cast(pa.int32()).combine_chunks() == days
+    assert found["at"].cast(pa.int64()).combine_chunks() == moments
+
+
 def test_a_commit_without_files_moves_the_position(tmp_path: Path) -> None:
     for position in (3, 7):
         with _table(tmp_path) as table:

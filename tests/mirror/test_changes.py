@@ -53,3 +53,20 @@ def test_a_change_that_is_lost_and_a_value_that_has_no_type() -> None:
         ("public.d", 1, False),
         ("public.t", 1, True),
     }
+
+
+def test_runs_are_one_piece_in_memory_of_their_own() -> None:
+    """What waits must not be the decoder's memory: the decoder would keep it when it is free."""
+    text = RelationSpec(16401, "public", "t", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer = Writer()
+    sent = writer.begin(7, 100, 0)
+    for n in range(20_000):  # several batches of the decoder
+        sent += writer.change(text, "insert", new=[str(n), "a note of some length"])
+    tagged, catalog = _tagged(sent + writer.commit(100, 108, 0))
+    for begin, count in ((0, 20_000), (100, 1000)):
+        before = pa.total_allocated_bytes()
+        ((run,), _) = decoded_runs(tagged.slice(begin, count), catalog, QUARANTINE)
+        assert pa.total_allocated_bytes() - before >= run.rows.nbytes  # Arrow's own memory
+        assert {column.num_chunks for column in run.rows.columns} == {1}
+        assert run.rows["id"].to_pylist() == list(range(begin, begin + count))
+        del run

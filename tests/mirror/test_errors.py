@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
 
 from pgoutput_fast.capture import create_slot, drop_slot, find_slot
-from pgoutput_fast.mirror import Mirror, MirrorBusyError, MirrorError, at, points
+from pgoutput_fast.mirror import Mirror, MirrorBusyError, MirrorError, SlotLostError, at, points
 from pgoutput_fast.mirror.__main__ import main
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.storage.stores import open_store
 from support.capturing import wait_until
-from support.mirrors import Place, expect_equal, place
+from support.mirrors import Place, expect_equal, place, recorded
 
 __all__ = ["place"]
 
@@ -48,6 +51,45 @@ def test_a_publication_that_is_not_there(small: Place) -> None:
         mirror.run(until_lsn="now")
 
 
+def test_a_start_that_fails_leaves_nothing(small: Place, tmp_path: Path) -> None:
+    """What the mirror made goes again, and what was there stays."""
+    target = tmp_path / "above" / "lake"
+    away = f"{small.database.dsn} port=1"
+    for dsn, publication in ((small.database.dsn, "wrong"), (away, "mirrored")):
+        with Mirror(dsn, small.slot, [publication], target) as mirror, pytest.raises(Exception, match=r"\w"):
+            mirror.run(until_lsn="now")
+        assert list(tmp_path.iterdir()) == []
+    (target / "_mirror").mkdir(parents=True)
+    (target / "mine").write_text("mine")
+    (target / "_mirror" / "mine").write_text("mine")
+    with (
+        Mirror(small.database.dsn, small.slot, ["wrong"], target) as mirror,
+        pytest.raises(MirrorError, match="the mirror cannot begin"),
+    ):
+        mirror.run(until_lsn="now")
+    found = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
+    assert found == ["_mirror", "_mirror/mine", "mine"]
+    _expect_nothing(small)
+    small.run()
+    assert (small.target / "_mirror" / "lock").exists()
+
+
+def test_relative_segments(small: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the directory in which the mirror was made, wherever it works later."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with small.mirror(segments="segments") as mirror:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        mirror.run(until_lsn="now")
+    small.database.execute("INSERT INTO t VALUES (2)")
+    small.run(segments="../segments")
+    expect_equal(small, "public.t")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    known = Memory(open_store(small.target)).beginning()
+    assert known is not None
+    assert known.segments == str(tmp_path / "segments")
+
+
 def test_a_role_without_rights(small: Place) -> None:
     role = f"{small.database.name}_role"
     small.database.execute(f"CREATE ROLE {role} LOGIN")
@@ -76,6 +118,12 @@ def test_a_target_that_is_a_file(small: Place, tmp_path: Path) -> None:
         ):
             pass
     assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with (
+        pytest.raises(NotADirectoryError, match=r"is a symbolic link to .*nothing, which does not exist"),
+        Mirror(small.database.dsn, small.slot, ["mirrored"], tmp_path / "link"),
+    ):
+        pass
 
 
 def test_a_second_mirror(small: Place) -> None:
@@ -86,7 +134,7 @@ def test_a_second_mirror(small: Place) -> None:
         ):
             pass
         process = small.start("--until", "now")
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
         assert process.returncode == 1
         assert said.startswith("MirrorBusyError: another process mirrors into")
     mirror = small.mirror()
@@ -107,10 +155,28 @@ def test_a_slot_of_somebody_else(small: Place) -> None:
     expect_equal(small, "public.t")
 
 
+def test_a_slot_that_cannot_be_adopted(small: Place) -> None:
+    """It is refused before the load, and the target is not bound to it."""
+    elsewhere = small.database.dsn.replace(f"dbname={small.database.name}", "dbname=postgres")
+    create_slot(elsewhere, small.slot)
+    try:
+        with (
+            small.mirror(adopt=True) as mirror,
+            pytest.raises(MirrorError, match="decodes database postgres, but"),
+        ):
+            mirror.run(until_lsn="now")
+        assert not small.target.exists()
+    finally:
+        drop_slot(elsewhere, small.slot)
+
+
 def test_a_slot_that_is_gone(small: Place) -> None:
     small.run()
     drop_slot(small.database.dsn, small.slot)
-    with small.mirror() as mirror, pytest.raises(Exception, match=rf"slot {small.slot} is gone"):
+    with (
+        small.mirror() as mirror,
+        pytest.raises(SlotLostError, match=rf"slot {small.slot} is gone: .*--repair"),
+    ):
         mirror.run(until_lsn="now")
 
 
@@ -126,17 +192,54 @@ def test_another_slot_for_the_same_target(small: Place) -> None:
 def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TypeError, match="publications"):
         Mirror("", "s", "p", "t")
-    with pytest.raises(ValueError, match="format must be 'delta', 'parquet' or 'duckdb'"):
+    with pytest.raises(ValueError, match="format must be 'delta', 'parquet', 'iceberg' or 'duckdb'"):
         Mirror("", "s", ["p"], "t", format="csv")
     with pytest.raises(ValueError, match="seconds must be positive"):
         Mirror("", "s", ["p"], "t", seconds=0)
-    with small.mirror() as mirror, pytest.raises(ValueError, match="give 'now'"):
-        mirror.run(until_lsn="later")
+    with small.mirror() as mirror:
+        with pytest.raises(ValueError, match="give 'now'"):
+            mirror.run(until_lsn="later")
+        with pytest.raises(KeyError, match=r"t is not published: write public\.t"):
+            mirror.reload("t")
     assert main(["--slot", "s", "--target", "t"]) == 1
     assert capsys.readouterr().err == "ValueError: the option --publication is missing\n"
     with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
         at(small.target)
-    assert points(small.target) == []
+    with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
+        points(small.target)
+    assert main(["--slot", "s", "--publication", "p", "--target", "t", "--another-source"]) == 1
+    assert capsys.readouterr().err == "ValueError: --another-source is for --repair\n"
+    assert main(["--slot", "s", "--publication", "p", "--target", ""]) == 1
+    assert capsys.readouterr().err == "ValueError: --target is empty: name a directory or a URI\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "said"),
+    [
+        ({"seconds": "1"}, TypeError, "seconds must be a number of seconds, not a str"),
+        ({"merge_seconds": "2"}, TypeError, "merge_seconds must be a number of seconds"),
+        ({"retry_seconds": -1}, ValueError, "retry_seconds must not be negative"),
+        ({"retention": True}, TypeError, "retention must be a Retention or None, not a bool"),
+        ({"options": {}}, TypeError, "options must be an Options or None, not a dict"),
+        ({"keep_points": 1.5}, TypeError, "keep_points must be a whole number, not a float"),
+        ({"keep_points": 0}, ValueError, "keep_points must be at least 1, not 0"),
+        ({"threads": 0}, ValueError, "threads must be at least 1, not 0"),
+        ({"progress": 3}, TypeError, "progress must be a function or None, not an int"),
+        ({"in_step": "no"}, TypeError, "in_step must be True or False, not a str"),
+        ({"adopt": None}, TypeError, "adopt must be True or False, not None"),
+        ({"storage_options": "x"}, TypeError, "storage_options must be a dict or None, not a str"),
+        ({"segments": ""}, ValueError, "segments is empty"),
+        ({"target": ""}, ValueError, "target is empty: give a path or a URI"),
+    ],
+)
+def test_arguments_of_a_wrong_type(more: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Mirror("", "s", ["p"], **{"target": "t", **more})
+    with (
+        pytest.raises(TypeError, match="another_source must be True or False"),
+        Mirror("", "s", ["p"], "t") as mirror,
+    ):
+        mirror.repair(another_source="yes")
 
 
 def test_damaged_files(small: Place) -> None:
@@ -163,11 +266,11 @@ def test_a_process_ends_gracefully(small: Place) -> None:
     """It stops at SIGTERM, and all that it has taken is in the tables."""
     process = small.start()
     try:
-        wait_until(lambda: points(small.target) or process.poll() is not None)
+        wait_until(lambda: recorded(small.target) or process.poll() is not None)
         small.database.execute("INSERT INTO t SELECT generate_series(10, 20)")
-        wait_until(lambda: len(points(small.target)) > 1 or process.poll() is not None)
+        wait_until(lambda: len(recorded(small.target)) > 1 or process.poll() is not None)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 0, said
@@ -178,7 +281,7 @@ def test_a_process_ends_gracefully(small: Place) -> None:
 
 def test_a_process_says_its_error_in_one_line(small: Place) -> None:
     process = small.start("--until", "never", "--quiet")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 1
     assert said.startswith("ValueError: --until: an LSN as text is like '16/B374D848'")
     assert said.count("\n") == 1

@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from typing import Any
 
@@ -19,8 +15,8 @@ import pytest
 
 from pgoutput_fast.mirror import points
 from support import transfers
+from support.fresh import fresh_total
 from support.mirrors import Place, expect_equal, expect_replayed, expect_same_total, place
-from support.paths import ROOT
 
 __all__ = ["place"]
 
@@ -50,41 +46,24 @@ LOADING_TOO = [
 FOLLOWING = [
     [_HISTORY, "AppendTable.commit", 1],  # files, and no history
     [_HISTORY, "AppendTable.commit", -1],  # one of two histories
-    [_CURRENT, "FileTable.apply", -1],  # one of two current tables
+    [_MEMORY, "Memory.set_reached", 1],  # both, and readers do not know
+    [_MEMORY, "Memory.set_reached", -1],  # they know, and no current table has it
+    [_CURRENT, "FileTable.apply_parts", -1],  # one of two current tables
     [_MEMORY, "Memory.set_progress", 1],
     [_POINTS, "Points.add", 2],
 ]
 FOLLOWING_TOO = [
     [_HISTORY, "AppendTable.commit", -2],
-    [_CURRENT, "FileTable.apply", 1],
-    [_CURRENT, "FileTable.apply", -2],
+    [_MEMORY, "Memory.set_reached", 2],
+    [_MEMORY, "Memory.set_table", 1],
+    [_MEMORY, "Memory.set_table", -1],
+    [_CURRENT, "FileTable.apply_parts", 1],
+    [_CURRENT, "FileTable.apply_parts", -2],
     [_MEMORY, "Memory.set_progress", -1],
     [_POINTS, "Points.add", -2],
     [_RETENTION, "Consumers.set", 1],
     [_RETENTION, "Consumers.set", -1],
 ]
-
-
-def _start(place: Place, kill: list[Any] | None = None, *more: str) -> subprocess.Popen[str]:
-    job: dict[str, Any] = {"arguments": place.arguments(*more)[3:]}
-    if kill is not None:
-        job["kill"] = kill
-    environment = {
-        **place.environment,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)]),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "support.mirror_process", json.dumps(job)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def _killed(place: Place, kill: list[Any]) -> None:
-    process = _start(place, kill, "--until", "now")
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL, said
 
 
 def _expect_all(place: Place) -> None:
@@ -116,14 +95,14 @@ def accounts(place: Place) -> Place:
 
 
 def _transfer(place: Place, seed: int) -> None:
-    transfers.write(place.database, seed, threading.Event(), most=10)
+    transfers.write(place.database, seed, 10)
 
 
 @pytest.mark.parametrize("kills", [LOADING, pytest.param(LOADING_TOO, marks=SOAK)], ids=["some", "others"])
 def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[Any]]) -> None:
     for n, kill in enumerate(kills):
         _transfer(accounts, n)
-        _killed(accounts, kill)
+        accounts.killed(kill)
         (slots,) = accounts.database.execute(
             "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
         )
@@ -137,28 +116,29 @@ def test_killed_at_a_step_of_the_first_load(accounts: Place, kills: list[list[An
 def test_killed_at_a_step_behind_it(accounts: Place, kills: list[list[Any]]) -> None:
     accounts.run()
     for n, kill in enumerate(kills):
+        if kill[1] == "Memory.set_table":  # the key is noted
+            accounts.database.execute(
+                "ALTER TABLE left_accounts REPLICA IDENTITY " + ["FULL", "DEFAULT"][n % 2]
+            )
         _transfer(accounts, n)
-        _killed(accounts, kill)
+        accounts.killed(kill)
+        assert fresh_total(accounts) == transfers.TOTAL
     _expect_all(accounts)
 
 
 def test_killed_at_random_moments(accounts: Place) -> None:
     """While others write, and tables are altered so that they are loaded again."""
-    dice, stop = random.Random(KILLS), threading.Event()
-    writer = threading.Thread(target=transfers.write, args=(accounts.database, 1, stop))
-    writer.start()
-    try:
+    dice = random.Random(KILLS)
+    with transfers.writing(accounts.database):
         for n in range(KILLS):
-            process = _start(accounts)
+            # Every second time, histories are far ahead of current tables.
+            process = accounts.start(*(["--merge-seconds", "60"] if n % 2 else []))
             try:
                 time.sleep(0.5 + 4 * dice.random())
                 if n % 3 == 1:
                     accounts.database.execute(f"ALTER TABLE left_accounts ADD COLUMN c{n} int DEFAULT {n}")
             finally:
                 process.kill()
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=240)
             assert process.returncode == -signal.SIGKILL, said
-    finally:
-        stop.set()
-        writer.join()
     _expect_all(accounts)

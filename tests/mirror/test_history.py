@@ -8,7 +8,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror import history
+from pgoutput_fast.mirror import MirrorBusyError, history
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
 from pgoutput_fast.storage.stores import open_store
 
@@ -72,6 +72,22 @@ def test_files_that_are_not_committed_are_removed(tmp_path: Path) -> None:
     table.remove_orphans("4567")
     assert len(list((tmp_path / DIRECTORY).glob("*.parquet"))) == 1
     assert [row["id"] for row in _read(tmp_path)] == [1]
+
+
+def test_two_processes_append(tmp_path: Path) -> None:
+    """Only one of them does, whenever the other one has looked at the table."""
+    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, {}) for _ in range(2))
+    _append(tmp_path, first, 100, _rows(1))
+    with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
+        _append(tmp_path, second, 100, _rows(1))
+    first, second = (AppendTable(open_store(tmp_path), DIRECTORY, {}) for _ in range(2))
+    assert first.fitted(_rows(2).schema) == second.fitted(_rows(2).schema)  # both look
+    _append(tmp_path, first, 200, _rows(2))
+    with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
+        _append(tmp_path, second, 200, _rows(2))
+    with pytest.raises(MirrorBusyError, match="another process mirrors into it"):
+        _append(tmp_path, second, 300, _rows(3))
+    assert [row["id"] for row in _read(tmp_path)] == [1, 2]
 
 
 def test_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

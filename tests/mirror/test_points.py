@@ -57,6 +57,8 @@ def test_what_is_not_recorded(target: Path, tmp_path: Path) -> None:
             at(target, wanted)
     with pytest.raises(LookupError, match="has no recorded point"):
         at(tmp_path / "nothing")
+    with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
+        points(tmp_path / "nothing")
     with pytest.raises(LookupError, match="has no recorded point for 0/7"):
         at(tmp_path / "nothing", 7)
     with pytest.raises(ValueError, match="needs a time zone"):
@@ -77,10 +79,14 @@ def test_a_point_that_is_passed_again(tmp_path: Path) -> None:
     Points(open_store(tmp_path)).add(_point(150, {"t": 2}))
     assert [each.position for each in points(tmp_path)] == [100, 150]
     Points(open_store(tmp_path)).forget()
-    assert points(tmp_path) == []
+    assert Points(open_store(tmp_path)).read() == []
 
 
 def test_their_number_is_bounded(tmp_path: Path) -> None:
+    one = Points(open_store(tmp_path / "one"), most=1)
+    for n in range(3):
+        one.add(_point(n, {"t": n}))
+    assert [each.position for each in one.read()] == [2]
     kept = Points(open_store(tmp_path), most=3)
     for n in range(10):
         kept.add(_point(n, {"t": n, "calm": 5}))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgoutput_fast.capture import Capture, find_slot
+from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.mirror import Mirror, MirrorError, points
+from pgoutput_fast.mirror.errors import SegmentsGoneError
+from pgoutput_fast.mirror.expect_segments import expect_segments
+from pgoutput_fast.mirror.memory import Progress
 from pgoutput_fast.segments import compact, list_segments
+from pgoutput_fast.storage.stores import open_store
+from support.capturing import drop_when_free
 from support.mirrors import Place, current_of, expect_equal, expect_replayed, place
 
 __all__ = ["place"]
@@ -128,3 +137,34 @@ def test_files_that_no_point_needs_are_removed(filled: Place) -> None:
     with pytest.raises(Exception, match=r"(?i)no such file|not found|does not exist"):
         current_of(filled.target, "public.t", 0)
     _expect_whole(filled)
+
+
+def test_segments_that_somebody_removed(filled: Place) -> None:
+    """All were applied. A capture would count messages from 0 again, and the mirror would take them as done."""
+    filled.run()
+    filled.database.execute("UPDATE t SET v = 'y'")
+    filled.run()
+    segments = filled.target / "_segments"
+    shutil.rmtree(segments)
+    filled.database.execute("UPDATE t SET v = 'z' WHERE id < 10")
+    for _ in range(2):
+        with (
+            filled.mirror() as mirror,
+            pytest.raises(SegmentsGoneError, match=r"_segments has no segments.*Restore .*--repair"),
+        ):
+            mirror.run(until_lsn="now")
+    assert not list(segments.rglob("*.parquet"))  # nothing was captured
+    drop_when_free(filled.database.dsn, filled.slot)
+    with filled.mirror() as mirror:
+        mirror.repair()
+        filled.run_in(mirror)
+    _expect_whole(filled)
+
+
+def test_a_directory_that_somebody_emptied_before_a_table_had_changes(tmp_path: Path) -> None:
+    store, at = open_store(tmp_path), Progress(-1, 0, 10)
+    expect_segments(store, SegmentDirectory(tmp_path), at, 9)  # nothing was captured yet
+    with pytest.raises(SegmentsGoneError, match="neither segments nor a position"):
+        expect_segments(store, SegmentDirectory(tmp_path), at, 20)
+    ConfirmedPosition(store).save(20, now=True)
+    expect_segments(store, SegmentDirectory(tmp_path), at, 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_fast.capture import Retention
@@ -13,8 +14,9 @@ from pgoutput_fast.mirror import MirrorError, Point, at, points
 from pgoutput_fast.protocol.lsn import format_lsn
 from support import pg, transfers
 from support.buckets import opened_bucket
-from support.capturing import wait_until
+from support.capturing import drop_when_free
 from support.mirrors import (
+    Following,
     Place,
     current_of,
     expect_equal,
@@ -59,18 +61,11 @@ def test_points_never_show_a_part_of_a_transaction(place: Place) -> None:
     """Transfers between tables: their total is the same in the versions of every point, whenever it was recorded."""
     database = place.database
     database.execute(*transfers.SCHEMA, "CREATE PUBLICATION mirrored FOR TABLE left_accounts, right_accounts")
-    stop = threading.Event()
-    writers = [threading.Thread(target=transfers.write, args=(database, k, stop)) for k in range(2)]
-    for each in writers:
-        each.start()
     with place.mirror(seconds=0.2) as mirror:
-        mirror.run(until_lsn="now")
-        follower = threading.Thread(target=lambda: mirror.run(stop=stop))
-        follower.start()
-        wait_until(lambda: len(points(place.target)) > 3 or not follower.is_alive())
-        stop.set()
-        for each in (*writers, follower):
-            each.join()
+        with transfers.writing(database, 2):
+            mirror.run(until_lsn="now")
+            with Following(mirror) as following:
+                following.until(lambda: len(points(place.target)) > 4)
         mirror.run(until_lsn="now")
         place.expect_no_errors(mirror)
     found = points(place.target)
@@ -206,7 +201,7 @@ def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
         "CREATE TABLE empty (id int PRIMARY KEY)",
         "CREATE TABLE filled (id int, note text)",
         "INSERT INTO filled VALUES (1, NULL), (1, NULL)",
-        "CREATE PUBLICATION mirrored FOR ALL TABLES WITH (publish = 'insert')",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
     )
     with place.mirror() as mirror:
         assert mirror.status() == []
@@ -237,12 +232,32 @@ def test_segments_that_all_tables_have_are_removed(place: Place) -> None:
         database.execute(f"INSERT INTO t VALUES ({n})")
         place.run(retention=Retention(consumed=True))
     assert len(list((place.target / "_segments").glob("*.parquet"))) == 2
+    # It does not pay to compress what is removed soon.
+    assert _compressions(place) == {"UNCOMPRESSED"}
     expect_equal(place, "public.t")
     expect_replayed(place, "public.t", ["id"])
     # Without its progress the mirror does not know whether it lacks something.
     (place.target / "_mirror" / "progress.json").unlink()
-    with place.mirror() as mirror, pytest.raises(MirrorError, match="segments in between were removed"):
-        mirror.run(until_lsn="now")
+    for n in range(2):
+        with place.mirror() as mirror, pytest.raises(MirrorError, match=r"removed|made another one"):
+            mirror.run(until_lsn="now")
+        drop_when_free(database.dsn, place.slot)
+        database.execute(f"INSERT INTO t VALUES (10 + {n})")
+        with place.mirror() as mirror:
+            assert [(each.loaded, each.inserted) for each in mirror.repair()] == [(None, 1)]
+            mirror.run(until_lsn="now")
+        database.execute(f"INSERT INTO t VALUES (20 + {n})")
+        place.run()
+        expect_equal(place, "public.t")
+        expect_replayed(place, "public.t", ["id"])
+        (place.target / "_mirror" / "progress.json").unlink()
+    assert _compressions(place) == {"UNCOMPRESSED", "ZSTD"}
+
+
+def _compressions(place: Place) -> set[str]:
+    """How the segments of all slots are compressed."""
+    files = (place.target / "_segments").rglob("*.parquet")
+    return {pq.read_metadata(each).row_group(0).column(0).compression for each in files}
 
 
 def test_a_table_that_is_not_published_any_more(place: Place) -> None:
@@ -264,7 +279,7 @@ def test_a_table_that_is_not_published_any_more(place: Place) -> None:
     expect_equal(place, "public.gone", "public.kept")
 
 
-@pytest.mark.parametrize("format", ["parquet", "duckdb"])
+@pytest.mark.parametrize("format", ["parquet", "iceberg", "duckdb"])
 def test_other_formats(place: Place, format: str) -> None:
     database = place.database
     work = Workload("w", f"mirror {format}", database.version)
@@ -356,25 +371,31 @@ def test_values_of_many_types(place: Place) -> None:
 
 
 def test_columns_that_no_table_can_have(place: Place) -> None:
-    """One has the name of a metadata column, two differ only in the case. These tables stop, and the other one goes on."""
+    """Names of metadata columns, at the load and later; two that differ only in case. Only these tables stop."""
     database = place.database
     database.execute(
         'CREATE TABLE cased ("a" int PRIMARY KEY, "A" int)',
         "CREATE TABLE odd (id int PRIMARY KEY, _seq int)",
         'CREATE TABLE sound ("i d" int PRIMARY KEY, "v,;{}\n" text, "ü" int)',
-        "CREATE PUBLICATION mirrored FOR TABLE cased, odd, sound",
+        "CREATE TABLE later (id int PRIMARY KEY)",
+        "CREATE PUBLICATION mirrored FOR TABLE cased, odd, sound, later",
     )
     with place.mirror() as mirror:
         mirror.run(until_lsn="now")
+        database.execute("ALTER TABLE later ADD _lsn int", "INSERT INTO later VALUES (1)")
         for name in ("cased", "odd", "sound"):
             database.execute(f"INSERT INTO {name} VALUES (1, '1')")
         mirror.run(until_lsn="now")
-        cased, odd, sound = mirror.status()
-        assert (cased.state, odd.state, sound.state) == ("stopped", "stopped", "follow")
+        cased, later, odd, sound = mirror.status()
+        assert [each.state for each in (cased, later, odd, sound)] == ["stopped"] * 3 + ["follow"]
         assert "cannot have both columns 'a' and 'A'" in str(cased.error)
-        assert "has the name of a metadata column" in str(odd.error)
+        for each in (later, odd):
+            assert "has the name of a metadata column" in str(each.error)
+            assert "or leave it out with a column list of the publication" in str(each.error)
         expect_equal(place, "public.sound")
         database.execute(
+            "ALTER PUBLICATION mirrored DROP TABLE later",
+            "ALTER PUBLICATION mirrored ADD TABLE later (id)",
             "ALTER TABLE odd RENAME _seq TO s",
             'ALTER TABLE cased RENAME "A" TO b',
             "INSERT INTO odd VALUES (7, 7)",
@@ -383,8 +404,9 @@ def test_columns_that_no_table_can_have(place: Place) -> None:
         mirror.run(until_lsn="now")
         mirror.reload("public.odd")
         mirror.reload("public.cased")
+        mirror.reload("public.later")
         mirror.run(until_lsn="now")
         place.expect_no_errors(mirror)
-    for table, key in (("cased", "a"), ("odd", "id"), ("sound", "i d")):
+    for table, key in (("cased", "a"), ("odd", "id"), ("sound", "i d"), ("later", "id")):
         expect_equal(place, f"public.{table}")
         expect_replayed(place, f"public.{table}", [key])

@@ -18,6 +18,8 @@ from pgoutput_fast.schema.column_types import column_type_of
 from support import pg
 from support.oracle import comparable, plain_records, same_as_reference
 
+pytestmark = pytest.mark.few_versions
+
 
 @dataclass(frozen=True)
 class Expected:

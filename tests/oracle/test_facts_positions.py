@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import time
@@ -75,7 +76,7 @@ def test_unframed_walsender_gives_what_a_peek_gives(database: pg.Database) -> No
     sent = out.sent_at.to_pylist()
     assert sent == sorted(sent)
     (now,) = database.execute("SELECT clock_timestamp()")[0]
-    assert abs((now - sent[-1]).total_seconds()) < 60
+    assert abs((now - sent[-1]).total_seconds()) < 600
     same_as_reference_in_both_views(payloads_of(frames))
 
 
@@ -108,16 +109,21 @@ def test_walsender_about_to_give_up_asks_for_a_reply(database: pg.Database) -> N
     """Half of wal_sender_timeout without a word from the client."""
     if database.version < 12:
         pytest.skip("wal_sender_timeout can be set for a session since 12")
-    with (
-        database.slot() as slot,
-        walsender(database.server, database.name, slot.name, slot.options, wal_sender_timeout="1s") as sender,
-    ):
-        asked: list[bool] = []
-        while True not in asked:
-            frames = sender.until(b"k", len(asked) + 1)
-            asked = pgo.unframe(frames).keepalives.column("reply_requested").to_pylist()
-            assert len(asked) < 100
-        gone(slot, sender)
+    with database.slot() as slot:
+        for _ in range(20):
+            with walsender(
+                database.server, database.name, slot.name, slot.options, wal_sender_timeout="1s"
+            ) as sender:
+                asked: list[bool] = []
+                # On a busy machine the server may wake up when all of its time is over. Then it asks nothing.
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    while True not in asked and len(asked) < 100:
+                        frames = sender.until(b"k", len(asked) + 1)
+                        asked = pgo.unframe(frames).keepalives.column("reply_requested").to_pylist()
+                gone(slot, sender)
+            if True in asked:
+                break
+        assert True in asked
 
 
 def test_frame_has_no_position_where_the_message_has_none(database: pg.Database) -> None:

@@ -16,6 +16,8 @@ from pgoutput_fast.decoding.result import Decoded
 from support import pg
 from support.oracle import comparable, enriched, plain_records, same_as_reference
 
+pytestmark = pytest.mark.few_versions
+
 
 @dataclass
 class Sent:

@@ -20,6 +20,8 @@ from support import pg
 from support.oracle import kinds, plain_changes
 from support.streaming import Streaming, streaming
 
+pytestmark = pytest.mark.few_versions
+
 WAYS = {1: ["off"], 2: ["off", "on"], 3: ["off", "on"], 4: ["off", "on", "parallel"]}
 ALL_WAYS = [
     (version, way, binary) for version, ways in WAYS.items() for way in ways for binary in ("false", "true")

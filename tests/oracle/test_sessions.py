@@ -21,6 +21,8 @@ from support.resuming import Given, OtherProcess, options_of
 from support.streaming import Streaming
 from support.streams import summary
 
+pytestmark = pytest.mark.few_versions
+
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[OtherProcess]:

@@ -35,6 +35,8 @@ from support.oracle import (
 from support.streaming import Streaming, streaming
 from support.workload import Workload
 
+pytestmark = pytest.mark.few_versions
+
 SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20260403")
 
 

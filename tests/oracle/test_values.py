@@ -18,6 +18,8 @@ from pgoutput_fast.decoding.result import Decoded
 from support import pg
 from support.oracle import comparable, plain_records, plain_type, same_as_reference
 
+pytestmark = pytest.mark.few_versions
+
 # A domain shows itself under its base type's name; its own typmod is not on the wire.
 DOMAINS = [
     "bool",

@@ -19,6 +19,7 @@ from pgoutput_fast.parallel_tag.summarizer import Summarizer, compose, summarize
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.parallel_tag.xid_ranges import XidSet
 from support.fixtures import FILES, read
+from support.forms import and_long
 from support.interleaved import everything
 from support.strategies import damaged_streams, streams
 from support.streams import RandomChoices, Stream, damage, make_stream
@@ -124,12 +125,12 @@ def check_all(stream: Stream, seed: int, every: int = 1, laws: int = 20) -> None
         check_law(stream, states, i, cuts)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", and_long(range(15), range(15, 40)))
 def test_every_range_of_random_streams(seed: int) -> None:
     check_all(make_stream(RandomChoices(seed), 10), seed, every=1 if seed < 8 else 8)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", and_long(range(20), range(20, 60)))
 def test_ranges_of_damaged_streams(seed: int) -> None:
     choices = RandomChoices(seed)
     check_all(damage(choices, make_stream(choices, 8), 1 + seed % 3), seed, every=8)
@@ -254,7 +255,7 @@ class Churn:
         return Stream(self.out, [k % 3 * (1000 + k) for k in range(len(self.out))], sessions)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", and_long(range(20), range(20, 50)))
 def test_every_range_of_streams_of_few_xids(seed: int) -> None:
     check_all(Churn(seed).make(14), seed, every=1 if seed < 20 else 6, laws=60)
 
@@ -277,7 +278,7 @@ def test_streams_of_few_xids_are_what_they_should_be() -> None:
     assert sessions > 10
 
 
-@pytest.mark.parametrize("seed", [*range(40), 1091])
+@pytest.mark.parametrize("seed", and_long([*range(15), 1091], range(15, 40)))
 def test_ranges_behind_a_damaged_one(seed: int) -> None:
     """Decoders in quarantine go on from states that tagging alone never reaches: doubtful streams among them."""
     choices = RandomChoices(seed)
@@ -311,7 +312,7 @@ def test_a_doubtful_stream_stays_doubtful() -> None:
     assert after == values(tag(rest, decoder.state)[1])
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", and_long(range(10), range(10, 30)))
 def test_ranges_are_tagged_apart(seed: int) -> None:
     """Any number of cuts; some ranges are empty. No range but the first is ever applied to a whole prefix."""
     stream = Churn(seed).make(20) if seed % 2 else make_stream(RandomChoices(seed), 14)

@@ -146,6 +146,23 @@ def test_partition_roots_whose_partitions_differ(database: pg.Database, schema: 
     assert _table(report, "root") == ""
 
 
+@pytest.mark.few_versions
+def test_partitions_whose_changes_are_never_sent(database: pg.Database, schema: str) -> None:
+    if database.version < 13:
+        pytest.skip("changes are published as the root's from 13 on")
+    database.execute(
+        "CREATE TABLE checked.root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE checked.sent PARTITION OF checked.root FOR VALUES FROM (0) TO (10)",
+        "CREATE UNLOGGED TABLE checked.unlogged PARTITION OF checked.root FOR VALUES FROM (10) TO (20)",
+        "CREATE PUBLICATION p FOR TABLE checked.root WITH (publish_via_partition_root = true)",
+    )
+    assert _table(check(database.dsn, ["p"]), "root").startswith(
+        "warning: the server never sends changes of its partitions checked.unlogged,"
+    )
+    database.execute("ALTER TABLE checked.unlogged SET LOGGED")
+    assert _table(check(database.dsn, ["p"]), "root") == ""
+
+
 def test_slots(database: pg.Database, schema: str) -> None:
     database.execute(
         "CREATE TABLE checked.t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE checked.t"

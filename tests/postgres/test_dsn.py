@@ -99,7 +99,7 @@ def test_the_command_says_so(tmp_path: Path, until: list[str]) -> None:
         env={**os.environ, "PGOUTPUT_FAST_DSN": BAD},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from pgoutput_fast.postgres.session import connect, current_lsn
 from pgoutput_fast.segments import list_segments, read_segment
 from pgoutput_fast.snapshot.holder import hold_snapshot
 from support import pg
+from support.capturing import drop_when_free
 from support.sql import FILES, statements
 
 VERSIONS = (10, 14, 18)
@@ -149,12 +149,7 @@ def slot(hostile: Hostile) -> Iterator[str]:
     name = f"{hostile.database.name}_h"
     create_slot(hostile.dsn, name)
     yield name
-    for _ in range(100):
-        try:
-            drop_slot(hostile.dsn, name)
-            return
-        except psycopg2.errors.ObjectInUse:
-            time.sleep(0.1)
+    drop_when_free(hostile.dsn, name)
 
 
 @on_each

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg2
 import pytest
 
-from pgoutput_fast.capture import Capture, CaptureError, Snapshot, check, create_slot, drop_slot
+from pgoutput_fast.capture import Capture, CaptureError, Snapshot, check, create_slot
 from pgoutput_fast.postgres.session import current_lsn, read_server, session, with_identifier
 from pgoutput_fast.segments import list_segments
 from support import pg
+from support.capturing import drop_when_free
 
 
 class Restricted:
@@ -39,12 +38,7 @@ class Restricted:
         return str(self.database.execute("SELECT system_identifier::text FROM pg_control_system()")[0][0])
 
     def drop(self) -> None:
-        for _ in range(100):
-            try:
-                drop_slot(self.database.dsn, self.slot)
-                break
-            except psycopg2.errors.ObjectInUse:
-                time.sleep(0.1)
+        drop_when_free(self.database.dsn, self.slot)
         self.database.execute(f"DROP OWNED BY {self.user}", f"DROP ROLE {self.user}")
         self.database.drop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import capture, growth, guard, segments, snapshot
-from benchmarks.mirror import effect, merge
+from benchmarks.mirror import effect, live, merge
+from benchmarks.mirror.processes import ProcessTree
+from benchmarks.mirror.systems import DebeziumSystem
 from benchmarks.spark import columns as spark_columns
 from benchmarks.spark import curve as spark_curve
 from benchmarks.spark import planning as spark_planning
@@ -20,6 +23,7 @@ from benchmarks.spark.queries import queries, section, wide_segments
 
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
+from support.capturing import wait_until
 from support.paths import ROOT
 
 
@@ -74,6 +78,26 @@ def test_merges_at_a_tiny_scale() -> None:
     assert [row[0] for row in figures] == list(merge.KINDS)
 
 
+@pytest.mark.long
+def test_live_mirrors_at_a_tiny_scale() -> None:
+    """All tables must have what the server has. With CI=true, Debezium must be there; else it runs if it is installed."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("adbc_driver_postgresql")
+    debezium = os.environ.get("CI") == "true" or DebeziumSystem.is_installed()
+    try:
+        _, figures = live.measured(2000, 1, 200, 1.0, 200, debezium=debezium)
+    except LookupError as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    backlog, steady, loads = figures
+    assert [len(each.rows) for each in figures] == [3 + 2 * debezium, 2 + 2 * debezium, 2]
+    assert all(float(cell.replace(",", "")) >= 0 for row in backlog.rows for cell in row[2:])
+    assert all(0 <= float(row[2]) <= float(row[3]) <= float(row[4]) for row in steady.rows)
+    assert all(float(row[1]) > 0 for row in loads.rows)
+
+
+@pytest.mark.long
 def test_tables_on_spark_at_a_tiny_scale(spark: Any, tmp_path: Path) -> None:
     """Each way writes every row; the benchmark counts them."""
     (tmp_path / "segments").mkdir()
@@ -105,6 +129,7 @@ def test_snapshot_at_a_tiny_scale() -> None:
     assert [len(measured.rounds) for measured in spent.values()] == [1, 1]
 
 
+@pytest.mark.long
 def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
     segments = tmp_path / "segments"
@@ -116,6 +141,7 @@ def test_spark_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.M
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
 
 
+@pytest.mark.long
 def test_columns_on_spark_at_a_tiny_scale(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +153,7 @@ def test_columns_on_spark_at_a_tiny_scale(
     assert all(float(cell) >= 0 for row in figures for cell in row[1:])
 
 
+@pytest.mark.long
 def test_the_curve_at_a_tiny_scale(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOUTPUT_FAST_BENCH_CACHE", str(tmp_path / "cache"))
     points = []
@@ -226,3 +253,13 @@ def test_planning_at_a_tiny_scale(tmp_path: Path, spark: Any) -> None:
     table = spark_planning.measure(spark, tmp_path, [3], 1)
     assert len(table.rows) == 7
     assert all(float(row[1]) >= 0 for row in table.rows)
+
+
+def test_what_a_process_uses_counts_its_children() -> None:
+    child = "sum(range(3_000_000)); b = bytearray(50_000_000); import time; time.sleep(1000)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen([sys.executable, "-c", parent]) as process, ProcessTree(process.pid, 0.05) as tree:
+        wait_until(lambda: tree.peak > 50_000_000)
+        assert tree.cpu > 0
+        for pid in tree._pids():
+            os.kill(pid, signal.SIGKILL)

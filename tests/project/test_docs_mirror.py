@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from pgoutput_fast.mirror import Mirror
 from support import pg
 from support.capturing import drop_when_free
 from support.paths import DOCS
@@ -31,18 +33,40 @@ def test_the_page(servers: pg.Servers, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     database = pg.Database(servers[newest])
     try:
-        database.execute(
-            "CREATE TABLE orders (id int PRIMARY KEY, note text)",
-            "INSERT INTO orders VALUES (1, 'new'), (2, 'new')",
-        )
         database.execute(SQL[0])
         _shell(SHELL[0], database.dsn)
         database.execute(SQL[1])
         _shell(SHELL[1], database.dsn)
-        assert [_printed(PYTHON[0], {}), _printed(PYTHON[1], {"dsn": database.dsn})] == PRINTED
+        # The one of a lost slot comes last, whatever its place on the page.
+        names: list[dict[str, Any]] = [{}, {"dsn": database.dsn}, {}]
+        printed = [_printed(PYTHON[n], each) for n, each in zip((0, 1, 3), names, strict=True)]
+        assert printed == [PRINTED[n] for n in (0, 1, 3)]
+        _lose_slot(database)
     finally:
         drop_when_free(database.dsn, "to_lake")
         database.drop()
+
+
+def _section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def _lose_slot(database: pg.Database) -> None:
+    """What the page says of a lost slot, in a program and by the command."""
+    section = _section("When the slot is lost")
+    shell, python = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("sh", "python"))
+    printed = re.search(r"```\n\n```\n(.*?)```", section, re.DOTALL)
+    assert shell
+    assert python
+    assert printed
+    drop_when_free(database.dsn, "to_lake")
+    database.execute("UPDATE orders SET note = 'sent'", "INSERT INTO orders VALUES (3, 'new'), (4, 'new')")
+    assert _printed(python[1], {"dsn": database.dsn, "Mirror": Mirror}) == printed[1]
+    drop_when_free(database.dsn, "to_lake")
+    database.execute("DELETE FROM orders WHERE id > 2")
+    _shell(shell[1], database.dsn)
+    rows = DeltaTable("lake/current/public.orders").to_pyarrow_table()
+    assert rows.select(["id", "note"]).to_pylist() == [{"id": 1, "note": "sent"}]
 
 
 def _shell(commands: str, dsn: str) -> None:
@@ -57,7 +81,7 @@ def _shell(commands: str, dsn: str) -> None:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         done = subprocess.run(
-            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
 

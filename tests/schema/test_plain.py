@@ -52,3 +52,30 @@ def test_intervals_inside_of_structs() -> None:
         assert taken.schema == target
         assert taken["s"].to_pylist() == expected[start:]
         assert taken["l"].to_pylist() == [expected, None, [], expected[1:]][start:]
+
+
+def test_structs_with_more_fields_and_fewer() -> None:
+    """Those at the end are null, or left out; also in lists and structs, whole or sliced."""
+    inner = pa.struct([("n", pa.int32())])
+    wide = pa.struct([("n", pa.int64()), ("t", pa.string())])
+    narrow_schema = pa.schema(
+        {"s": inner, "l": pa.list_(inner), "o": pa.struct([("s", inner), ("k", pa.int32())])}
+    )
+    wide_schema = pa.schema(
+        {"s": wide, "l": pa.list_(wide), "o": pa.struct([("s", wide), ("k", pa.int32())])}
+    )
+    rows = [
+        {"s": {"n": 1}, "l": [{"n": 2}, None], "o": {"s": {"n": 3}, "k": 4}},
+        {"s": None, "l": None, "o": {"s": None, "k": 5}},
+        {"s": {"n": None}, "l": [], "o": None},
+    ]
+    table = pa.Table.from_pylist(rows, narrow_schema)
+    for start in range(4):
+        taken = to_types(table[start:], wide_schema)
+        taken.validate(full=True)
+        assert taken.schema == wide_schema
+        assert to_types(taken, narrow_schema).to_pylist() == rows[start:]
+    (first, *_) = to_types(table, wide_schema).to_pylist()
+    assert first["s"] == {"n": 1, "t": None}
+    assert first["l"] == [{"n": 2, "t": None}, None]
+    assert first["o"] == {"s": {"n": 3, "t": None}, "k": 4}

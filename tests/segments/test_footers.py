@@ -160,7 +160,7 @@ class _CountedStore:
             self.most = max(self.most, self._running)
             self._changed.notify_all()
             if self.waits and kind == "GET segment":
-                self._changed.wait_for(lambda: self.most > 1, 20)
+                self._changed.wait_for(lambda: self.most > 1, 120)
         try:
             return list(self._application(environ, start_response))
         finally:

@@ -15,6 +15,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import (
     Source,
+    footer,
     list_segments,
     open_segment,
     read_segment,
@@ -22,7 +23,7 @@ from pgoutput_fast.segments import (
     segment_outcomes,
     write_segment,
 )
-from pgoutput_fast.segments import segment as segments
+from pgoutput_fast.segments import read as segments
 
 SOURCE = Source("7300000000000000001", "shop", "slot", ("all",), {"proto_version": "4"})
 TABLES = [
@@ -111,6 +112,65 @@ def test_layout(tmp_path: Path) -> None:
     assert not payload.has_dictionary_page
     assert payload.statistics is None
     assert "base64" not in str(file.metadata.metadata[b"pgoutput_fast.state"])
+
+
+@pytest.mark.parametrize("rows", [3, 1000])
+def test_short_and_long_runs_of_a_table_have_the_same_layout(tmp_path: Path, rows: int) -> None:
+    """Long runs are written without a copy. Rows that do not come in stream order are sorted one by one."""
+    writer, wal = Writer(), []
+    for n in range(6):
+        wal += writer.begin(7 + n, 1000 * n + 1000, n)
+        for k in range(rows):
+            wal += writer.change(TABLES[n % 2], "insert", new=[str(k), "note"])
+        wal += writer.commit(1000 * n + 1000, 1000 * n + 1008, n)
+    tagged, state = pgo.tag(wal)
+    pieces = pa.Table.from_batches([tagged.slice(at, 100) for at in range(0, tagged.num_rows, 100)])
+    backwards = tagged.take(pa.array(range(tagged.num_rows)[::-1]))
+    found = []
+    for name, given in (("one", tagged), ("pieces", pieces), ("backwards", backwards)):
+        path = write_segment(
+            tmp_path / name, given, state, source=SOURCE, relation_bytes=1, row_group_bytes=50_000
+        )
+        filed, segment = segments.read_as_filed(path)
+        assert segment == open_segment(path)
+        assert segment.state == state
+        assert segments.in_stream_order(filed).equals(read_segment(path))
+        found.append(([group.rows for group in segment.row_groups], filed))
+    assert found[0] == found[1] == found[2]
+    changes = found[0][1].slice(tagged.num_rows - 6 * rows)
+    assert changes.column("relation").to_pylist() == [TABLES[n].oid for n in (0, 1) for _ in range(3 * rows)]
+    assert read_segment(tmp_path / "one").equals(pa.Table.from_batches([tagged]))
+
+
+def test_a_segment_that_is_not_compressed_is_read_as_any_other(tmp_path: Path) -> None:
+    tagged, state = pgo.tag(WAL)
+    small = write_segment(tmp_path / "small", tagged, state, source=SOURCE)
+    large = write_segment(tmp_path / "large", tagged, state, source=SOURCE, compressed=False)
+    columns = pq.read_metadata(large).row_group(0)
+    assert {columns.column(k).compression for k in range(columns.num_columns)} == {"UNCOMPRESSED"}
+    assert Path(large).stat().st_size > 1.5 * Path(small).stat().st_size
+    assert read_segment(large).equals(read_segment(small))
+    damaged = bytearray(Path(large).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    Path(large).write_bytes(damaged)
+    for read in (read_segment, segments.read_as_filed):
+        with pytest.raises((OSError, ValueError), match=r"damaged|checksum") as caught:
+            read(large)
+        said = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+        assert any(str(large) in each for each in said)
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "none")
+
+
+def test_a_segment_is_read_in_pieces_as_filed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged, state = pgo.tag(WAL)
+    path = write_segment(tmp_path / "s", tagged, state, source=SOURCE, relation_bytes=1)
+    whole, _ = segments.read_as_filed(path)
+    monkeypatch.setattr(segments, "_BATCH_ROWS", 100)
+    pieces, segment = segments.read_as_filed(path)
+    assert pieces.equals(whole)
+    assert max(len(chunk) for chunk in pieces.column("payload").chunks) <= 100
+    assert segment == open_segment(path)
 
 
 def test_small_relations_share_row_groups_and_large_ones_are_cut(tmp_path: Path) -> None:
@@ -240,7 +300,7 @@ def test_what_is_no_segment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         open_segment(cut)
     with pytest.raises(FileNotFoundError):
         open_segment(tmp_path / "none")
-    monkeypatch.setattr(segments, "FORMAT", 99)
+    monkeypatch.setattr(footer, "_FORMAT", 99)
     later = write_segment(tmp_path / "later", tagged, state, source=SOURCE)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="format 99"):

@@ -53,7 +53,7 @@ def _open_transaction(database: pg.Database) -> Iterator[None]:
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -84,7 +84,7 @@ def test_the_time_is_over_while_the_slot_waits(base: pg.Database, slot: str) -> 
     ):
         hold_snapshot(base.dsn, slot, 1, None)
     assert not _is_there(base, slot)
-    held = hold_snapshot(base.dsn, slot, 60, os.getpid())
+    held = hold_snapshot(base.dsn, slot, 600, os.getpid())
     assert is_alive(held.pid)
     held.release()
     _wait_for(lambda: not is_alive(held.pid))
@@ -101,7 +101,9 @@ def test_nobody_takes_the_answer(base: pg.Database, slot: str) -> None:
     assert holder.stdin is not None
     assert holder.stdout is not None
     with holder:
-        holder.stdin.write(json.dumps({"dsn": base.dsn, "slot": slot, "seconds": 60, "for_pid": None}) + "\n")
+        holder.stdin.write(
+            json.dumps({"dsn": base.dsn, "slot": slot, "seconds": 600, "for_pid": None}) + "\n"
+        )
         holder.stdin.flush()
         held = json.loads(holder.stdout.readline())
         assert _is_there(base, slot)
@@ -111,11 +113,11 @@ def test_nobody_takes_the_answer(base: pg.Database, slot: str) -> None:
 
 
 def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database, slot: str) -> None:
-    held = hold_snapshot(base.dsn, slot, 60, os.getpid())
-    assert hold_snapshot(base.dsn, slot, 60, os.getpid()) == held
+    held = hold_snapshot(base.dsn, slot, 600, os.getpid())
+    assert hold_snapshot(base.dsn, slot, 600, os.getpid()) == held
     held.release()
     _wait_for(lambda: not is_alive(held.pid))
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "600"])
     try:
         # As if the system had given the holder's pid to it.
         with _registered(base.dsn, slot, os.getpid()) as file:
@@ -124,7 +126,7 @@ def test_a_pid_that_another_process_has_now_is_not_the_holder(base: pg.Database,
             file.truncate()
             file.write(json.dumps(known))
         with pytest.raises(SnapshotError, match="exists"):
-            hold_snapshot(base.dsn, slot, 60, os.getpid())
+            hold_snapshot(base.dsn, slot, 600, os.getpid())
         OpenSnapshot(**known).release()
         time.sleep(0.2)
         assert other.poll() is None

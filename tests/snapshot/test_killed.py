@@ -21,6 +21,8 @@ import pytest
 from pgoutput_fast.capture import Snapshot, SnapshotError, drop_slot
 from support import pg
 
+pytestmark = pytest.mark.few_versions
+
 ROWS = {"k.a": 1500, "k.b": 40, "k.c": 700, "k.nil": 0}
 
 
@@ -78,7 +80,7 @@ def _check_what_is_there(directory: Path) -> set[str]:
 
 def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """The full form takes PGOUTPUT_FAST_KILLS=50."""
-    kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "3"))
+    kills = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
     dice = random.Random(database.version)
     for k in range(kills):
         # Every second time into what the one before left, if no table of it is whole.

@@ -75,7 +75,7 @@ def test_the_backlog_has_everything_in_it(captured: Backlog) -> None:
     assert sum(table.num_rows for table in captured.tables.values()) > 1000
 
 
-@pytest.mark.parametrize("how", ["rows", "files"])
+@pytest.mark.parametrize("how", ["files", pytest.param("rows", marks=pytest.mark.long)])
 def test_shuffled_files_give_the_tables_of_the_server(
     spark: Any, captured: Backlog, tmp_path: Path, how: str
 ) -> None:

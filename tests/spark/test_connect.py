@@ -20,10 +20,13 @@ from pyspark.sql import functions
 import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror import at
+from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.segments import Source, list_segments, read_segment, write_segment
 from pgoutput_fast.spark import sessions
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.typed_files.files import TypedFiles
+from support.fresh import make_target
 from support.plans import is_sorted
 from support.sessions import connect_mode, connect_session
 
@@ -73,6 +76,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tagged, state = pgo.tag(PAYLOADS[begin : begin + size], state)
         write_segment(root / "segments", tagged, state, source=SOURCE, relation_bytes=1000)
     TypedFiles(open_store(root / "segments"), pgo.Options(on_error="quarantine")).catch_up()
+    make_target(root / "mirror")
     shuffled = list(range(len(PAYLOADS)))
     random.Random(1).shuffle(shuffled)
     for name, order in (("ordered", list(range(len(PAYLOADS)))), ("shuffled", shuffled)):
@@ -170,6 +174,19 @@ def _table_sink(spark: Any, places: Path, place: Path) -> list[str]:
     return _tables(place / "lake")
 
 
+def _current_sink(spark: Any, places: Path, place: Path) -> list[str]:
+    pgspark.register(spark)
+    reader = spark.readStream.format("pgoutput").option("emit", "files").option("max_segments", "1")
+    sink = pgspark.current_sink(place / "lake", format="parquet", bucket_bytes=1)
+    _query(reader.load(str(places / "segments")), sink, place)
+    store = open_store(place / "lake")
+    tables = {
+        name: open_current("parquet", store, name, {}).read(version)
+        for name, version in at(place / "lake").items()
+    }
+    return sorted(f"{name} {row}" for name, rows in tables.items() for row in rows.to_pylist())
+
+
 def _tag_batches(spark: Any, places: Path, place: Path) -> list[str]:
     target = str(place / "segments")
 
@@ -220,10 +237,14 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
     "read_typed": lambda spark, places, _: _rows(
         pgspark.read_typed(places / "segments", "public.orders", spark)
     ),
+    "read_fresh": lambda spark, places, _: _rows(
+        pgspark.read_fresh(places / "mirror", "public.t", spark=spark)
+    ),
     "tag": _tag,
     "tag in two calls": _tag_in_two,
     "tag_batches": _tag_batches,
     "udfs": _udfs,
+    "current_sink": _current_sink,
     "table_sink": _table_sink,
     "write_tables of segments": _write_tables(False),
     "write_tables of payloads": _write_tables(True),
@@ -231,7 +252,23 @@ CALLS: dict[str, Callable[[Any, Path, Path], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+# `make test-connect` tries these, too.
+LONG = {
+    "changes as sent",
+    "current_sink",
+    "messages",
+    "outcomes",
+    "read_fresh",
+    "rejects",
+    "tag in two calls",
+    "tag_batches",
+    "write_tables of payloads",
+}
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(each, marks=pytest.mark.long) if each in LONG else each for each in CALLS]
+)
 def test_a_call_gives_what_a_classic_session_gives(
     spark: Any, connected: Any, places: Path, tmp_path: Path, call: str
 ) -> None:

@@ -22,7 +22,7 @@ def test_a_client_without_java(connect_address: str, tmp_path: Path) -> None:
     environment = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "LANG") if name in os.environ}
     done = subprocess.run(
         [CLIENT, str(SUPPORT / "connect_client.py"), connect_address, str(tmp_path)],
-        env=environment | {"PATH": str(Path(CLIENT).parent)}, cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        env=environment | {"PATH": str(Path(CLIENT).parent)}, cwd=tmp_path, capture_output=True, text=True, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert "everything is as expected" in done.stdout

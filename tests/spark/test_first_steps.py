@@ -150,20 +150,21 @@ def _run(tmp_path: Path, java: str, **environment: str) -> subprocess.CompletedP
         },
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         check=False,
     )
 
 
 @OWN_SPARK
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_format_is_found_without_a_path(tmp_path: Path, spark: Any) -> None:
     run = _run(tmp_path, os.environ["JAVA_HOME"])
     assert run.stdout.strip().endswith("[(1, 'x')]"), run.stderr
 
 
+@pytest.mark.long
 @OWN_SPARK
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_another_python_is_an_error_that_says_what_to_do(tmp_path: Path, spark: Any) -> None:
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

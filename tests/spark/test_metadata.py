@@ -86,7 +86,13 @@ def _sorted(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("transactions", ["as_sent", "committed"])
-@pytest.mark.parametrize("metadata", SOME, ids=",".join)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(each, id=",".join(each), marks=[] if n in (1, 4) else [pytest.mark.long])
+        for n, each in enumerate(SOME)
+    ],
+)
 def test_only_the_chosen_columns_are_there(
     spark: Any, wal: Any, segments: Path, metadata: list[str], transactions: Any
 ) -> None:

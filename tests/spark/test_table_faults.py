@@ -25,6 +25,7 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.lake.manifest import ParquetTarget
 from pgoutput_fast.spark.tables import run as runs
+from support.lake_driver import write_stream
 from support.lakes import (
     assert_whole,
     data_files,
@@ -38,6 +39,7 @@ from support.lakes import (
 )
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
+DRIVER = pytest.mark.classic("a driver of its own, on a classic Spark")
 SOAK = pytest.mark.skipif(KILLS < 2, reason="make soak does this")
 FORMATS = ["parquet", "delta"]
 BOUNDED = ["parquet", pytest.param("delta", marks=SOAK)]
@@ -69,6 +71,7 @@ def undisturbed(
 # ---- the driver -----------------------------------------------------------------------------------------------------
 
 
+@DRIVER
 @pytest.mark.parametrize(
     ("format", "kill"),
     [
@@ -99,6 +102,7 @@ def test_a_driver_killed_at_a_step(
     assert_whole(format, tmp_path / "lake", undisturbed[format])
 
 
+@DRIVER
 @pytest.mark.parametrize("format", BOUNDED)
 def test_a_driver_killed_at_random_moments(
     spark: Any, stored: Path, undisturbed: Any, tmp_path: Path, format: str
@@ -123,7 +127,11 @@ def test_a_driver_killed_at_random_moments(
 # ---- streams --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("format", "batch"), [("parquet", 2), pytest.param("delta", 1, marks=SOAK)])
+@DRIVER
+@pytest.mark.parametrize(
+    ("format", "batch"),
+    [pytest.param("parquet", 2, marks=pytest.mark.long), pytest.param("delta", 1, marks=SOAK)],
+)
 def test_a_stream_killed_between_commit_and_checkpoint(
     spark: Any, stored: Path, undisturbed: Any, tmp_path: Path, format: str, batch: int
 ) -> None:
@@ -131,6 +139,7 @@ def test_a_stream_killed_between_commit_and_checkpoint(
     _killed_stream(spark, stored, undisturbed[format], tmp_path, format, [{"batch": batch}])
 
 
+@DRIVER
 @SOAK
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_stream_killed_at_random_moments(
@@ -163,15 +172,15 @@ def _killed_stream(
                 shutil.rmtree(place / "checkpoint")
             else:
                 assert code == -9, driver.errors()
-    # In a JVM of its own: a JVM calls the functions of foreachBatch in one driver only, and the session needs its.
-    with running(job) as driver:
-        driver.until("done")
+    pgspark.register(spark)
+    write_stream(spark, job, pgspark.table_sink(job["target"], format=format), group=False)
     assert_whole(format, place / "lake", expected)
 
 
 # ---- workers and executors ------------------------------------------------------------------------------------------
 
 
+@DRIVER
 @pytest.mark.parametrize("format", BOUNDED)
 def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_path: Path, format: str) -> None:
     """Spark gives a task four attempts here."""
@@ -188,6 +197,7 @@ def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_pat
     assert_whole(format, tmp_path / "lake", undisturbed[format])
 
 
+@DRIVER
 @pytest.mark.timeout(900)
 @SOAK
 @pytest.mark.parametrize("format", FORMATS)
@@ -253,7 +263,7 @@ def _first_of(wide: Path, place: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
 def test_a_disk_that_is_full(spark: Any, wide: Path, disk: Path, tmp_path: Path, format: str) -> None:
     lake, segments = disk / "lake", _first_of(wide, tmp_path / "segments")
     pgspark.write_tables(segments, lake, format=format)

@@ -27,6 +27,7 @@ from pgoutput_fast import spark as pgspark
 from pgoutput_fast.parallel_tag.summary import Summary
 from pgoutput_fast.segments import list_segments
 from pgoutput_fast.spark.tasks.tag import ChangedInputError, Start, Starts, TagRanges
+from support.forms import and_long
 from support.interleaved import everything
 from support.paths import DOCS
 from support.plans import count_partitions, is_sorted, plan_text
@@ -80,7 +81,7 @@ def wal() -> list[bytes]:
     return payloads
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
+@pytest.mark.parametrize("partitions", and_long([1, 7], [2]))
 def test_equals_tagging_in_one_piece(spark: Any, wal: list[bytes], partitions: int) -> None:
     lsns = [None if k % 5 == 0 else 1000 + k for k in range(len(wal))]
     got = tagged(frame(spark, wal, None, lsns), partitions=partitions)
@@ -402,6 +403,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
     """Each task fails in its midst, in each pass, and what was shuffled is lost between them.
@@ -411,7 +413,7 @@ def test_tasks_that_run_again(spark: Any, tmp_path: Path) -> None:
     payloads = without_sessions()
     write_files(tmp_path / "dump", payloads, [20, 40])
     command = [sys.executable, "-c", FLAKY, str(tmp_path / "dump"), str(tmp_path), str(tmp_path / "local")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("a lost executor") > 8
     for partitions in (None, 3):

@@ -12,9 +12,10 @@ import pgoutput_fast as pgo
 from pgoutput_fast import spark as pgspark
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from pgoutput_fast.segments import Source, write_segment
-from pgoutput_fast.spark.dataframes.typed import _spark_path
+from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.typed_files.files import TypedFiles
+from support.forms import and_long
 from support.oracle import plain_records
 from support.paths import DOCS
 from support.streams import ENRICHED, RandomChoices, make_stream
@@ -110,7 +111,7 @@ def _decoded(spark: Any, segments: Path, table: str, **arguments: Any) -> Any:
     return pgspark.changes(wal, table, transactions="committed", **arguments)
 
 
-@pytest.mark.parametrize("vectorized", ["true", "false"])
+@pytest.mark.parametrize("vectorized", and_long(["true"], ["false"]))
 def test_rows_and_schema_are_those_of_changes(spark: Any, segments: Path, vectorized: str) -> None:
     spark.conf.set("spark.sql.parquet.enableVectorizedReader", vectorized)
     try:
@@ -140,7 +141,7 @@ def test_no_python_worker_reads_them(spark: Any, segments: Path, capsys: pytest.
     assert "MapInArrow" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", and_long([0], [1, 2]))
 def test_random_streams(spark: Any, tmp_path: Path, seed: int) -> None:
     """Of every type; what was quarantined is not among the changes either."""
     spark.conf.set("spark.sql.caseSensitive", "true")
@@ -203,7 +204,7 @@ def test_paths(spark: Any, segments: Path) -> None:
         ("abfss://files@lake.dfs.core.windows.net/x", "abfss://files@lake.dfs.core.windows.net/x/typed/t"),
         ("hdfs://name:8020/x", "hdfs://name:8020/x/typed/t"),
     ):
-        assert _spark_path(given, "typed/t") == expected
+        assert spark_path(given, "typed/t") == expected
 
 
 def test_the_page_says_what_is_so(spark: Any, segments: Path) -> None:

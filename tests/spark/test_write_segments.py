@@ -229,6 +229,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.classic("it starts a classic Spark, whose tasks run again")
 def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
     """Twice, behind its third segment. In a Spark of its own, since this one does not try again."""
@@ -243,7 +244,7 @@ def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
         KILLED,
         *map(str, (tmp_path / "tagged.parquet", tmp_path / "out", marks)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in marks.iterdir()} == {"first", "second"}
     assert rows_in(tmp_path / "out") == in_order(wal.toArrow().to_pylist())

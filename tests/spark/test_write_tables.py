@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -31,6 +32,7 @@ from pgoutput_fast.segments import Source, write_segment
 from pgoutput_fast.spark.tables import run as runs
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
+from support.forms import and_long
 from support.lakes import running, settled
 
 FORMATS = ["parquet", "delta", "iceberg"]
@@ -145,6 +147,13 @@ def expected(wal: Any, name: str, transactions: Any) -> pa.Table:
     return rows.sort_by([("_seq", "ascending"), ("_change_type", "ascending")])
 
 
+@pytest.fixture(scope="module")
+def wanted_of(spark: Any, stored: Path) -> Callable[..., pa.Table]:
+    """Gives what a table of the stored segments must have: (name, transactions) -> rows."""
+    wal = spark.read.parquet(str(stored))
+    return functools.cache(lambda name, transactions="committed": expected(wal, name, transactions))
+
+
 def assert_same(got: pa.Table, wanted: pa.Table) -> None:
     assert set(got.schema.names) == set(wanted.schema.names)
     assert got.select(wanted.schema.names).to_pylist() == wanted.to_pylist()
@@ -161,7 +170,13 @@ def assert_same(got: pa.Table, wanted: pa.Table) -> None:
     ],
 )
 def test_all_tables_equal_their_changes(
-    spark: Any, stored: Path, tmp_path: Path, format: str, transactions: Any, tagged: bool
+    spark: Any,
+    stored: Path,
+    wanted_of: Callable[..., pa.Table],
+    tmp_path: Path,
+    format: str,
+    transactions: Any,
+    tagged: bool,
 ) -> None:
     wal = spark.read.parquet(str(stored))
     written = pgspark.write_tables(
@@ -172,7 +187,7 @@ def test_all_tables_equal_their_changes(
         directories, key=lambda each: NAMES[directories.index(each)]
     )
     for name, directory in zip(NAMES, DIRECTORIES, strict=True):
-        wanted = expected(wal, name, transactions)
+        wanted = wanted_of(name, transactions)
         got = read(format, tmp_path, directory)
         assert_same(got, wanted)
         (row,) = (each for each in written if each.table == place_of(format, directory))
@@ -186,7 +201,7 @@ def test_all_tables_equal_their_changes(
 
 @pytest.mark.parametrize(
     ("format", "transactions"),
-    [("parquet", "committed"), ("delta", "as_sent"), ("iceberg", "committed")],
+    and_long([("parquet", "committed")], [("delta", "as_sent"), ("iceberg", "committed")]),
 )
 def test_a_source_that_grows_adds_what_is_new(
     spark: Any, tmp_path: Path, format: str, transactions: Any
@@ -212,16 +227,20 @@ class _KilledError(BaseException):
     """Stands for a process that ends at once: no handler of errors runs."""
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format",
+    ["delta", *(pytest.param(each, marks=pytest.mark.long) for each in ("parquet", "iceberg"))],
+)
 def test_a_killed_driver_loses_and_repeats_nothing(
-    spark: Any, stored: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    stored: Path,
+    wanted_of: Callable[..., pa.Table],
+    tmp_path: Path,
+    format: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Killed before and after each step of each commit: the next run ends with the right tables and no other file."""
-    wal = spark.read.parquet(str(stored))
-    wanted = {
-        directory: expected(wal, name, "committed")
-        for name, directory in zip(NAMES[:2], DIRECTORIES[:2], strict=True)
-    }
+    wanted = {directory: wanted_of(name) for name, directory in zip(NAMES[:2], DIRECTORIES[:2], strict=True)}
     for at in range(40):
         target = tmp_path / str(at)
         steps = iter(range(1000))
@@ -262,8 +281,12 @@ def test_a_killed_driver_loses_and_repeats_nothing(
 
 
 @pytest.mark.classic("the process shares the JVM of the session")
-@pytest.mark.parametrize("call", [2, -1], ids=["before", "after"])
-def test_a_process_killed_at_a_commit_of_iceberg(spark: Any, stored: Path, tmp_path: Path, call: int) -> None:
+@pytest.mark.parametrize(
+    "call", [pytest.param(2, marks=pytest.mark.long, id="before"), pytest.param(-1, id="after")]
+)
+def test_a_process_killed_at_a_commit_of_iceberg(
+    spark: Any, stored: Path, wanted_of: Callable[..., pa.Table], tmp_path: Path, call: int
+) -> None:
     """Another process, ended by SIGKILL: the files are there, and the catalog has them, or has not."""
     job = {
         "source": str(stored),
@@ -276,9 +299,8 @@ def test_a_process_killed_at_a_commit_of_iceberg(spark: Any, stored: Path, tmp_p
     settled(spark)
     assert list((tmp_path / "lake" / "_runs").iterdir())
     pgspark.write_tables(stored, tmp_path / "lake", format="iceberg")
-    wal = spark.read.parquet(str(stored))
     for name, directory in zip(NAMES, DIRECTORIES, strict=True):
-        assert_same(read("iceberg", tmp_path / "lake", directory), expected(wal, name, "committed"))
+        assert_same(read("iceberg", tmp_path / "lake", directory), wanted_of(name))
     with runs.begin_run(str(tmp_path / "lake"), "iceberg", {}) as run:
         for directory in (place_of("iceberg", each) for each in DIRECTORIES):
             files = {each.name for each in (tmp_path / "lake" / directory).glob("*.parquet")}
@@ -368,7 +390,8 @@ def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"mode must be one of"):
         pgspark.write_tables(stored, tmp_path, mode="ignore")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match=r"public\.t0"):
-        pgspark.write_tables(stored, tmp_path, ["public.missing"])
+        pgspark.write_tables(stored, tmp_path / "new", ["public.missing"])
+    assert not (tmp_path / "new").exists()
     (tmp_path / "public.t1").mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}), tmp_path / "public.t1" / "mine.parquet")
     with pytest.raises(ValueError, match=r"public\.t1 has no position: something else wrote it"):
@@ -409,7 +432,7 @@ def _finishes(spark: Any, place: Path, sink: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", and_long(["delta"], ["parquet", "iceberg"]))
 def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str) -> None:
     """Some batches fail between their commit and the checkpoint, and come again."""
     target = tmp_path / "lake"
@@ -438,7 +461,7 @@ def test_a_stream_writes_each_batch_once(spark: Any, tmp_path: Path, format: str
         assert_same(read(format, target, directory), expected(wal, name, "committed"))
 
 
-@pytest.mark.parametrize("transactions", ["committed", "as_sent"])
+@pytest.mark.parametrize("transactions", and_long(["committed"], ["as_sent"]))
 def test_a_stream_may_begin_later_and_end_within_a_joined_segment(
     spark: Any, tmp_path: Path, transactions: Any
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from pgoutput_fast.storage.stores import Store, open_store
+from support.buckets import opened_bucket
 
 
 @pytest.fixture(params=["path", "uri"])
@@ -63,3 +67,26 @@ def test_hidden_entries(store: Store) -> None:
 def test_a_uri_that_became_a_path() -> None:
     with pytest.raises(ValueError, match="was a URI"):
         open_store(Path("s3://bucket/prefix"))
+
+
+def test_a_file_of_a_store_that_is_replaced_while_it_is_read() -> None:
+    """A reader gets the whole file, as it was or as it is."""
+    with opened_bucket("replaced") as bucket:
+        store = open_store(bucket.uri % "files")
+        store.put("growing", b"[0]")
+        done, lengths = threading.Event(), [1]
+
+        def replace() -> None:
+            for length in itertools.count(2):
+                store.put("growing", json.dumps([0] * length).encode())
+                if length > 80 and len(set(lengths)) > 3:
+                    done.set()
+                    return
+
+        writer = threading.Thread(target=replace)
+        writer.start()
+        while not done.is_set():
+            lengths.append(len(json.loads(store.read("growing"))))
+        writer.join()
+        assert lengths == sorted(lengths)
+        assert len(set(lengths)) > 2

@@ -13,12 +13,32 @@ import pytest
 __all__ = ["Bucket", "opened_bucket"]
 
 # delta-rs keeps Python's lock while it waits for an answer, so the server is a process of its own. It obeys the lines
-# that it reads: stop, start, and how many requests need no known key from now on.
+# that it reads: stop, start; how many requests need no known key from now on; which files nobody may write (refuse); and
+# of which files it does the next requests to write, but loses the answers (lose).
 _SERVER = """
+import socket
 import sys
 import moto.settings
+from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
+refused, lost = [], []
+
+class Faulty(threaded_moto_server.DomainDispatcherApplication):
+    def __call__(self, environ, respond):
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        writes = method not in ("GET", "HEAD")
+        if writes and any(part in path for part in refused):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            respond("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
+        answer = list(super().__call__(environ, respond))
+        if method == "PUT" and lost and lost[0] in path:
+            lost.pop(0)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer
+
+threaded_moto_server.DomainDispatcherApplication = Faulty
 host, port, server = "127.0.0.1", 0, None
 for line in sys.stdin:
     if line == "start\\n":
@@ -27,9 +47,13 @@ for line in sys.stdin:
         host, port = server.get_host_and_port()
     elif line == "stop\\n":
         server.stop()
-    else:
+    elif line.startswith("refuse"):
+        refused[:] = line.split()[1:]
+    elif line.startswith("lose"):
+        lost[:] = line.split()[1:]
+    elif not line.startswith("lost?"):
         moto.settings.INITIAL_NO_AUTH_ACTION_COUNT = float(line)
-    print(f"{host}:{port}", flush=True)
+    print(f"{host}:{port} {len(lost)}", flush=True)
 """
 
 
@@ -53,7 +77,7 @@ class Bucket:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.endpoint = self._say("start")
+        self.endpoint, _ = self._say("start").split()
         self.uri = f"s3://key:secret@{name}/%s?scheme=http&endpoint_override={self.endpoint}&region=us-east-1"
         s3, _ = fs.FileSystem.from_uri(self.uri % "" + "&allow_bucket_creation=true")
         s3.create_dir(name)
@@ -74,6 +98,19 @@ class Bucket:
     def trust(self, requests: float) -> None:
         """Takes so many requests from everybody, and others only with a key that it knows. It knows none."""
         self._say(str(requests))
+
+    def refuse(self, *parts: str) -> None:
+        """Nobody may write files from now on whose path has one of these parts. Without parts, everybody may."""
+        self._say(" ".join(["refuse", *parts]))
+
+    def lose_answers(self, *parts: str) -> None:
+        """Writes the next files whose paths have these parts, one after the other, but does not answer."""
+        self._say(" ".join(["lose", *parts]))
+
+    @property
+    def to_lose(self) -> int:
+        """How many answers it will still lose."""
+        return int(self._say("lost?").split()[1])
 
     def close(self) -> None:
         self.process.kill()

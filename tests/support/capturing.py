@@ -151,12 +151,12 @@ class Running:
         self._stop.set()
         self.join()
 
-    def join(self, seconds: float = 120) -> None:
+    def join(self, seconds: float = 240) -> None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the capture does not end"
 
 
-def wait_until(what: Callable[[], object], seconds: float = 120) -> None:
+def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
     """Waits until `what` returns a true value. The time limit allows for a very busy machine."""
     deadline = time.monotonic() + seconds
     while not what():

@@ -3,8 +3,10 @@
 It prints `ready` before it begins to write, and `done` when it has written.
 
     source, target: paths or URIs.
-    arguments: more arguments of `write_tables`, or of `table_sink` if there is a checkpoint.
+    arguments: more arguments of `write_tables`, or of the sink.
     checkpoint: for a stream.
+    batches: for batches without a stream: the first and the last message of each.
+    sink: the name of the sink, by default `table_sink`.
     gateway: port and secret of a JVM that runs; by default it starts its own JVM.
     conf: settings of its own JVM.
     kill: [module, attribute, number]: the process (or, with its own JVM, its process group) kills itself when this
@@ -12,6 +14,7 @@ It prints `ready` before it begins to write, and `done` when it has written.
     batch: kill after the function of foreachBatch has returned so many times.
     worker: kill the Python workers when one of them has written its first file.
     executor: kill an executor then. Its Python worker goes on.
+    dying: for `current_sink`: in so many of its jobs a worker kills itself when its task has done its work.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ def session(job: dict[str, Any]) -> Any:
     context = SparkContext(
         gateway=gateway, jsc=jvm.JavaSparkContext(running), conf=SparkConf(_jconf=running.conf())
     )
-    return SparkSession(context)
+    # In the session of the other process, `register` would replace its data source by one that ends with this process.
+    return SparkSession(context).newSession()
 
 
 def die(group: bool) -> None:
@@ -147,6 +151,37 @@ def disturb_run(job: dict[str, Any]) -> None:
     run.put_marker = put_pipe
 
 
+class Dying:
+    """A task. Where it runs first, the worker dies between its work and its result."""
+
+    def __init__(self, job: Any, marker: str) -> None:
+        self._job, self._marker = job, marker
+
+    def __call__(self) -> Any:
+        result = self._job()
+        if not os.path.exists(self._marker):
+            Path(self._marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+def make_dying(count: int, target: str) -> None:
+    """Lets the first task of each of the first jobs die once."""
+    from pgoutput_fast.spark.current import merge, sink
+    from support.lake_driver import Dying as Task  # the name under which workers find it
+
+    run, calls = merge.run_jobs, itertools.count()
+
+    def run_dying(spark: Any, jobs: Any) -> list[Any]:
+        number = next(calls) if jobs else count
+        if number < count:
+            marker = f"{target}.died{number}"
+            jobs = [Task(jobs[0], marker), *jobs[1:]]
+        return run(spark, jobs)
+
+    merge.run_jobs = sink.run_jobs = run_dying
+
+
 def home(place: str) -> str:
     """A directory for SPARK_HOME in which a cluster of this machine may write."""
     import pyspark
@@ -182,9 +217,18 @@ def main(job: dict[str, Any]) -> None:
         kill_at(*job["kill"], group=group)
     if {"worker", "executor"} & job.keys():
         disturb_run(job)
+    if "dying" in job:
+        make_dying(job["dying"], job["target"])
     print("ready", flush=True)
+    make_sink = getattr(pgspark, job.get("sink", "table_sink"))
     if "checkpoint" in job:
-        write_stream(spark, job, pgspark.table_sink(job["target"], **job["arguments"]), group)
+        write_stream(spark, job, make_sink(job["target"], **job["arguments"]), group)
+    elif "batches" in job:
+        from support.current_streams import batch_of
+
+        sink = make_sink(job["target"], **job["arguments"])
+        for number, (first, last) in enumerate(job["batches"]):
+            sink(batch_of(spark, Path(job["source"]), first, last), number)
     else:
         pgspark.write_tables(job["source"], job["target"], spark=spark, **job["arguments"])
     print("done", flush=True)

@@ -139,7 +139,7 @@ def assert_whole(
     assert {each.rpartition("/")[2] for each in others} <= {"_lock", "_manifest.json"}, others
 
 
-def wait_for(condition: Any, seconds: float = 120) -> Any:
+def wait_for(condition: Any, seconds: float = 240) -> Any:
     """Waits until a condition holds, and returns what it gives."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -149,8 +149,13 @@ def wait_for(condition: Any, seconds: float = 120) -> Any:
 
 
 def settled(spark: Any) -> None:
-    """Waits until the JVM runs no job: tasks of a driver that was killed go on for a while."""
-    wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+    """Waits until Spark runs no job: tasks of a driver that was killed, or of a job that failed, go on for a while."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        wait_for(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+        return
+    # The tasks of a barrier begin together: so both slots of the server must be free.
+    rows = spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long", barrier=True)
+    assert len(rows.collect()) == 2
 
 
 class Driver:
@@ -198,7 +203,7 @@ class Driver:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def ended(self, seconds: float = 300) -> int:
+    def ended(self, seconds: float = 800) -> int:
         """Waits for its end. Returns the exit code, which is -9 for a process that was killed."""
         return self.process.wait(seconds)
 
@@ -211,7 +216,7 @@ def running(job: Mapping[str, Any], spark: Any = None) -> Iterator[Driver]:
         yield driver
     finally:
         driver.kill()
-        driver.process.wait(60)
+        driver.process.wait(240)
         assert driver.process.stdout is not None
         driver.process.stdout.close()
 

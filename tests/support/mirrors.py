@@ -6,10 +6,11 @@ import contextlib
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,20 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from pgoutput_fast.mirror import Mirror, Point, at
+from pgoutput_fast.lake.delta import reached
+from pgoutput_fast.mirror import Mirror, Point, at, points
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.layout import directory_of
 from pgoutput_fast.storage.stores import open_store
 from reference.current import CurrentRows
 from support import pg
-from support.capturing import drop_when_free
+from support.background import Background
+from support.capturing import drop_when_free, wait_until
+from support.paths import ROOT
 from support.transfers import TOTAL
 
 __all__ = [
+    "Following",
     "Place",
     "current_of",
     "expect_equal",
@@ -37,6 +42,7 @@ __all__ = [
     "lose_rows",
     "opened",
     "place",
+    "recorded",
 ]
 
 METADATA = ("_commit_lsn", "_unrepresentable")
@@ -55,8 +61,12 @@ class Place:
     def run(self, **more: Any) -> None:
         """Mirrors everything up to now."""
         with self.mirror(**more) as mirror:
-            mirror.run(until_lsn="now")
-            self.expect_no_errors(mirror)
+            self.run_in(mirror)
+
+    def run_in(self, mirror: Mirror) -> None:
+        """The same in a mirror that is open."""
+        mirror.run(until_lsn="now")
+        self.expect_no_errors(mirror)
 
     def expect_no_errors(self, mirror: Mirror) -> None:
         assert {str(each) for each in mirror.status() if each.error or each.history_error} == set()
@@ -71,6 +81,37 @@ class Place:
             self.arguments(*more), stderr=subprocess.PIPE, text=True, env=self.environment
         )
 
+    def killed(self, kill: list[Any], *more: str, limits: Any = None) -> None:
+        """A process that mirrors up to now, and kills itself: [module, attribute, number], as for `kill_at`."""
+        process = self._process(*more, kill=kill, limits=limits or {})
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == -signal.SIGKILL, said
+
+    def peaks(self, *more: str, limits: Any = None) -> tuple[int, int]:
+        """(bytes of memory of a process that mirrors up to now, those of its capture), at most."""
+        process = self._process(*more, limits=limits or {})
+        try:
+            told, said = process.communicate(timeout=300)
+        finally:
+            process.kill()
+        assert process.returncode == 0, said
+        own, capture = map(int, told.split())
+        return own, capture
+
+    def _process(self, *more: str, **job: Any) -> subprocess.Popen[str]:
+        environment = {
+            **self.environment,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)]),
+        }
+        job["arguments"] = self.arguments("--until", "now", *more)[3:]
+        return subprocess.Popen(
+            [sys.executable, "-m", "support.mirror_process", json.dumps(job)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
     @property
     def environment(self) -> Mapping[str, str]:
         return {**os.environ, "PGOUTPUT_FAST_DSN": self.database.dsn}
@@ -81,6 +122,26 @@ class Place:
                 f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
             )
         drop_when_free(self.database.dsn, self.slot)
+
+
+class Following(Background):
+    """A mirror that follows in a thread during a with block."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        super().__init__()
+        self._mirror = mirror
+        self.problem: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            self._mirror.run(stop=self._stop)
+        except BaseException as problem:
+            self.problem = problem
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Waits. An error of the mirror ends the test."""
+        wait_until(lambda: self.problem is not None or condition())
+        assert self.problem is None
 
 
 @pytest.fixture
@@ -113,14 +174,22 @@ def current_of(target: Path | str, table: str, version: int | None = None, forma
     return open_current(format, open_store(target), table, {}).read(version)
 
 
-def history_of(target: Path, table: str) -> pa.Table:
+def history_of(target: Path | str, table: str) -> pa.Table:
     """All changes of a table, in the order in which to apply them."""
-    rows = pa.table(deltalake.DeltaTable(str(target / "history" / directory_of(table))).to_pyarrow_table())
+    uri, storage = reached(str(open_store(target).at(f"history/{directory_of(table)}")))
+    rows = pa.table(deltalake.DeltaTable(uri, storage_options=storage).to_pyarrow_table())
     # The old and the new row of an update have the same ordinal. The old one comes first.
     kinds = pa.array([kind != "update_preimage" for kind in rows["_change_type"].to_pylist()], pa.bool_())
     rows = rows.append_column("is_new", kinds)
     order = [("_commit_lsn", "ascending"), ("_seq", "ascending"), ("is_new", "ascending")]
     return rows.sort_by(order).drop_columns(["is_new"])
+
+
+def recorded(target: Path | str) -> list[Point]:
+    """The points of a target; none as long as there is no mirror in it."""
+    with contextlib.suppress(LookupError):
+        return points(target)
+    return []
 
 
 def comparable(value: Any) -> Any:

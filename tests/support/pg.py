@@ -8,6 +8,7 @@ import itertools
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -40,6 +41,12 @@ _numbers = itertools.count(1)
 def installations() -> dict[int, Installation]:
     """The tested versions on this machine. The search runs once per process, because it starts the programs."""
     return {i.version: i for i in find_installations() if i.version in TESTED_VERSIONS}
+
+
+def few_versions() -> set[int]:
+    """The oldest and the newest version, and the first one with prepared transactions."""
+    versions = list(installations())
+    return {*versions[:1], *versions[-1:], 15}
 
 
 def missing_in_ci() -> list[int]:
@@ -177,15 +184,17 @@ class Database:
             with connection.cursor() as cursor:
                 for (gid,) in gids:
                     cursor.execute("ROLLBACK PREPARED %s", (gid,))
-        self._administrate(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name}'",
-            _drop_slots(f"database = '{self.name}'"),
-            f"DROP DATABASE {self.name}",
-        )
+        # A session that was told to end goes on for a moment, and keeps its slot until then.
+        deadline = time.monotonic() + 240
+        there = f"FROM pg_stat_activity WHERE datname = '{self.name}'"
+        while self._administrate(f"SELECT count(pg_terminate_backend(pid)) {there}") != [(0,)]:
+            assert time.monotonic() < deadline, "sessions do not end"
+            time.sleep(0.02)
+        self._administrate(_drop_slots(f"database = '{self.name}'"), f"DROP DATABASE {self.name}")
 
-    def _administrate(self, *statements: str) -> None:
+    def _administrate(self, *statements: str) -> list[tuple[Any, ...]]:
         with self.session(dbname="postgres") as connection:
-            _run(connection, statements)
+            return _run(connection, statements)
 
 
 class Slot:

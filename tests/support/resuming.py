@@ -108,7 +108,7 @@ def go_on_in_a_new_process(*arguments: Any) -> Given:
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
         input=pickle.dumps(arguments),
         capture_output=True,
-        timeout=180,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr.decode()
     given = pickle.loads(done.stdout)

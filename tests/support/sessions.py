@@ -35,6 +35,9 @@ SETTINGS: Mapping[str, Any] = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": True,
 }
 
+# Has a module that the Python of the JVM of a classic session imports.
+PRELOADING = TESTS / "support" / "preloading"
+
 _STARTED = re.compile(r"Spark Connect server started at: .*:(\d+)")
 
 
@@ -64,14 +67,17 @@ def classic_session(warehouse: Path) -> Iterator[Any]:
         builder = SparkSession.builder.master("local[2]").appName("pgoutput_fast tests")
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
-        session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
+        path = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(PRELOADING)]
+        with pytest.MonkeyPatch.context() as of_workers:
+            of_workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+            session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
         gateway: Any = session.sparkContext._gateway
         yield session
         session.stop()
         # stop() leaves the JVM running until this process ends.
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(120)
+        gateway.proc.wait(240)
 
 
 @contextlib.contextmanager
@@ -117,7 +123,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
         try:
-            server.wait(60)
+            server.wait(240)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
@@ -126,7 +132,7 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:
     """Waits until the server takes calls. Returns its port."""
-    end = time.monotonic() + 240
+    end = time.monotonic() + 600
     while time.monotonic() < end and server.poll() is None:
         found = _STARTED.search(log.read_text(errors="replace"))
         if found is not None:

@@ -350,7 +350,7 @@ def without_python_memory(name: str, step: int) -> None:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            signal.alarm(60)
+            signal.alarm(600)
             os.write(write, outcome(shim, scenario, expected, which, then_all)[1].encode())
             os._exit(0)
         os.close(write)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from support import pg
 
-__all__ = ["SCHEMA", "TOTAL", "write"]
+__all__ = ["SCHEMA", "TOTAL", "write", "writing"]
 
 _ACCOUNTS = 20
 TOTAL = 2 * _ACCOUNTS * 100
@@ -21,9 +23,24 @@ SCHEMA = [
 ]
 
 
-def write(database: pg.Database, seed: int, stop: threading.Event, most: int = 1 << 30) -> None:
-    """Moves money from one side to the other until it is told to stop. Some transfers are rolled back."""
-    dice = random.Random(seed)
+@contextmanager
+def writing(database: pg.Database, writers: int = 1) -> Iterator[None]:
+    """During a block, some threads move money from one side to the other."""
+    stop = threading.Event()
+    threads = [threading.Thread(target=write, args=(database, k, 1 << 30, stop)) for k in range(writers)]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+
+
+def write(database: pg.Database, seed: int, most: int, stop: threading.Event | None = None) -> None:
+    """Moves money from one side to the other, so often or until it is told to stop. Some transfers are rolled back."""
+    dice, stop = random.Random(seed), stop or threading.Event()
     with database.session() as connection, connection.cursor() as cursor:
         while not stop.is_set() and most > 0:
             most -= 1

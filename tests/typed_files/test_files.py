@@ -34,6 +34,7 @@ from pgoutput_fast.typed_files.files import TypedFiles
 from pgoutput_fast.typed_files.progress import Progress, write_progress
 from support import pg
 from support.capturing import Writers, committed, now, slot, streaming_dsn
+from support.forms import and_long
 from support.oracle import plain_records
 from support.streams import ENRICHED, RandomChoices, Stream, make_stream
 
@@ -88,7 +89,7 @@ def _cut(directory: Path, stream: Stream, cuts: set[int]) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", and_long(range(8), range(8, 20)))
 def test_they_are_the_committed_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Of random streams, cut anywhere and made by processes that end anywhere."""
     dice = random.Random(seed)
@@ -312,6 +313,7 @@ def test_a_large_transaction_is_given_bit_by_bit(tmp_path: Path, monkeypatch: py
 # ---- with servers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few_versions
 def test_with_a_capture(database: pg.Database, slot: str, tmp_path: Path) -> None:
     """Exactly what the segments say was committed; a failure is said, harms no segment, and is made good later."""
     limits = Limits(rows=200)
@@ -418,7 +420,7 @@ def test_killed_at_random_moments(database: pg.Database, slot: str, tmp_path: Pa
         for _ in range(kills):
             before = len(list(tmp_path.rglob("0*.parquet")))
             process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 240
             while (
                 process.poll() is None
                 and time.monotonic() < deadline

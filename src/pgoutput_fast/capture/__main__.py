@@ -12,9 +12,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.process import Settings
+from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
 from pgoutput_fast.postgres.session import DsnError, position_of
+from pgoutput_fast.storage.stores import open_store
 
 _DAY_SECONDS = 86_400.0
 # How long a capture may take to end; and how often a waiting capture looks whether the other one has ended.
@@ -28,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.WARNING if given.supervised or given.quiet else logging.INFO,
         format="%(asctime)s %(name)s %(levelname)s: %(message)s",
     )
-    stop = threading.Event()
+    stop, settings = threading.Event(), None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -44,11 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = str(problem).strip() or type(problem).__name__
         said = " ".join([said, *getattr(problem, "__notes__", [])])
         if given.supervised:
-            print(json.dumps({"error": said}), flush=True)
+            print(json.dumps({"error": said, "away": _is_away(problem, settings)}), flush=True)
         else:
             print(f"{type(problem).__name__}: {said}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_away(problem: Exception, settings: Settings | None) -> bool:
+    return settings is not None and is_outage(problem, local=open_store(settings.directory).local)
 
 
 def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
@@ -239,4 +246,5 @@ def _position(text: str, dsn: str) -> int:
 
 
 if __name__ == "__main__":
+    leave_out_pandas()
     sys.exit(main())

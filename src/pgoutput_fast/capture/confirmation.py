@@ -11,7 +11,7 @@ from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.postgres.walsender import Walsender
 
-__all__ = ["Confirmation"]
+__all__ = ["Confirmation", "confirm"]
 
 
 class Confirmation:
@@ -44,14 +44,20 @@ class Confirmation:
             recorder.flush()
         return durable
 
-    def confirm(self, sender: Walsender, durable: int) -> None:
-        """Confirms what is durable, if the publications existed until then.
 
-        Raises:
-            CaptureError: if a publication is gone, or another one has its name.
-            psycopg2.Error: if the connection is lost.
-        """
-        if durable > sender.confirmed_lsn or self._watch.is_due:
-            self._watch.look(sender.status)
-        sender.confirm(durable)
-        self._watch.set_confirmed(durable)
+def confirm(sender: Walsender, watch: Watch, durable: int) -> None:
+    """Confirms what is durable, if the publications existed until then.
+
+    Args:
+        sender: the connection.
+        watch: looks at the publications.
+        durable: everything that committed up to this LSN is durable.
+
+    Raises:
+        CaptureError: if a publication is gone, or another one has its name.
+        psycopg2.Error: if the connection is lost.
+    """
+    if durable > sender.confirmed_lsn or watch.is_due:
+        watch.look(sender.status)
+    sender.confirm(durable)
+    watch.set_confirmed(durable)

@@ -7,7 +7,7 @@ import threading
 
 import psycopg2.errors
 
-from pgoutput_fast.capture.confirmation import Confirmation
+from pgoutput_fast.capture.confirmation import Confirmation, confirm
 from pgoutput_fast.capture.metrics import Meter
 from pgoutput_fast.capture.preparation import SlotSettings, StartPoint, expect_usable
 from pgoutput_fast.capture.recorder import Limits, Recorder
@@ -125,13 +125,13 @@ class Connection:
             durable = (
                 recorder.durable_lsn if len(received.payloads) else confirmation.use_pause(sender, recorder)
             )
-            confirmation.confirm(sender, durable)
+            confirm(sender, self._watch, durable)
             if until_lsn is not None and durable >= until_lsn:
                 break
         # Make the received messages durable. If the server misses the confirmation, it sends them again, and the
         # recorder leaves them out.
         recorder.finish(sender.status)
-        confirmation.confirm(sender, recorder.durable_lsn)
+        confirm(sender, self._watch, recorder.durable_lsn)
 
     def _repeat_peeks(self, source: SqlSource, recorder: Recorder, start_lsn: int) -> None:
         """Captures through SQL."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pgoutput_fast.postgres.errors import CaptureError, SilentError
 
 __all__ = [
+    "CANNOT_GO_ON",
+    "NEW_SLOT",
     "START_OVER",
+    "AwayError",
     "BehindError",
     "CaptureBusyError",
     "CaptureError",
@@ -16,10 +19,24 @@ __all__ = [
 
 # What to do when a slot cannot give all changes after the segments.
 START_OVER = "Create a new slot, load the tables again, and capture into another directory"
+# The same, if a publication was missing.
+NEW_SLOT = f"Drop the slot and create the publication first. {START_OVER}"
+# What errors say if the slot can never go on: a change without its publication, a message that is too large.
+CANNOT_GO_ON = ("has changes from a time when a publication did not exist", "Another try does not help")
 
 
 class CaptureBusyError(CaptureError):
     """Another process captures into the directory."""
+
+
+class AwayError(CaptureError):
+    """A capture ended because the server or the store was away. It may come back.
+
+    Attributes:
+        tried_seconds: for so long it has tried, at most.
+    """
+
+    tried_seconds = 0.0
 
 
 class BehindError(CaptureError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg2
 
@@ -24,7 +24,7 @@ from pgoutput_fast.postgres.slots import read_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.storage.stores import hidden_name
 
-__all__ = ["Meter", "Metrics", "reporting"]
+__all__ = ["Meter", "Metrics", "Report", "Reporter", "reporting"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
@@ -265,9 +265,23 @@ SELECT {FLUSHED_LSN},
 # ---- reports -------------------------------------------------------------------------------------------------------
 
 
+class Report(Protocol):
+    """Metrics at one moment. As a text, they are a line for a log."""
+
+    def to_prometheus(self) -> str:
+        """Returns the metrics in Prometheus' text format."""
+
+
+class Reporter(Protocol):
+    """Gives metrics, in any thread."""
+
+    def read(self, within_seconds: float = 0.0) -> Report:
+        """Returns the current metrics. Those that another call got this recently may be used again."""
+
+
 @contextmanager
 def reporting(
-    meter: Meter,
+    meter: Reporter,
     *,
     log_seconds: float | None,
     file: Path | None,
@@ -316,24 +330,24 @@ def _repeat(stop: threading.Event, seconds: float, act: Callable[[], None]) -> N
         act()
 
 
-def _say(meter: Meter) -> None:
+def _say(meter: Reporter) -> None:
     _log.info("%s", meter.read())
 
 
-def _put(meter: Meter, file: Path) -> None:
+def _put(meter: Reporter, file: Path) -> None:
     hidden = file.with_name(hidden_name(file.name))
     try:
         hidden.write_text(meter.read().to_prometheus())
         os.replace(hidden, file)
     except OSError as problem:
-        # The capture does not depend on this file.
-        _log.warning("the capture cannot write metrics to %s: %s", file, problem)
+        # The work does not depend on this file.
+        _log.warning("the metrics cannot be written to %s: %s", file, problem)
         with contextlib.suppress(OSError):
             hidden.unlink(missing_ok=True)
 
 
 class _Page(http.server.BaseHTTPRequestHandler):
-    meter: Meter
+    meter: Reporter
     timeout = _CLIENT_SECONDS  # of each read and write
 
     def do_GET(self) -> None:
@@ -398,7 +412,7 @@ class _PageServer(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def _server(meter: Meter, address: str) -> Iterator[http.server.ThreadingHTTPServer]:
+def _server(meter: Reporter, address: str) -> Iterator[http.server.ThreadingHTTPServer]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"the address of metrics must be host:port, not {address!r}")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pgoutput_fast.capture.confirmed_position import FILE
 from pgoutput_fast.capture.errors import START_OVER, BehindError, CaptureError
+from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.decoding.state import StreamState
-from pgoutput_fast.postgres.check import check
-from pgoutput_fast.postgres.findings import Finding
 from pgoutput_fast.postgres.plugin import plugin_options
 from pgoutput_fast.postgres.session import Server, read_position, read_server, session, with_identifier
 from pgoutput_fast.postgres.slots import Slot, create_slot, read_slot
@@ -24,9 +22,6 @@ from pgoutput_fast.segments.segment import Segment, Source
 __all__ = ["Preparation", "SlotSettings", "StartPoint", "expect_usable"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
-
-# At most this many tables with the same finding are named.
-_MOST_ALIKE = 5
 
 
 @dataclass(frozen=True)
@@ -69,13 +64,14 @@ class Preparation:
         self._settings = settings
         self._directory = directory
         self._watch = watch
-        # Errors that the check of the prerequisites found; None before it.
-        self._findings: list[str] | None = None
+        self._prerequisites = Prerequisites(
+            settings.dsn, settings.publications, settings.slot, settings.through
+        )
 
     @property
     def findings(self) -> list[str]:
         """The errors that the check of the prerequisites found. They may prevent the capture."""
-        return self._findings or []
+        return self._prerequisites.findings
 
     def find_start(self) -> StartPoint:
         """Returns where the next connection begins. Creates the slot if nothing was captured before.
@@ -92,12 +88,12 @@ class Preparation:
             server_lsn = read_position(cursor)
             slot = read_slot(cursor, settings.slot)
         if is_first:
-            self._check_prerequisites()
+            self._prerequisites.check()
             if slot is None:
                 slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
                 _log.info("created slot %s", settings.slot)
         slot = expect_usable(slot, settings.slot, self._directory)
-        self._expect_own_plugin(slot, server)
+        expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0
         self._watch.set_confirmed(slot_lsn)
         reached = self._directory.reached_with(newest)
@@ -110,30 +106,8 @@ class Preparation:
         self._expect_server_beyond(server, server_lsn, reached)
         source = self._source(server, slot)
         start = StartPoint(source, None, 0) if newest is None else self._continue_after(newest, source)
-        self._check_prerequisites()
+        self._prerequisites.check()
         return start
-
-    def _check_prerequisites(self) -> None:
-        """Checks once, at the beginning of a run, what may prevent the capture.
-
-        Raises:
-            CaptureError: if the capture could not run, or would silently miss changes.
-        """
-        if self._findings is not None:
-            return
-        settings = self._settings
-        report = check(settings.dsn, settings.publications, settings.slot, through=settings.through)
-        stops = [finding for finding in report.findings if finding.stops]
-        if stops:
-            raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
-        _log_findings([finding for finding in report.findings if finding.level != "note"])
-        self._findings = [str(finding) for finding in report.findings if finding.level == "error"]
-
-    def _expect_own_plugin(self, slot: Slot, server: Server) -> None:
-        if (slot.plugin, slot.database) != ("pgoutput", server.database):
-            raise CaptureError(
-                f"slot {slot.name} has plugin {slot.plugin} and decodes database {slot.database}: choose another name"
-            )
 
     def _expect_own_position(self, server: Server, slot_lsn: int, reached: int) -> None:
         """Checks that only this capture has confirmed positions of the slot."""
@@ -220,19 +194,3 @@ def expect_usable(
             f"stop it. {START_OVER}"
         )
     return slot
-
-
-def _log_findings(findings: list[Finding]) -> None:
-    """Logs findings. Of many findings that differ only in their subject it logs the first ones and a count."""
-    alike = Counter[tuple[str, str]]()
-    for finding in findings:
-        alike[finding.level, finding.problem] += 1
-        if alike[finding.level, finding.problem] <= _MOST_ALIKE:
-            _log.warning("%s", finding)
-    for (level, problem), count in alike.items():
-        if count > _MOST_ALIKE:
-            _log.warning("%s: %d more: %s. `check` names them all", level, count - _MOST_ALIKE, problem)
-
-
-def _sentence(finding: Finding) -> str:
-    return f"{finding.subject}: {finding.problem}. {finding.advice}."

@@ -14,6 +14,8 @@ from typing import Any
 
 import psycopg2
 
+from pgoutput_fast.capture.errors import AwayError
+from pgoutput_fast.capture.own_process import own_allocator
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
@@ -112,18 +114,20 @@ class CaptureProcess:
         settings.capture()
         self._settings = settings
         self._process: subprocess.Popen[str] | None = None
+        self._began = 0.0
 
     def start(self) -> None:
         """Starts the process if it does not run."""
         if self._process is not None:
             return
+        self._began = time.monotonic()
         # The dsn may contain a password. So the process reads it from its input; other users could see an argument.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pgoutput_fast.capture", "--supervised"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**own_allocator(), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # a signal to all processes of a terminal reaches only this one, which passes it on
         )
         assert self._process.stdin is not None
@@ -135,7 +139,7 @@ class CaptureProcess:
         """Whether the process still runs or waits. False if it has done its work.
 
         Raises:
-            CaptureError: if the capture failed.
+            CaptureError: if the capture failed; `AwayError` if the server or the store was away.
         """
         if self._process is None or self._process.poll() is None:
             return self._process is not None
@@ -143,12 +147,20 @@ class CaptureProcess:
             return False
         assert self._process.stdout is not None
         said = "" if self._process.stdout.closed else self._process.stdout.read()
+        is_away = False
         try:
-            why = json.loads(said)["error"]
+            answer = json.loads(said)
+            why, is_away = answer["error"], answer["away"]
         except (ValueError, KeyError, TypeError):
             why = f"its process ended with status {self._process.returncode}"
         where = f"the capture of slot {self._settings.slot} into {shown(self._settings.directory)}"
-        raise CaptureError(f"{where} ended with an error: {why}")
+        problem = (AwayError if is_away else CaptureError)(f"{where} ended with an error: {why}")
+        if isinstance(problem, AwayError):
+            # A capture that was connected has tried for as long as it may. Another one has tried since it began.
+            most = self._settings.retry_seconds
+            ran = time.monotonic() - self._began
+            problem.tried_seconds = ran if most is None else min(ran, most)
+        raise problem
 
     def wait(self) -> None:
         """Waits until everything that committed up to `until_lsn` is durable in the directory.

@@ -14,16 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import pgoutput_fast as pgo
 from pgoutput_fast.capture.errors import START_OVER, CaptureError, UnstorableError
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
 from pgoutput_fast.decoding.inputs import as_binary_arrays
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
 from pgoutput_fast.errors import DecodeError
 from pgoutput_fast.postgres.walsender import Received
 from pgoutput_fast.protocol.kinds import BOUNDARIES, MSG_MESSAGE, OPENINGS, SENT_IN_FULL, SESSION_MARK
-from pgoutput_fast.segments.segment import MOST_BYTES, Source
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.segment import Source
+from pgoutput_fast.segments.write import MOST_BYTES
 
 __all__ = ["Limits", "Progress", "Recorder"]
 
@@ -317,6 +319,9 @@ class Recorder:
             self._lock.notify_all()
         self._tagged, self._rows, self._tagged_bytes, self._nbytes, self._messages = [], 0, 0, 0, 0
         self._directory.follow(rows, state)
+        # Arrow's allocator keeps what was freed on other threads: here, all that was received.
+        del rows
+        pa.default_memory_pool().release_unused()
 
 
 class _RepeatedError(Exception):
@@ -339,7 +344,7 @@ class _Stream:
     """
 
     def __init__(self, state: StreamState | None, forget: bool) -> None:
-        self._native = native_decoder(pgo.Options(), state)
+        self._native = native_decoder(Options(), state)
         self.start_session(forget, ())
 
     @property
@@ -358,7 +363,7 @@ class _Stream:
         if forget:
             found = [batch.column("version").unique().drop_null().to_pylist() for batch in waiting]
             state = state_of(self._native).forgetting(version for versions in found for version in versions)
-            self._native = native_decoder(pgo.Options(), state)
+            self._native = native_decoder(Options(), state)
         self._native.start_session()
 
     @property
@@ -421,7 +426,7 @@ def _ended(rows: pa.Table, end_lsn: int, inside: bool) -> tuple[int, bool, int |
     at: int | None = None
     if len(ends):
         (last,) = rows.slice(ends[-1], 1).combine_chunks().to_batches()
-        transactions = pgo.decode_tagged(last, Catalog()).transactions
+        transactions = decode_tagged(last, Catalog()).transactions
         end_lsn = max(end_lsn, transactions.column("end_lsn")[0].as_py())
         at = transactions.column("timestamp").cast(pa.int64())[0].as_py()
     # The server sends a logical message outside of transactions when it reads the message's record. The message's LSN

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from pgoutput_fast.segments.joined import removal_lock
 from pgoutput_fast.segments.known import sweep_unused
 from pgoutput_fast.segments.names import Named, cover, dated_segments
-from pgoutput_fast.segments.segment import open_segment
+from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.typed_files.progress import read_progress, typed_files
 

@@ -23,10 +23,12 @@ from tenacity import (
 from pgoutput_fast.capture.errors import BehindError, MovedOnError, SilentError
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 
-__all__ = ["Retries"]
+__all__ = ["RETRY_SECONDS", "Retries", "is_outage"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
+# How long to wait for a server or store that is away.
+RETRY_SECONDS = 300.0
 # A server repeats its work on the next connection. So after a silent connection, the next one gets more time.
 _MOST_SILENCE_FACTOR = 64
 # A connection that lasted this long was good. Its loss begins a new outage.
@@ -38,17 +40,23 @@ class Retries:
     """Repeats the connections of one run.
 
     Args:
-        directory: the directory of the capture.
+        directory: the directory of the capture, None if nothing is stored.
         silent_seconds: how long a server may answer nothing; 0 for any time.
         read_findings: returns the errors that a check found. They explain why a server refuses the first connection.
+        who: who loses its connection, for log lines.
     """
 
     def __init__(
-        self, directory: SegmentDirectory, silent_seconds: float, read_findings: Callable[[], list[str]]
+        self,
+        directory: SegmentDirectory | None,
+        silent_seconds: float,
+        read_findings: Callable[[], list[str]],
+        who: str = "the capture",
     ) -> None:
         self._directory = directory
         self._silent_seconds = silent_seconds
         self._read_findings = read_findings
+        self._who = who
         self._has_begun = False
         self._silence_factor = 1
         self._connected_at: float | None = None
@@ -86,14 +94,14 @@ class Retries:
                 wait=wait_random_exponential(multiplier=0.2, max=10),
                 stop=stop_after_delay(seconds) | stop_when_event_set(stop),
                 sleep=sleep_using_event(stop),
-                before_sleep=_log_retry,
+                before_sleep=self._log_retry,
                 reraise=True,
             ):
                 with attempt:
                     lost = self._run_connection(connect)
             if lost is None:
                 return
-            _log.warning("the capture lost its connection and connects again: %s", str(lost).strip())
+            _log.warning("%s lost its connection and connects again: %s", self._who, str(lost).strip())
 
     def _run_connection(self, connect: Callable[[], None]) -> BaseException | None:
         """Runs one connection. Returns the error that ended a good connection; raises any other error."""
@@ -111,7 +119,7 @@ class Retries:
         return None
 
     def _add_advice(self, problem: Exception) -> None:
-        if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
+        if self._directory is not None and isinstance(problem, OSError) and problem.errno in _DISK_FULL:
             problem.add_note(
                 f"There is no space for another segment in {self._directory}. Nothing is lost: the server keeps what "
                 "is not durable, and its WAL grows meanwhile. Free some space, and run the capture again"
@@ -124,20 +132,28 @@ class Retries:
         """Whether another try may succeed."""
         if isinstance(problem, psycopg2.errors.ObjectInUse | MovedOnError | BehindError):
             return True
-        # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
-        # existing files) only these two may pass.
-        if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
-            return self._has_begun and not self._directory.local and problem.errno not in _DISK_FULL
-        # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
-        # server.
-        lost = isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
-            isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
-        )
-        return lost and self._has_begun
+        return self._has_begun and is_outage(problem, local=self._directory is None or self._directory.local)
+
+    def _log_retry(self, outcome: RetryCallState) -> None:
+        """Logs the error before a pause."""
+        problem = outcome.outcome.exception() if outcome.outcome is not None else None
+        seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
+        _log.warning("%s tries again in %.1f s: %s", self._who, seconds, str(problem).strip())
 
 
-def _log_retry(outcome: RetryCallState) -> None:
-    """Logs the error before a pause."""
-    problem = outcome.outcome.exception() if outcome.outcome is not None else None
-    seconds = outcome.next_action.sleep if outcome.next_action is not None else 0.0
-    _log.warning("the capture tries again in %.1f s: %s", seconds, str(problem).strip())
+def is_outage(problem: BaseException, *, local: bool) -> bool:
+    """Whether an error can mean that a server or a store is away, and will come back.
+
+    Args:
+        problem: the error.
+        local: whether files are on this machine.
+    """
+    # Errors of a store may pass; a local disk does not recover by itself. Of the more specific errors (permissions,
+    # existing files) only these two may pass.
+    if isinstance(problem, ConnectionError | TimeoutError) or type(problem) is OSError:
+        return not local and problem.errno not in _DISK_FULL
+    # psycopg2 reports a lost stream as an error of its current operation. The error then has no SQLSTATE from a
+    # server.
+    return isinstance(problem, psycopg2.OperationalError | psycopg2.InterfaceError) or (
+        isinstance(problem, psycopg2.DatabaseError) and problem.pgcode is None
+    )

@@ -21,7 +21,9 @@ from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.compaction import unfinished_of_compact
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, KnownLog, sweep_orphans
 from pgoutput_fast.segments.names import newest_named, ordinals_of
-from pgoutput_fast.segments.segment import Segment, Source, newest_segment, write_segment
+from pgoutput_fast.segments.read import newest_segment
+from pgoutput_fast.segments.segment import Segment, Source
+from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import is_unfinished, open_store
 from pgoutput_fast.typed_files.files import TypedFiles
@@ -43,6 +45,7 @@ class SegmentDirectory:
         retention: what to keep after a segment was written; None for everything.
         typed: how typed files are decoded; None for no typed files.
         file_mode: the most permissions of files; None leaves them to the umask.
+        compressed: whether segments are compressed.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class SegmentDirectory:
         retention: Retention | None = None,
         typed: Options | None = None,
         file_mode: int | None = None,
+        *,
+        compressed: bool = True,
     ) -> None:
         self._directory = directory
         self._store = open_store(directory)
         self._store.limit(file_mode)
-        self._file_mode = file_mode
+        self._file_mode, self._compressed = file_mode, compressed
         self._retention = retention
         self._typed = None
         if typed is not None:
@@ -175,6 +180,7 @@ class SegmentDirectory:
             end_lsn=end_lsn,
             log=self._known,
             file_mode=self._file_mode,
+            compressed=self._compressed,
         )
         self._outgrown = self._known.outgrown
         if not self._store.local:

@@ -15,17 +15,16 @@ from pgoutput_fast.capture.metrics import Meter, Metrics, reporting
 from pgoutput_fast.capture.preparation import Preparation, SlotSettings
 from pgoutput_fast.capture.recorder import Limits
 from pgoutput_fast.capture.retention import Retention
-from pgoutput_fast.capture.retries import Retries
+from pgoutput_fast.capture.retries import RETRY_SECONDS, Retries
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.capture.watch import Watch
-from pgoutput_fast.postgres.session import position_of
+from pgoutput_fast.display import escaped, html_table, some_of
+from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 
 __all__ = ["Capture", "CaptureBusyError", "CaptureError"]
 
-# How long to wait for a server that is away.
-_RETRY_SECONDS = 300.0
 # How long a walsender may leave a question unanswered. PostgreSQL's own subscribers wait as long
 # (wal_receiver_timeout).
 _SILENT_SECONDS = 60.0
@@ -53,6 +52,8 @@ class Capture:
             `Options` say how to decode. By default, what cannot be decoded goes to `typed/_rejects/`.
         file_mode: the most permissions of segments and typed files, such as 0o640; directories get matching
             permissions. None leaves them to the umask.
+        compressed: whether segments are compressed (zstd). False takes less time and about twice the space: it pays if
+            segments are removed soon.
         log_seconds: how often a line with the metrics is logged (`pgoutput_fast.capture`, level INFO); None for never.
         metrics_file: a file that gets the metrics every ten seconds, for Prometheus' node exporter.
         metrics_address: `host:port` where Prometheus can scrape the metrics.
@@ -82,6 +83,7 @@ class Capture:
         retention: Retention | None = None,
         typed: bool | Options = False,
         file_mode: int | None = None,
+        compressed: bool = True,
         log_seconds: float | None = None,
         metrics_file: str | os.PathLike[str] | None = None,
         metrics_address: str | None = None,
@@ -95,13 +97,32 @@ class Capture:
         self._settings = SlotSettings(
             dsn, slot, tuple(publications), through, two_phase, dict(overrides or {})
         )
-        self._directory = SegmentDirectory(directory, retention, _typed_options(typed), file_mode)
+        self._directory = SegmentDirectory(
+            directory, retention, _typed_options(typed), file_mode, compressed=compressed
+        )
         self._limits = limits if limits is not None else Limits()
         self._receive_timeout = receive_timeout or 0.0
         self._meter = Meter(dsn, slot)
         self._log_seconds = log_seconds
         self._metrics_file = Path(metrics_file) if metrics_file is not None else None
         self._metrics_address = metrics_address
+
+    def __repr__(self) -> str:
+        return f"<Capture: {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Capture", ["", ""], self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What identifies the capture, without a secret. The server is not asked."""
+        settings = self._settings
+        return [
+            ("slot", escaped(settings.slot)),
+            ("of", shown_database(settings.dsn)),
+            ("publications", escaped(some_of(settings.publications))),
+            ("through", settings.through),
+            ("to", escaped(str(self._directory))),
+        ]
 
     @property
     def metrics(self) -> Metrics:
@@ -113,7 +134,7 @@ class Capture:
         *,
         until_lsn: Lsn | Literal["now"] | None = None,
         stop: threading.Event | None = None,
-        retry_seconds: float = _RETRY_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Captures until it is told to stop. Then everything that was received is durable and confirmed to the server.
 

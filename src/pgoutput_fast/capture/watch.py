@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg2.errors
 
-from pgoutput_fast.capture.errors import START_OVER, CaptureError, SilentError
+from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, CaptureError, SilentError
 from pgoutput_fast.catalog.identifiers import quote_identifier
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect
@@ -70,8 +70,6 @@ JOIN pg_catalog.pg_publication_namespace r ON r.pnpubid OPERATOR(pg_catalog.=) p
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) r.pnnspid
 WHERE p.pubname OPERATOR(pg_catalog.=) %(name)s
 """
-
-_NEW_SLOT = f"Drop the slot and create the publication first. {START_OVER}"
 
 
 @dataclass(frozen=True)
@@ -159,14 +157,14 @@ class Watch:
                 f"publication {name} does not exist{was}, so the server sends no changes of its tables. "
                 f"{self._confirmed()}. If no table changes until then, create the publication again as it was "
                 f"(CREATE PUBLICATION {quote_identifier(name)} ...), and run the capture again: it continues. "
-                f"Otherwise this slot cannot give the changes in between. {_NEW_SLOT}"
+                f"Otherwise this slot cannot give the changes in between. {NEW_SLOT}"
             )
         if known is not None and known.oid != row["oid"]:
             raise CaptureError(
                 f"somebody dropped publication {name} and created it again (its oid was {known.oid} and is "
                 f"{row['oid']}). {self._confirmed()}. Run the capture again. If nothing changed while there was no "
                 "publication, the capture continues. Otherwise it says so, and this slot cannot give the changes in "
-                f"between. {_NEW_SLOT}"
+                f"between. {NEW_SLOT}"
             )
         options = {
             key: row["options"][key] for key in sorted(row["options"]) if key not in ("oid", "pubowner")
@@ -211,10 +209,10 @@ class Watch:
 
     def _missed(self, said: str) -> str:
         return (
-            f"slot {self._slot} has changes from a time when a publication did not exist (the server says: {said}). "
+            f"slot {self._slot} {CANNOT_GO_ON[0]} (the server says: {said}). "
             "The slot is older than the publication, or somebody dropped the publication in between. "
             f"{self._confirmed()}. This slot cannot give those changes or later ones, even if the publication exists "
-            f"now. {_NEW_SLOT}"
+            f"now. {NEW_SLOT}"
         )
 
     def _confirmed(self) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "TYPE_OF_OID",
     "BuiltInType",
     "is_built_in",
+    "numeric_modifier",
 ]
 
 # FirstGenbkiObjectId of the server: a lower oid means the same on every server.
@@ -143,3 +144,12 @@ NAME_OF_OID = {oid: name for name, oid in OID_OF_NAME.items()}
 def is_built_in(oid: int) -> bool:
     """Whether the oid alone says what a column becomes; of other types a Type message or a catalog may tell more."""
     return oid in NAME_OF_OID
+
+
+def numeric_modifier(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale of a numeric's typmod, None without one. The scale is an 11-bit signed number."""
+    if typmod < 4:
+        return None
+    packed = typmod - 4
+    scale = packed & 0x7FF
+    return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale

@@ -8,17 +8,26 @@ import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
+from pgoutput_fast.catalog.shown import shown_name, shown_type
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
+from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.protocol.limits import LAST_UINT32
 
 __all__ = ["Catalog", "Column", "Relation"]
 
 FORMAT = 1
+
+# So many names stand in an error; of more, the nearest ones. Longer names than a server has are not compared.
+_NAMED, _NEAREST, _LONGEST_NAME = 10, 3, 200
+# How many columns and tables are shown.
+_SHOWN_COLUMNS, _SHOWN_TABLES = 10, 50
+_SHOWN_COLUMNS_OF_HTML = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,20 @@ class Column:
     type_namespace: str | None = None
     type_name: str | None = None
 
+    @property
+    def type_in_words(self) -> str:
+        """The type as SQL writes it, with its modifier. Characters that are not printable are escaped.
 
-@dataclass(frozen=True, slots=True)
+        >>> Column("price", 1700, (10 << 16 | 2) + 4).type_in_words, Column("mood", 16500).type_in_words
+        ('numeric(10,2)', 'type 16500')
+        """
+        if self.type_namespace is None or self.type_name is None:
+            return shown_type(self.type_oid, self.typmod)
+        name = f"{shown_name(self.type_namespace)}.{shown_name(self.type_name)}"
+        return shown_type(self.type_oid, self.typmod, name)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Relation:
     """One version of a relation. A Relation message that is sent again unchanged describes the same version.
 
@@ -61,6 +82,8 @@ class Relation:
     'public."Orders"'
     >>> Relation.from_dict(orders.to_dict()) == orders
     True
+    >>> orders
+    <Relation public."Orders", oid 16401: id int4 key, note text>
     """
 
     oid: int
@@ -75,6 +98,22 @@ class Relation:
 
     def __hash__(self) -> int:
         return hash(self.version)
+
+    def __repr__(self) -> str:
+        columns = [
+            f"{shown_name(each.name)} {each.type_in_words}{' key' if each.key else ''}"
+            for each in self.columns
+        ]
+        shown = some_of(columns, _SHOWN_COLUMNS) if columns else "no columns"
+        return f"<Relation {escaped(self.qualified_name)}, oid {self.oid}: {shown}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (each.name, each.type_in_words, "yes" if each.key else "")
+            for each in self.columns[:_SHOWN_COLUMNS_OF_HTML]
+        ]
+        title = f"{self.qualified_name}, oid {self.oid}, replica identity {self.replica_identity}"
+        return html_table(title, ["column", "type", "key"], rows, len(self.columns) - len(rows))
 
     @property
     def qualified_name(self) -> str:
@@ -231,7 +270,20 @@ class Catalog:
     __hash__ = None  # type: ignore[assignment]  # equal by content, which can grow
 
     def __repr__(self) -> str:
-        return f"Catalog({', '.join(dict.fromkeys(r.qualified_name for r in self.relations))})"
+        names = list(dict.fromkeys(relation.qualified_name for relation in self.relations))
+        return f"Catalog({escaped(some_of(names)) if names else ''})"
+
+    def _repr_html_(self) -> str:
+        versions: dict[str, list[Relation]] = {}
+        for relation in self.relations:
+            versions.setdefault(relation.qualified_name, []).append(relation)
+        rows = [
+            (name, str(found[-1].oid), len(found), len(found[-1].columns), found[-1].replica_identity)
+            for name, found in islice(versions.items(), _SHOWN_TABLES)
+        ]
+        head = ["table", "oid", "versions", "columns", "replica identity"]
+        title = f"Catalog of {len(versions):,} tables, {len(self.types):,} types"
+        return html_table(title, head, rows, len(versions) - len(rows))
 
     def get(self, version: int) -> Relation | None:
         """The relation version with this id, None if the catalog does not have it."""
@@ -325,6 +377,20 @@ def parsed_json(text: str, what: str) -> Any:
 
 
 def no_such_table(table: str | int, relations: Iterable[Relation]) -> str:
-    """The error text for a table that is not there."""
+    """The error text for a table that is not there. Of many tables it has the names that are nearest."""
     names = sorted({relation.qualified_name for relation in relations})
-    return f"no relation {table!r} here; there is {', '.join(names) if names else 'none'}"
+    if len(names) <= _NAMED:
+        return f"no relation {table!r} here; there is {escaped(', '.join(names)) if names else 'none'}"
+    near = _nearest(table, names) if isinstance(table, str) else []
+    if not near:
+        return f"no relation {table!r} here; there is {escaped(some_of(names))}"
+    return f"no relation {table!r} here; of {len(names):,} names the nearest: {escaped(', '.join(near))}"
+
+
+def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
+    """The names that are most like `wanted`: those with this name in any schema first."""
+    from difflib import get_close_matches
+
+    names = [name for name in names if len(name) <= _LONGEST_NAME]
+    same = [name for name in names if name.rpartition(".")[2] == wanted.rpartition(".")[2]]
+    return list(dict.fromkeys([*same, *get_close_matches(wanted[:_LONGEST_NAME], names)]))[:_NEAREST]

@@ -14,7 +14,15 @@ from pgoutput_fast.committed.reorder_buffer import Due
 from pgoutput_fast.protocol.kinds import MSG_MESSAGE
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 
-__all__ = ["NO_OUTCOMES", "Outcomes", "by_transaction", "committed_rows", "values_of", "without_rolled_back"]
+__all__ = [
+    "NO_OUTCOMES",
+    "Outcomes",
+    "by_transaction",
+    "chosen_rows",
+    "committed_rows",
+    "values_of",
+    "without_rolled_back",
+]
 
 
 def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[Any, Any]:
@@ -23,6 +31,14 @@ def values_of(rows: pa.Table, name: str, null: int | None = None) -> np.ndarray[
     if null is not None and column.null_count:
         column = column.fill_null(null)
     return column.to_numpy()  # type: ignore[no-any-return]
+
+
+def chosen_rows(rows: pa.Table, chosen: np.ndarray[Any, Any]) -> pa.Table:
+    """The chosen rows (bool). If they follow each other, the result shares their memory."""
+    places = np.flatnonzero(chosen)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return rows.slice(int(places[0]), len(places))
+    return rows.filter(pa.array(chosen))
 
 
 def by_transaction(

@@ -19,6 +19,7 @@ from pgoutput_fast.committed.outcomes import (
     NO_OUTCOMES,
     Outcomes,
     by_transaction,
+    chosen_rows,
     committed_rows,
     values_of,
     without_rolled_back,
@@ -199,7 +200,7 @@ class Releaser:
     def _between(self, arrived: pa.Table, outcomes: Outcomes, begin: int, end: int) -> Iterator[pa.Table]:
         """Rows of the transactions whose commits lie between two messages. Few of their rows wait."""
         txns = outcomes.txns[outcomes.committed & (outcomes.at_seq >= begin) & (outcomes.at_seq < end)]
-        here = arrived.filter(pa.array(np.isin(values_of(arrived, "txn", -1), txns)))
+        here = chosen_rows(arrived, np.isin(values_of(arrived, "txn", -1), txns))
         waiting = sorted(self._reorder_buffer.waiting.keys() & set(txns.tolist()))
         whole = self._at_once(waiting, here, outcomes).committed()
         for at in range(0, whole.num_rows, self._most_rows):

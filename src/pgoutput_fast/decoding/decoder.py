@@ -13,6 +13,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.decoding.inputs import as_binary_arrays, as_int64, as_lsns
 from pgoutput_fast.decoding.result import Decoded, RelationBatch
 from pgoutput_fast.decoding.state import StreamState, native_decoder, state_of
+from pgoutput_fast.display import html_table
 from pgoutput_fast.protocol.limits import LAST_INT64
 from pgoutput_fast.schema.foreign import cast, checked_table
 from pgoutput_fast.schema.options import Options
@@ -51,6 +52,8 @@ class Decoder:
     >>> rest = then.decode(writer.change(orders, "delete", key=["1"]) + writer.commit(100, 108, 0))
     >>> rest.changes[0].batch.select(["_change_type", "_seq", "_txn", "id"]).to_pylist()
     [{'_change_type': 'delete', '_seq': 3, '_txn': 0, 'id': 1}]
+    >>> then
+    <Decoder: transactions as_sent, next message 5, open transactions 0, tables 1>
     """
 
     def __init__(
@@ -88,6 +91,31 @@ class Decoder:
         """The relation versions that the stream has described so far."""
         with self._lock:
             return self._native.catalog
+
+    def __repr__(self) -> str:
+        return f"<Decoder: {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Decoder", ["", ""], self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """How far the decoder is."""
+        facts = [("transactions", self.options.transactions)]
+        # A call in another thread may take long. An object that is shown does not wait for it.
+        if not self._lock.acquire(blocking=False):
+            return [*facts, ("state", "busy")]
+        try:
+            if self._closed:
+                return [*facts, ("state", "closed")]
+            names = {relation.qualified_name for relation in self._native.catalog.relations}
+            return [
+                *facts,
+                ("next message", f"{self._native.next_seq:,}"),
+                ("open transactions", f"{len(state_of(self._native).open_txns):,}"),
+                ("tables", f"{len(names):,}"),
+            ]
+        finally:
+            self._lock.release()
 
     def start_session(self) -> None:
         """Notes that a new connection or peek begins.

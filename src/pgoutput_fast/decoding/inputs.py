@@ -48,7 +48,8 @@ def as_binary_arrays(payloads: Any, what: str = "payloads") -> list[pa.Array]:
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
     if not isinstance(payloads, Iterable):
         raise TypeError(f"{what} {_EXPECTED}; not {type(payloads).__name__}")
-    items = payloads if isinstance(payloads, list) else list(payloads)
+    # A list of an iterator: for a list of anything else Python would also call `len`, which reads a whole file.
+    items = payloads if isinstance(payloads, list) else list(iter(payloads))
     for kind in set(map(type, items)):
         if kind is type(None):
             raise TypeError(f"{what} {_EXPECTED}; there is None among them")

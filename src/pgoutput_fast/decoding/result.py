@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ import pyarrow as pa
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.catalog.user_types import UserTypes
+from pgoutput_fast.decoding.changed_tables import ChangedTables
+from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.schema.evolution import EXTRA_COLUMNS, check_nulls, pin_schema, unify_schemas
 from pgoutput_fast.schema.metadata_columns import metadata_fields
 from pgoutput_fast.schema.resolve import decoded_schema
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from pgoutput_fast.schema.options import Options
 
 __all__ = ["Decoded", "RelationBatch"]
+
+# How many tables a notebook shows.
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,28 @@ class RelationBatch:
     >>> (change,) = pgo.decode(wal).changes
     >>> change.relation.qualified_name, change.batch.num_rows, change.to_numpy()["id"].tolist()
     ('public.orders', 1, [1])
+    >>> import pyarrow as pa
+    >>> pa.table(change).column("id").to_pylist()  # pandas, polars, DuckDB and others take it in the same way
+    [1]
     """
 
     relation: Relation
     batch: pa.RecordBatch
+
+    def __repr__(self) -> str:
+        return f"<RelationBatch: {self.batch.num_rows:,} rows of {escaped(self.relation.qualified_name)}>"
+
+    def __arrow_c_schema__(self) -> object:
+        """The schema of `batch` by the Arrow PyCapsule protocol."""
+        return self.batch.schema.__arrow_c_schema__()
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """`batch` by the Arrow PyCapsule protocol, without a copy: a capsule of the schema, and one of the array."""
+        return self.batch.__arrow_c_array__(requested_schema)  # type: ignore[no-any-return]
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """`batch` as a stream of one batch by the Arrow PyCapsule protocol, without a copy."""
+        return self.batch.__arrow_c_stream__(requested_schema)
 
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         """The columns as {name: NumPy array}. Fixed-width columns without nulls are views of the batch's memory.
@@ -79,7 +103,9 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
 class Decoded:
     """The result of a call: `changes`, `transactions`, `outcomes`, `truncates`, `messages` and `rejects`.
 
-    The tables beside the changes are made at their first use.
+    The tables beside the changes are made at their first use. Iteration gives the batches of `changes`, and `len` says
+    how many there are. A result is always true, also without changes. `decoded["public.orders"]` is
+    `decoded.table("public.orders")`, and `tables` has the tables with changes by name.
 
     >>> import pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
@@ -92,17 +118,55 @@ class Decoded:
     (['begin', 'commit'], 0)
     >>> decoded.changes[0].to_numpy()["id"]
     array([1], dtype=int32)
+    >>> len(decoded), [change.relation.name for change in decoded], decoded["public.orders"].num_rows
+    (1, ['orders'], 1)
+    >>> {name: table.num_rows for name, table in decoded.tables.items()}
+    {'public.orders': 1}
     """
 
     def __init__(self, changes: Sequence[RelationBatch], records: Any, options: Options) -> None:
-        self._changes = list(changes)
+        self._changes = _plain(changes) if options.plain else list(changes)
         self._records = records
         self._options = options
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(each.relation.qualified_name for each in self._changes)
+        names = [escaped(name) for name in self.tables]
         rows = sum(each.batch.num_rows for each in self._changes)
-        return f"<Decoded: {rows} rows of {', '.join(names) or 'no relation'}>"
+        return f"<Decoded: {rows} rows of {some_of(names) if names else 'no relation'}>"
+
+    def _repr_html_(self) -> str:
+        counts: dict[str, list[int]] = {}
+        for each in self._changes:
+            count = counts.setdefault(each.relation.qualified_name, [0, 0])
+            count[0] += each.batch.num_rows
+            count[1] += 1
+        shown = [(name, *count) for name, count in islice(counts.items(), _SHOWN)]
+        beside = ", ".join(
+            f"{name}: {getattr(self, name).num_rows:,}"
+            for name in ("transactions", "outcomes", "truncates", "messages", "rejects")
+        )
+        return html_table(f"Decoded; {beside}", ["table", "rows", "batches"], shown, len(counts) - len(shown))
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __bool__(self) -> bool:
+        # Without changes there may be transactions, messages and rejects.
+        return True
+
+    def __iter__(self) -> Iterator[RelationBatch]:
+        return iter(self._changes)
+
+    def __getitem__(self, table: str | int) -> pa.Table:
+        return self.table(table)
+
+    @property
+    def tables(self) -> Mapping[str, pa.Table]:
+        """The tables that have changes here, by qualified name; `table` makes each when you ask for it."""
+        rows: dict[Relation, int] = {}
+        for each in self._changes:
+            rows[each.relation] = rows.get(each.relation, 0) + each.batch.num_rows
+        return ChangedTables(rows, self.table)
 
     @property
     def changes(self) -> list[RelationBatch]:
@@ -157,7 +221,7 @@ class Decoded:
         the version that was described last.
 
         Raises:
-            KeyError: if the relation is not known; the error text lists the known ones.
+            KeyError: if the relation is not known; the error text has the known names that are nearest.
             ValueError: if no table can hold all versions, or if a version does not fit the pinned schema; `changes`
                 still gives each version. Also if a column has the name of a metadata column, or if
                 `Options(columns=...)` names a column that no version has.
@@ -167,6 +231,8 @@ class Decoded:
         versions = [relation for relation in known if _matches(relation, table)]
         if not batches and not versions:
             raise KeyError(no_such_table(table, (*known, *(each.relation for each in self._changes))))
+        if not batches and not any(map(self._options.selects, versions)):
+            raise KeyError(f"Options(tables=...) leaves out {table}")
         extra_columns = self._options.extra_columns if extra_columns is None else extra_columns
         if extra_columns not in EXTRA_COLUMNS:
             raise ValueError(f"extra_columns must be 'error' or 'drop', not {extra_columns!r}")
@@ -178,6 +244,13 @@ class Decoded:
         if not batches:
             return _schema_without_rows(versions, self._options, schema, self._records.types).empty_table()
         return concat_in_order(batches, self._options, schema, extra_columns)
+
+
+def _plain(changes: Sequence[RelationBatch]) -> list[RelationBatch]:
+    # Imported when it is needed: it needs pyarrow.compute.
+    from pgoutput_fast.schema.flat import flatten
+
+    return [RelationBatch(each.relation, flatten(each.batch)) for each in changes]
 
 
 def _schema_without_rows(

@@ -1,5 +1,5 @@
 """The main job on embedded defaults: a real PostgreSQL, its tables and then its changes captured while it works, Delta
-tables written by Spark, and a proof.
+tables written by Spark, and a proof. Then a mirror of the tables, which is killed, and a query of DuckDB over it.
 
 python -m pgoutput_fast.demo
 """
@@ -26,9 +26,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import pgoutput_fast as pgo
-from pgoutput_fast.capture import PINS, Capture, Limits, Loaded, LoadProgress, Snapshot, check
+from pgoutput_fast.capture import Capture, Limits, Loaded, LoadProgress, Snapshot, check
 from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
+from pgoutput_fast.demo.mirrored import mirror_shop
 from pgoutput_fast.demo.servers import Server, find_installations
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
@@ -85,9 +86,13 @@ def _run(directory: Path, installation: Any, orders: int, console: Console, prog
         (tagged,) = rows.combine_chunks().to_batches()
         messages, size = list_segments(segments)[-1].last_seq + 1, tagged.column("payload").nbytes
         _decode_here(tagged, catalog, messages, size, console)
-        return _write_tables(
+        failed = _write_tables(
             segments, directory / "lake", loaded, catalog, server, messages, size, console, progress
         )
+        failures = mirror_shop(server, directory / "mirror", orders, console, progress)
+        for failure in failures:
+            console.print(f"[red]{failure}")
+        return 1 if failures else failed
 
 
 def _capture(
@@ -278,14 +283,7 @@ def _compare(server: Server, name: str, before: pa.Table, changes: pa.Table) -> 
     except KeyError:
         return ["a change met a row that is not there: changes were lost"], 0
     columns = pa.schema([field for field in changes.schema if not field.name.startswith("_")])
-    connection = server.connect()
-    try:
-        with connection, connection.cursor() as cursor:
-            for setting, value in PINS.items():
-                cursor.execute("SELECT pg_catalog.set_config(%s, %s, false)", (setting, value))
-        own = rebuild.server_rows(connection, name, columns, key)
-    finally:
-        connection.close()
+    own = rebuild.read_server(server, name, columns, key)
     return rebuild.differences(rebuilt, own), len(rebuilt)
 
 

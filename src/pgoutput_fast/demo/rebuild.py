@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_fast.capture import PINS
 from pgoutput_fast.catalog.builtin_types import OID_OF_NAME
+from pgoutput_fast.demo.servers import Server
 
-__all__ = ["differences", "rebuild", "server_rows"]
+__all__ = ["differences", "read_server", "rebuild", "server_rows"]
 
 Row = dict[str, Any]
 
@@ -76,6 +78,20 @@ def server_rows(
             }
             rows[tuple(row[name] for name in key)] = row
     return rows
+
+
+def read_server(
+    server: Server, table: str, columns: pa.Schema, key: Sequence[str]
+) -> dict[tuple[Any, ...], Row]:
+    """Returns the same through a session of its own, in which values have the form that a capture sends."""
+    connection = server.connect()
+    try:
+        with connection, connection.cursor() as cursor:
+            for setting, value in PINS.items():
+                cursor.execute("SELECT pg_catalog.set_config(%s, %s, false)", (setting, value))
+        return server_rows(connection, table, columns, key)
+    finally:
+        connection.close()
 
 
 def differences(rebuilt: Mapping[Any, Row], server: Mapping[Any, Row]) -> list[str]:

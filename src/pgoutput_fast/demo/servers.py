@@ -131,7 +131,7 @@ def _system_candidates() -> Iterator[_Candidate]:
     if pg_config:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             answer = subprocess.run(
-                [pg_config, "--bindir"], capture_output=True, text=True, timeout=10, check=True
+                [pg_config, "--bindir"], capture_output=True, text=True, timeout=60, check=True
             )
             yield _Candidate(Path(answer.stdout.strip()), "system")
     for bindir in sorted(Path("/usr/lib/postgresql").glob("*/bin")):
@@ -165,7 +165,7 @@ def _major_version(bindir: Path, identity: tuple[int, int] | None) -> int | None
         try:
             answer = subprocess.run(
                 [str(bindir / program), "--version"],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
                 cwd="/", env=_environment(), **_as_user(identity),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
@@ -275,7 +275,7 @@ class Server:
         installation: Installation,
         settings: Mapping[str, str | int | bool] | None = None,
         *,
-        timeout: float = 60,
+        timeout: float = 240,
     ) -> None:
         self.installation = installation
         self.timeout = timeout

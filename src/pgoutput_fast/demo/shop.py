@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["PUBLICATION", "SLOT", "TABLES", "prepare", "run"]
+__all__ = ["PUBLICATION", "SLOT", "TABLES", "prepare", "run", "run_on"]
 
 SLOT = "shop_slot"
 PUBLICATION = "shop"
@@ -71,6 +71,30 @@ def run(connection: Any, orders: int, seed: int = 20_26) -> Iterator[int]:
         for step in _steps(cursor, chance, orders):
             connection.commit()
             yield step
+
+
+def run_on(connection: Any, orders: int, seed: int = 20_26) -> Iterator[None]:
+    """Goes on behind `run`, with small transactions and without an end. Yields after each of them.
+
+    Args:
+        connection: to the server.
+        orders: how many orders the shop has.
+        seed: of the work.
+    """
+    chance = random.Random(seed)
+    customers, first = max(orders // 20, 10), orders + 1
+    with connection.cursor() as cursor:
+        cursor.execute(_PATH)
+        while True:
+            _place_orders(cursor, chance, customers, first, first + 4)
+            cursor.execute(
+                "UPDATE public.orders SET id = -id, status = 'sent' WHERE id = %s",
+                (first + chance.randrange(5),),
+            )
+            cursor.execute("DELETE FROM public.visits WHERE id = %s", (chance.randrange(1, first * VISITS),))
+            connection.commit()
+            first += 5
+            yield
 
 
 def _steps(cursor: Any, chance: random.Random, orders: int) -> Iterator[int]:

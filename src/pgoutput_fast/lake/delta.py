@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs, unquote
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
@@ -19,6 +21,13 @@ __all__ = ["DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "
 
 # The application whose transactions carry the position.
 _APPLICATION = "pgoutput_fast"
+# The applications whose transactions carry the stream: its digest, and where in it the table stops. Transactions stay
+# in the log for ever, but they are numbers. The names are in the information about the commit, under the first name.
+_STREAM = "pgoutput_fast.stream"
+_SEQ, _LOW, _HIGH = f"{_STREAM}.seq", f"{_STREAM}.low_lsn", f"{_STREAM}.high_lsn"
+_NO_STREAM = _NO_LSN = -1
+# In so many commits the names of a stream are looked for.
+_NEWEST = 1000
 
 
 def delta_directory(directory: str) -> str:
@@ -35,7 +44,8 @@ def delta_directory(directory: str) -> str:
 class DeltaTarget(TableTarget):
     """A Delta table.
 
-    The position is the version of the application transaction `pgoutput_fast` in Delta's log.
+    The position is the version of the application transaction `pgoutput_fast` in Delta's log. Transactions of other
+    names, in the same commit, say of which stream it is.
 
     Args:
         place: path or URI of the table.
@@ -69,6 +79,35 @@ class DeltaTarget(TableTarget):
     def position(self) -> int | None:
         return None if self._table is None else self._table.transaction_version(_APPLICATION)
 
+    def stream(self) -> Stream | None:
+        if self._table is None:
+            return None
+        digest, seq, *lsns = map(self._table.transaction_version, (_STREAM, _SEQ, _LOW, _HIGH))
+        if digest is None or digest == _NO_STREAM:
+            return None
+        return Stream(digest, seq, *(None if lsn == _NO_LSN else lsn for lsn in lsns))
+
+    def named(self, stream: Stream) -> Stream:
+        for commit in self._table.history(_NEWEST):
+            if _STREAM in commit:
+                found = Stream.from_json(commit[_STREAM])
+                if found.digest == stream.digest:
+                    return replace(stream, names=found.names)
+        return stream
+
+    def _properties(self, position: int, stream: Stream | None, replaced: bool) -> Any:
+        """The properties of a commit that sets the position and the stream."""
+        carried = {_APPLICATION: position}
+        said = None
+        if stream is not None:
+            lsns = (_NO_LSN if lsn is None else lsn for lsn in (stream.low_lsn, stream.high_lsn))
+            carried |= zip((_STREAM, _SEQ, _LOW, _HIGH), (stream.digest, stream.seq, *lsns), strict=True)
+            said = {_STREAM: stream.to_json()}
+        elif replaced and self.stream() is not None:
+            carried[_STREAM] = _NO_STREAM
+        transactions = [self._delta.Transaction(*each) for each in carried.items()]
+        return self._delta.CommitProperties(custom_metadata=said, app_transactions=transactions)
+
     def partition_by(self) -> tuple[str, ...]:
         return () if self._table is None else tuple(self._table.metadata().partition_columns)
 
@@ -77,10 +116,13 @@ class DeltaTarget(TableTarget):
             return schema
         # delta-rs does not have Delta's type widening.
         place = f"the Delta table {shown(self._place)}"
-        return fitted_types(self._schema(), plain_types(schema), place, lambda *_: False)
+        return fitted_types(self.columns(), plain_types(schema), place, lambda *_: False)
 
-    def _schema(self) -> pa.Schema:
-        return plain_types(pa.schema(self._table.schema().to_arrow()))
+    def columns(self) -> pa.Schema:
+        """The columns of the table; none if there is no table."""
+        return pa.schema(
+            [] if self._table is None else plain_types(pa.schema(self._table.schema().to_arrow()))
+        )
 
     def commit(
         self,
@@ -89,13 +131,12 @@ class DeltaTarget(TableTarget):
         schema: pa.Schema,
         mode: Mode,
         partition_by: tuple[str, ...] = (),
+        stream: Stream | None = None,
     ) -> None:
         if mode != "overwrite":
             schema = self.fitted(schema)
         actions = [add_action(each, partition_by) for each in files]
-        properties = self._delta.CommitProperties(
-            app_transactions=[self._delta.Transaction(_APPLICATION, position)]
-        )
+        properties = self._properties(position, stream, mode == "overwrite")
         whole = self._delta.Schema.from_arrow(plain_types(schema))
         if self._table is None:
             from deltalake.transaction import create_table_with_add_actions
@@ -122,13 +163,27 @@ class DeltaTarget(TableTarget):
                 list(partition_by),
                 commit_properties=properties,
             )
+            return self._follow()
         self.__dict__.pop("_table", None)
+
+    def _follow(self) -> None:
+        """Takes over what was committed. To open the table again would read its whole log."""
+        try:
+            self._table.update_incremental()
+        except Exception:  # the commit is done; who needs the table next hears of what is wrong
+            self.__dict__.pop("_table", None)
 
     def _add_columns(self, schema: Any) -> None:
         known = {field.name for field in self._table.schema().fields}
         new = [field for field in schema.fields if field.name not in known]
         if new:
-            self._table.alter.add_columns(new)
+            try:
+                self._table.alter.add_columns(new)
+            except self._delta.exceptions.CommitFailedError:
+                # If the answer of a store is lost, delta-rs tries again, and meets its own commit.
+                self.__dict__.pop("_table", None)
+                if not {field.name for field in new} <= {field.name for field in self._table.schema().fields}:
+                    raise
             self.__dict__.pop("_table", None)
 
     def compact(self) -> None:

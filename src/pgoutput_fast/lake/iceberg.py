@@ -10,17 +10,27 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.iceberg_bounds import leave_out_bounds, with_bounds_or_without
+from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["IcebergTarget", "may_be_committed", "open_catalog"]
+__all__ = [
+    "IcebergTarget",
+    "can_become",
+    "can_widen",
+    "iceberg_name",
+    "iceberg_root",
+    "may_be_committed",
+    "open_catalog",
+]
 
 # The catalog of a local target: a file of SQLite.
 CATALOG = "_catalog.db"
-# The table's property that carries the position.
-_POSITION = "pgoutput-fast.position"
+# The table's properties that carry the position and its stream.
+_POSITION, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
 _RETRIES = "commit.retry.num-retries"
 # The catalog's name. SQL catalogs keep it beside each table.
 _NAME = "pgoutput_fast"
@@ -65,7 +75,8 @@ def may_be_committed(problem: Exception) -> bool:
 class IcebergTarget(TableTarget):
     """An Iceberg table.
 
-    The position is the property `pgoutput-fast.position` of the table, set by the commit that adds the files.
+    The position is the property `pgoutput-fast.position` of the table, and its stream `pgoutput-fast.stream`. The
+    commit that adds the files sets them.
 
     Args:
         catalog: the catalog of `open_catalog`.
@@ -78,8 +89,8 @@ class IcebergTarget(TableTarget):
 
     def __init__(self, catalog: Any, store: Store, directory: str) -> None:
         self._catalog = catalog
-        self._identifier = _identifier(directory)
-        self._location = f"{_root(store)}/{directory}"
+        self._identifier = iceberg_name(directory)
+        self._location = f"{iceberg_root(store)}/{directory}"
 
     @cached_property
     def _table(self) -> Any:
@@ -108,6 +119,10 @@ class IcebergTarget(TableTarget):
         found = None if self._table is None else self._table.properties.get(_POSITION)
         return None if found is None else int(found)
 
+    def stream(self) -> Stream | None:
+        found = None if self._table is None else self._table.properties.get(_STREAM)
+        return None if found is None else Stream.from_json(found)
+
     def partition_by(self) -> tuple[str, ...]:
         if self._table is None:
             return ()
@@ -118,7 +133,7 @@ class IcebergTarget(TableTarget):
             return schema
         there = plain_types(self._table.schema().as_arrow())
         place = f"the Iceberg table {'.'.join(self._identifier)}"
-        return fitted_types(there, plain_types(schema), place, _can_widen)
+        return fitted_types(there, plain_types(schema), place, can_widen)
 
     def commit(
         self,
@@ -127,17 +142,29 @@ class IcebergTarget(TableTarget):
         schema: pa.Schema,
         mode: Mode,
         partition_by: tuple[str, ...] = (),
+        stream: Stream | None = None,
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         replaced = mode == "overwrite"
         schema = plain_types(schema if replaced else self.fitted(schema))
         paths = [f"{self._location}/{each.name}" for each in files]
-        try:
+
+        def commit(has_bounds: bool) -> None:
             with self._begin(schema, partition_by, replaced) as transaction:
-                transaction.set_properties({_POSITION: str(position)})
+                if not has_bounds:
+                    leave_out_bounds(transaction)
+                if stream is not None:
+                    transaction.set_properties({_POSITION: str(position), _STREAM: stream.to_json()})
+                else:
+                    transaction.set_properties({_POSITION: str(position)})
+                    if replaced and self.stream() is not None:
+                        transaction.remove_properties(_STREAM)
                 # Even without files: a snapshot makes the commit fail if somebody else has committed meanwhile.
                 transaction.add_files(paths, check_duplicate_files=False)
+
+        try:
+            with_bounds_or_without(commit)
         except (CommitFailedException, TableAlreadyExistsError) as problem:
             raise RuntimeError(
                 f"something else changed the Iceberg table {'.'.join(self._identifier)} during the commit: run it "
@@ -166,7 +193,7 @@ class IcebergTarget(TableTarget):
             there = plain_types(self._table.schema().as_arrow())
             with transaction.update_schema() as update:
                 for field in there:
-                    if not _can_become(field, schema):
+                    if not can_become(field, schema):
                         update.delete_column((field.name,))
         with transaction.update_schema() as update:
             update.union_by_name(schema)
@@ -178,7 +205,7 @@ class IcebergTarget(TableTarget):
         return {task.file.file_path.rpartition("/")[2] for task in self._table.scan().plan_files()}
 
 
-def _root(store: Store) -> str:
+def iceberg_root(store: Store) -> str:
     """The target as Iceberg's metadata name it: without credentials, and with no character encoded."""
     if store.local:
         return f"file://{store}"
@@ -186,10 +213,10 @@ def _root(store: Store) -> str:
     return f"{uri.scheme}://{uri.netloc}{unquote(uri.path).rstrip('/')}"
 
 
-def _identifier(directory: str) -> tuple[str, str]:
+def iceberg_name(directory: str) -> tuple[str, str]:
     """The names of the schema and of the table, of which `table_directory` made the directory.
 
-    >>> _identifier("public.orders"), _identifier("a+2Eb.C+2Fd")
+    >>> iceberg_name("public.orders"), iceberg_name("a+2Eb.C+2Fd")
     (('public', 'orders'), ('a.b', 'C/d'))
     """
     below, _, directory = directory.rpartition("/")
@@ -200,22 +227,22 @@ def _identifier(directory: str) -> tuple[str, str]:
     return (f"{_NAME}{below}", ".".join(plain)) if below else (plain[0], plain[1])
 
 
-def _can_become(field: pa.Field, schema: pa.Schema) -> bool:
+def can_become(field: pa.Field, schema: pa.Schema) -> bool:
     """Whether a column can stay, if the table gets the columns of this schema."""
     if field.name not in schema.names:
         return False
     wide = widen(field.type, schema.field(field.name).type)
-    return wide is not None and wide.equals(schema.field(field.name).type) and _can_widen(field.type, wide)
+    return wide is not None and wide.equals(schema.field(field.name).type) and can_widen(field.type, wide)
 
 
-def _can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
+def can_widen(there: pa.DataType, wide: pa.DataType) -> bool:
     """Whether Iceberg lets a column become wider in this way."""
     if wide.equals(there):
         return True
     if pa.types.is_decimal128(there):
         return bool(pa.types.is_decimal128(wide) and there.scale == wide.scale)
     if pa.types.is_list(there):
-        return _can_widen(there.value_type, wide.value_type)
+        return can_widen(there.value_type, wide.value_type)
     if pa.types.is_struct(there):
-        return all(_can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
+        return all(can_widen(a.type, b.type) for a, b in zip(there, wide, strict=True))
     return True

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types
 from pgoutput_fast.storage.stores import Store
 
@@ -81,6 +82,10 @@ class ParquetTarget(TableTarget):
     def position(self) -> int | None:
         return None if self._manifest is None else int(self._manifest["position"])
 
+    def stream(self) -> Stream | None:
+        found = None if self._manifest is None else self._manifest.get("stream")
+        return None if found is None else Stream.from_json(found)
+
     def partition_by(self) -> tuple[str, ...]:
         return () if self._manifest is None else tuple(self._manifest.get("partition_by", ()))
 
@@ -104,7 +109,10 @@ class ParquetTarget(TableTarget):
         schema: pa.Schema,
         mode: Mode,
         partition_by: tuple[str, ...] = (),
+        stream: Stream | None = None,
     ) -> None:
+        if stream is None and mode != "overwrite":
+            stream = self.stream()
         if mode != "overwrite":
             schema = self.fitted(schema)
         before = [] if self._manifest is None or mode == "overwrite" else self._manifest["files"]
@@ -116,6 +124,7 @@ class ParquetTarget(TableTarget):
         manifest = {
             "version": _VERSION,
             "position": position,
+            "stream": None if stream is None else stream.to_json(),
             "schema": _merged(self.schema() if before else None, schema).serialize().to_pybytes().hex(),
             "partition_by": list(partition_by),
             "files": [*before, *new],
@@ -171,6 +180,8 @@ class ParquetTarget(TableTarget):
             known = values["version"] == _VERSION
             manifest = values.get("manifest", values)
             names = [each["name"] for each in manifest["files"]]
+            if known and manifest.get("stream") is not None:
+                Stream.from_json(manifest["stream"])
             names += [*values.get("rename", ()), *values.get("remove", ())]
             if known and not all(_NAME.fullmatch(each) for each in names):
                 raise ValueError

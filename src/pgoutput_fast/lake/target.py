@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.schema.evolution import widen
 
 __all__ = ["Mode", "TableTarget", "fitted_types", "plain_types"]
@@ -19,8 +20,8 @@ Mode = Literal["append", "overwrite", "error"]
 class TableTarget(ABC):
     """A table in a directory of a lake.
 
-    Its position is the ordinal of the last message whose effect is in the table. Files and position are committed
-    together, so a run that is repeated adds nothing.
+    Its position is the ordinal of the last message whose effect is in the table. Files, position and stream are
+    committed together, so a run that is repeated adds nothing.
     """
 
     #: Whether files must have hidden names until they are committed.
@@ -33,6 +34,18 @@ class TableTarget(ABC):
     @abstractmethod
     def position(self) -> int | None:
         """The table's position. None if there is no table, or if something else wrote it."""
+
+    @abstractmethod
+    def stream(self) -> Stream | None:
+        """The stream of the position, perhaps without names.
+
+        None if there is no table, if an earlier version of this package wrote it, or if it was never written from
+        segments.
+        """
+
+    def named(self, stream: Stream) -> Stream:
+        """The stream of this table with its names, if they can be found. This may take long."""
+        return stream
 
     @abstractmethod
     def exists(self) -> bool:
@@ -68,6 +81,7 @@ class TableTarget(ABC):
         schema: pa.Schema,
         mode: Mode,
         partition_by: tuple[str, ...] = (),
+        stream: Stream | None = None,
     ) -> None:
         """Adds files in one step and sets the position; with `overwrite`, they replace all that was there.
 
@@ -77,6 +91,8 @@ class TableTarget(ABC):
             schema: the columns of the rows.
             mode: whether the table is replaced.
             partition_by: the partition columns, those of the table if there is one.
+            stream: the stream of the position. None: it is not known. Then the table keeps the one that it has, but not
+                with `overwrite`.
 
         Raises:
             ValueError: if the schema does not fit. The table is as before.
@@ -88,7 +104,12 @@ class TableTarget(ABC):
 
 
 def fitted_types(
-    there: pa.Schema, new: pa.Schema, place: str, can_widen: Callable[[pa.DataType, pa.DataType], bool]
+    there: pa.Schema,
+    new: pa.Schema,
+    place: str,
+    can_widen: Callable[[pa.DataType, pa.DataType], bool],
+    *,
+    more_fields: bool = False,
 ) -> pa.Schema:
     """The types in which rows fit into a table.
 
@@ -97,20 +118,25 @@ def fitted_types(
         new: those of the rows.
         place: names the table.
         can_widen: whether a column of the first type can become the second, wider one.
+        more_fields: whether structs of the rows may have more fields, as in `widen`.
 
     Raises:
         ValueError: if there is no such type.
     """
-    return pa.schema([_fitted_field(there, field, place, can_widen) for field in new])
+    return pa.schema([_fitted_field(there, field, place, can_widen, more_fields) for field in new])
 
 
 def _fitted_field(
-    there: pa.Schema, field: pa.Field, place: str, can_widen: Callable[[pa.DataType, pa.DataType], bool]
+    there: pa.Schema,
+    field: pa.Field,
+    place: str,
+    can_widen: Callable[[pa.DataType, pa.DataType], bool],
+    more_fields: bool,
 ) -> pa.Field:
     if field.name not in there.names:
         return field
     known = there.field(field.name).type
-    wide = widen(known, field.type)
+    wide = widen(known, field.type, more_fields=more_fields)
     if wide is not None and (wide.equals(known) or can_widen(known, wide)):
         return field.with_type(wide)
     raise ValueError(

@@ -1,11 +1,52 @@
 """Mirrors the tables of a database in a lake: as they are now, and every change of them.
 
-Needs psycopg2 and deltalake: `pgoutput_fast[mirror]`.
+`Mirror` needs psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
 """
 
-from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError
-from pgoutput_fast.mirror.points import Point, at, points
-from pgoutput_fast.mirror.service import Mirror
-from pgoutput_fast.mirror.status import TableStatus
+import typing
 
-__all__ = ["Mirror", "MirrorBusyError", "MirrorError", "Point", "TableStatus", "at", "points"]
+from pgoutput_fast.mirror.effect.effect_rows import effect_rows
+from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError, SlotLostError
+from pgoutput_fast.mirror.merge_sql import merge_statements
+from pgoutput_fast.mirror.metrics import MirrorMetrics
+from pgoutput_fast.mirror.points import Point, at, points
+from pgoutput_fast.mirror.status import TableStatus
+from pgoutput_fast.mirror.view.read import fresh, fresh_batches
+from pgoutput_fast.mirror.view.sql import fresh_sql
+
+if typing.TYPE_CHECKING:
+    from pgoutput_fast.mirror.repair_table import TableRepair
+    from pgoutput_fast.mirror.service import Mirror
+
+__all__ = [
+    "Mirror",
+    "MirrorBusyError",
+    "MirrorError",
+    "MirrorMetrics",
+    "Point",
+    "SlotLostError",
+    "TableRepair",
+    "TableStatus",
+    "at",
+    "effect_rows",
+    "fresh",
+    "fresh_batches",
+    "fresh_sql",
+    "merge_statements",
+    "net_effect",
+    "points",
+]
+
+
+def __getattr__(name: str) -> typing.Any:
+    # Executors of Spark import modules of this package, and have no psycopg2.
+    if name == "Mirror":
+        from pgoutput_fast.mirror.service import Mirror
+
+        return Mirror
+    if name == "TableRepair":
+        from pgoutput_fast.mirror.repair_table import TableRepair
+
+        return TableRepair
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
@@ -40,26 +42,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace, stop: threading.Event) -> None:
+    if given.target == "":
+        raise ValueError("--target is empty: name a directory or a URI")
     missing = [name for name in ("slot", "publication", "target") if not getattr(given, name)]
     if missing:
         raise ValueError(f"the option --{missing[0]} is missing")
+    if given.another_source and not given.repair:
+        raise ValueError("--another-source is for --repair")
+    dsn = sys.stdin.readline().strip() if given.dsn == "-" else given.dsn
     mirror = Mirror(
-        given.dsn,
+        dsn,
         given.slot,
         given.publication,
         given.target,
         format=given.format,
         segments=given.segments,
         seconds=given.seconds,
+        merge_seconds=given.merge_seconds,
         adopt=given.adopt,
         retention=Retention(consumed=True) if given.remove_segments else None,
         keep_points=given.keep_points,
+        in_step=given.in_step,
         threads=given.threads,
+        retry_seconds=given.retry_seconds,
+        iceberg_catalog=_properties(given.iceberg_catalog),
+        metrics_file=given.metrics_file,
+        metrics_address=given.metrics_address,
     )
     with mirror:
+        if given.repair:
+            mirror.repair(stop=stop, another_source=given.another_source)
         for table in given.reload:
             mirror.reload(table)
-        mirror.run(until_lsn=None if given.until is None else _position(given.until, given.dsn), stop=stop)
+        mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)
         if not given.quiet:
             for each in mirror.status():
                 _log.info("%s", each)
@@ -82,7 +97,8 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dsn",
         default=os.environ.get("PGOUTPUT_FAST_DSN", ""),
-        help="libpq's connection string or URI (default: $PGOUTPUT_FAST_DSN, or else libpq's own variables)",
+        help="libpq's connection string or URI; - reads it from the first line of the standard input, so that no other "
+        "user sees a password (default: $PGOUTPUT_FAST_DSN, or else libpq's own variables)",
     )
     group.add_argument("--slot", help="the replication slot; the mirror creates it")
     group.add_argument(
@@ -108,12 +124,26 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format", choices=FORMATS, default="delta", help="of the current tables (default: %(default)s)"
     )
+    group.add_argument(
+        "--iceberg-catalog",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property of the pyiceberg catalog that has the tables; give the option several times for several "
+        "properties (default: a catalog in the target)",
+    )
     group.add_argument("--segments", help="the directory of the segments (default: _segments in the target)")
     group.add_argument(
         "--seconds",
         type=float,
         default=10.0,
-        help="how old a change may become before it is in its current table (default: %(default)s)",
+        help="how old a change may become before it is in its history (default: %(default)s)",
+    )
+    group.add_argument(
+        "--merge-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="how old a change may become before it is in its current table (default: as --seconds)",
     )
     group.add_argument(
         "--keep-points",
@@ -123,7 +153,23 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         help="how many points in time can be read (default: %(default)s)",
     )
     group.add_argument(
+        "--in-step",
+        action="store_true",
+        help="change the current tables only together; a table that is stopped stops the mirror",
+    )
+    group.add_argument(
         "--remove-segments", action="store_true", help="remove the segments that all tables have"
+    )
+    group.add_argument(
+        "--repair",
+        action="store_true",
+        help="if the slot is lost, first make another one, compare the tables with the server, and repair what differs",
+    )
+    group.add_argument(
+        "--another-source",
+        action="store_true",
+        help="for --repair: another server, or a database with another name, has taken the place of the one whose rows "
+        "the tables have; give the tables its rows",
     )
     group.add_argument(
         "--reload",
@@ -139,7 +185,27 @@ def _add_end(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--until", metavar="LSN|now", help="stop when everything that committed up to here is in all tables"
     )
+    group.add_argument(
+        "--retry-seconds",
+        type=float,
+        default=RETRY_SECONDS,
+        help="how long to wait for a server or store that is away (default: %(default)s)",
+    )
+    group.add_argument(
+        "--metrics-file", metavar="FILE", help="write the metrics to this file, for Prometheus' node exporter"
+    )
+    group.add_argument(
+        "--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape the metrics at this address"
+    )
     group.add_argument("--quiet", action="store_true", help="log only warnings and errors")
+
+
+def _properties(given: Sequence[str]) -> dict[str, str] | None:
+    """The properties of a catalog; None without one."""
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise ValueError(f"--iceberg-catalog: {wrong[0]} is not NAME=VALUE, such as type=rest")
+    return dict(each.split("=", 1) for each in given) or None
 
 
 def _position(text: str, dsn: str) -> int | str:
@@ -153,4 +219,5 @@ def _position(text: str, dsn: str) -> int | str:
 
 
 if __name__ == "__main__":
+    leave_out_pandas()
     sys.exit(main())

@@ -6,7 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from pgoutput_fast.mirror.errors import MirrorError
+from pgoutput_fast.capture.confirmed_position import ConfirmedPosition
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
+from pgoutput_fast.mirror.identity import read_source
 from pgoutput_fast.mirror.load import load_table, logged
 from pgoutput_fast.mirror.memory import Beginning, Memory, Progress
 from pgoutput_fast.mirror.points import Points
@@ -14,15 +16,16 @@ from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.postgres.check import check
-from pgoutput_fast.postgres.slots import drop_slot, find_slot
+from pgoutput_fast.postgres.slots import Slot, drop_slot, find_slot
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.names import named_segments, newest_named
+from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["begin"]
+__all__ = ["begin", "check_server", "drop_own", "save_start"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -54,21 +57,29 @@ def begin(
         How far all tables are.
 
     Raises:
-        MirrorError: if the target has another mirror, or the slot belongs to somebody else.
+        MirrorError: if the slot belongs to somebody else.
         LoadStoppedError: if `wanted` became false. The next call begins again.
         SnapshotError, ValueError, psycopg2.Error: if the load fails. The next call begins again.
     """
     known = memory.beginning()
     if known is not None:
-        _expect_same(settings, known, store)
-        if known.stage == "done":
+        if known.stage not in ("slot", "load"):
             return memory.progress() or Progress(-1, 0, known.lsn)
         _undo(settings, known, memory, points)
-    _check(settings)
-    made = _expect_free(settings)
+    check_server(settings, settings.slot)
+    source = read_source(settings.dsn)
+    made = _expect_free(settings, source)
     _, lsn = server.now()
     beginning = Beginning(
-        settings.slot, settings.publications, settings.format, settings.given_segments, "slot", made, lsn
+        settings.slot,
+        settings.publications,
+        settings.format,
+        settings.given_segments and shown(settings.given_segments),
+        "slot",
+        made,
+        lsn,
+        settings.iceberg_place,
+        source,
     )
     memory.set_beginning(beginning)
     try:
@@ -77,22 +88,40 @@ def begin(
             settings.publications,
             settings.slot if made else None,
             options=settings.options,
+            wanted=wanted,
         )
-    except Exception:
+    except Exception as problem:
         memory.set_beginning(None)  # the slot was not made, or is dropped again
+        if isinstance(problem, SnapshotError) and not wanted():
+            raise LoadStoppedError from problem
         raise
     with snapshot:
         position = snapshot.consistent_lsn - 1
         memory.set_beginning(beginning := beginning.at("load", position))
         _load(settings, snapshot, tables(), server, store, run, wanted)
         time_now, _ = server.now()
+    segments = open_store(settings.segments)
     # An adopted slot may have segments, of which the oldest are removed already.
-    first = next((each.first_seq for each in named_segments(open_store(settings.segments))), 0)
+    first = next((each.first_seq for each in named_segments(segments)), None)
+    if first is None and made:
+        save_start(segments, snapshot.consistent_lsn)
+    first = first or 0
     progress = Progress(first - 1, first, position, time_now)
     memory.set_progress(progress)
     memory.set_beginning(beginning.at("done", position))
     _log.info("the first load is complete up to %s", format_lsn(position))
     return progress
+
+
+def save_start(segments: Store, lsn: int) -> None:
+    """Saves where a new slot starts. Until the first segment, this shows whether somebody has replaced the slot.
+
+    Args:
+        segments: the directory of the slot's segments.
+        lsn: the consistent point of the slot.
+    """
+    segments.make()
+    ConfirmedPosition(segments).save(lsn, now=True)
 
 
 def _load(
@@ -109,6 +138,8 @@ def _load(
     _log.info("the first load begins: %d tables", len(names))
     for name in names:
         table = tables.named(name)
+        if table.facts.stage == "stopped":  # what is in the target is not the mirror's
+            continue
         try:
             load_table(
                 table,
@@ -130,39 +161,26 @@ def _load(
             table.stop(str(problem))
 
 
-def _expect_same(settings: MirrorSettings, known: Beginning, store: Store) -> None:
-    """Checks that the target has this mirror."""
-    for what, mine, theirs in (
-        ("slot", settings.slot, known.slot),
-        ("publications", ", ".join(settings.publications), ", ".join(known.publications)),
-        ("format", settings.format, known.format),
-        (
-            "segments",
-            settings.given_segments and shown(settings.given_segments),
-            known.segments and shown(known.segments),
-        ),
-    ):
-        if mine != theirs:
-            raise MirrorError(
-                f"{store} is the target of another mirror: its {what} is {theirs or 'the default'}, not "
-                f"{mine or 'the default'}. Use another target, or the same {what}"
-            )
-
-
 def _undo(settings: MirrorSettings, known: Beginning, memory: Memory, points: Points) -> None:
     """Forgets a first load that was interrupted, and drops the slot that the mirror made for it."""
     _log.warning("the first load was interrupted: it begins again")
-    slot = find_slot(settings.dsn, known.slot)
-    # A process that was killed while it made the slot does not know how that went.
-    if (
-        slot is not None
-        and known.made
-        and (known.stage == "load" or (slot.confirmed_flush_lsn or 0) >= known.lsn)
-    ):
-        _drop(settings.dsn, known.slot)
+    drop_own(settings.dsn, known)
     memory.forget_tables()
     points.forget()
     memory.set_beginning(None)
+
+
+def drop_own(dsn: str, known: Beginning) -> None:
+    """Drops the slot of a first load, or of a repair, that was interrupted, if the mirror made it for that."""
+    slot = find_slot(dsn, known.slot)
+    # A process that was killed while it made the slot does not know how that went.
+    is_old = (
+        known.stage in ("slot", "new slot")
+        and slot is not None
+        and (slot.confirmed_flush_lsn or 0) < known.lsn
+    )
+    if slot is not None and known.made and not is_old:
+        _drop(dsn, known.slot)
 
 
 def _drop(dsn: str, name: str) -> None:
@@ -172,34 +190,48 @@ def _drop(dsn: str, name: str) -> None:
             drop_slot(dsn, name)
         elif time.monotonic() > deadline:
             raise MirrorError(
-                f"slot {name} of an interrupted first load is in use by process {slot.active_pid} of the server: end "
+                f"slot {name} of an interrupted load is in use by process {slot.active_pid} of the server: end "
                 "that process, and run the mirror again"
             )
         else:
             time.sleep(0.1)
 
 
-def _check(settings: MirrorSettings) -> None:
+def check_server(settings: MirrorSettings, slot: str | None) -> None:
     """Checks the server, the publications and the tables.
+
+    Args:
+        settings: of the mirror.
+        slot: the slot to check, too; None for none.
 
     Raises:
         MirrorError: if something prevents the load, or changes would silently be missed.
     """
-    report = check(settings.dsn, settings.publications, settings.slot)
-    stops = [each for each in report.findings if each.stops or "SELECT" in each.advice]
+    report = check(settings.dsn, settings.publications, slot)
+    # Rows that were deleted, but not sent as deleted, would stay for ever.
+    stops = [
+        each
+        for each in report.findings
+        if each.stops or "SELECT" in each.advice or "does not publish" in each.problem
+    ]
     if stops:
         said = " ".join(f"{each.subject}: {each.problem}. {each.advice}." for each in stops)
         raise MirrorError(f"the mirror cannot begin: {said}")
 
 
-def _expect_free(settings: MirrorSettings) -> bool:
+def _expect_free(settings: MirrorSettings, source: tuple[str, str]) -> bool:
     """Whether the mirror must make the slot.
 
+    Args:
+        settings: of the mirror.
+        source: the server's identifier, and the name of the database.
+
     Raises:
-        MirrorError: if slot or segments belong to somebody else, and are not adopted.
+        MirrorError: if slot or segments belong to somebody else and are not adopted, or cannot be.
     """
     slot = find_slot(settings.dsn, settings.slot)
     if settings.adopt:
+        _expect_adoptable(settings, slot, source)
         return slot is None
     if slot is not None:
         raise MirrorError(
@@ -212,3 +244,23 @@ def _expect_free(settings: MirrorSettings) -> bool:
             "directory for the segments. If a capture of this slot wrote them, adopt both (adopt=True, or --adopt)"
         )
     return True
+
+
+def _expect_adoptable(settings: MirrorSettings, slot: Slot | None, source: tuple[str, str]) -> None:
+    """Checks that a mirror of this database can go on with a slot and its segments."""
+    if slot is not None and (slot.plugin, slot.database) != ("pgoutput", source[1]):
+        raise MirrorError(
+            f"slot {slot.name} cannot be adopted: it has plugin {slot.plugin} and decodes database {slot.database}, "
+            f"but a mirror of database {source[1]} needs a slot of this database with plugin pgoutput. Choose another "
+            "name for the slot"
+        )
+    newest = newest_segment(settings.segments)
+    if newest is None:
+        return
+    theirs = newest.source
+    if (theirs.system_identifier, theirs.database, theirs.slot) != (*source, settings.slot):
+        raise MirrorError(
+            f"the segments in {shown(settings.segments)} cannot be adopted: they are of slot {theirs.slot} of database "
+            f"{theirs.database} of the server {theirs.system_identifier}, not of slot {settings.slot} of database "
+            f"{source[1]} of the server {source[0]}. Use another directory for the segments"
+        )

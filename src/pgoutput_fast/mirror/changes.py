@@ -39,7 +39,7 @@ class Rejected:
     """What could not be decoded.
 
     Attributes:
-        table: qualified name; None if nobody knows the table.
+        table: qualified name; None if the table is not known.
         rows: REJECTS_SCHEMA.
         lost: whether a change is lost, and not only a value that has no Arrow form.
     """
@@ -52,7 +52,7 @@ class Rejected:
 def decodable(batch: pa.RecordBatch, catalog: Catalog) -> tuple[pa.RecordBatch, list[Relation]]:
     """(the tagged rows that can be decoded, the relation versions of the others).
 
-    A relation with a column that has the name of a metadata column cannot.
+    Rows cannot be decoded if a column of their relation has the name of a metadata column.
     """
     taken = [each for each in catalog.relations if any(column.name in _METADATA for column in each.columns)]
     if not taken:
@@ -109,7 +109,18 @@ def _runs(batches: Sequence[RelationBatch]) -> Iterator[Run]:
 def _plain(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     rows = pa.Table.from_batches(batches)
     schema = plain_schema(rows.schema)
-    return to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
+    plain = to_types(rows, pa.schema([pa.field(field.name, field.type) for field in schema]))
+    return _copied(plain)
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    """Rows as one piece, in memory of their own.
+
+    The decoder takes the memory of its arrays back when they are gone, and keeps it for the next call. If changes
+    waited in it, the decoder would keep as much as ever waited.
+    """
+    # Arrow copies a table that has several pieces.
+    return pa.concat_tables([rows.slice(0, 1), rows.slice(1)]).combine_chunks()
 
 
 def _rejected(rejects: pa.Table, runs: Sequence[Run]) -> Iterator[Rejected]:

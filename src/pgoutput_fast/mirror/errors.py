@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LoadStoppedError", "MirrorBusyError", "MirrorError"]
+__all__ = ["LoadStoppedError", "MirrorBusyError", "MirrorError", "SegmentsGoneError", "SlotLostError"]
 
 
 class MirrorError(RuntimeError):
@@ -15,3 +15,11 @@ class LoadStoppedError(MirrorError):
 
 class MirrorBusyError(MirrorError):
     """Another process mirrors into the target."""
+
+
+class SlotLostError(MirrorError):
+    """The slot is gone, or the server has invalidated it. `Mirror.repair` makes another one, and repairs the tables."""
+
+
+class SegmentsGoneError(MirrorError):
+    """Segments that the mirror has not taken yet were removed."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from pgoutput_fast.capture.segment_directory import SegmentDirectory
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.mirror.changes import Rejected, Run, decodable, decoded_runs
-from pgoutput_fast.mirror.errors import MirrorError
+from pgoutput_fast.mirror.errors import SegmentsGoneError
+from pgoutput_fast.mirror.expect_segments import expect_newest, expect_segments
 from pgoutput_fast.mirror.history import HistoryFiles
+from pgoutput_fast.mirror.in_step import expect_in_step, prepare
 from pgoutput_fast.mirror.memory import Memory, Progress
+from pgoutput_fast.mirror.other_names import OtherNames
 from pgoutput_fast.mirror.points import Point, Points
 from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.server import ServerView
@@ -22,14 +25,17 @@ from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import Named, named_segments
-from pgoutput_fast.segments.segment import open_segment, read_segment
+from pgoutput_fast.segments.read import read_as_filed
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["Follower", "Pace"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-_TAKEN = "a column has the name of a metadata column, such as _seq or _lsn: rename the column, and load the table again"
+_TAKEN = (
+    "a column has the name of a metadata column, such as _seq or _lsn: rename the column, or leave it out with a "
+    "column list of the publication, and load the table again"
+)
 # So often a segment is looked for again, if it was joined into another one meanwhile.
 _TRIES = 3
 
@@ -41,15 +47,29 @@ class Pace:
         seconds: how old a change may become before it is applied.
         share: at most about this part of the time goes into changes of current tables.
         rows, nbytes: if more waits, it is applied at once.
+        some_bytes: if more waits, it is applied as soon as `some_share` allows that: while changes of current tables
+            are quick, less is in memory.
+        some_share: as `share`, while so much waits.
     """
 
-    def __init__(self, seconds: float, share: float, rows: int, nbytes: int) -> None:
-        self._seconds, self._share = seconds, share
-        self._rows, self._nbytes = rows, nbytes
-        self._next = 0.0
+    def __init__(
+        self, seconds: float, share: float, rows: int, nbytes: int, some_bytes: int, some_share: float
+    ) -> None:
+        self._seconds, self._share, self._some_share = seconds, share, some_share
+        self._rows, self._nbytes, self._some_bytes = rows, nbytes, some_bytes
+        self._next = self._next_full = 0.0
 
     def is_full(self, rows: int, nbytes: int) -> bool:
         """Whether so much waits that it must be applied."""
+        if self._is_over(rows, nbytes):
+            return True
+        return nbytes >= self._some_bytes and time.monotonic() >= self._next_full
+
+    def is_too_full(self, rows: int, nbytes: int) -> bool:
+        """Whether so much waits in memory that it must go into a file: a transaction is larger than the memory."""
+        return self._is_over(rows * 2 // 3, nbytes * 2 // 3)
+
+    def _is_over(self, rows: int, nbytes: int) -> bool:
         return rows >= self._rows or nbytes >= self._nbytes
 
     def is_due(self) -> bool:
@@ -59,6 +79,7 @@ class Pace:
     def done(self, began: float) -> None:
         """Notes that all was applied, which began then (`time.monotonic`)."""
         now = time.monotonic()
+        self._next_full = began + (now - began) / self._some_share
         self._next = began + max(self._seconds, (now - began) / self._share)
 
 
@@ -74,13 +95,16 @@ class Follower:
         memory, points, pace: of the mirror.
         run: names this process.
         progress: where to begin.
+        in_step: whether current tables change only together.
 
     Attributes:
-        read: how far the segments are read: what lies before is in the histories, and waits for the current tables
-            or is in them.
-        through: no commit lies behind `read.lsn` and before this LSN.
-        through_time: nor before this time, in microseconds since 1970; None if not known.
-        consumed: ordinal of the last message that all tables have, if that was not said to the capture yet.
+        read: how far the segments are read. The histories have all changes before. The current tables have them, too,
+            or the changes wait for them.
+        through: no transaction committed between `read.lsn` and this LSN.
+        through_time: no transaction committed between `read.time` and this time, in microseconds since 1970; None if
+            not known.
+        histories: all histories have what committed up to this LSN.
+        consumed: ordinal of the last message that all tables have, if the capture was not told of it yet.
     """
 
     def __init__(
@@ -95,7 +119,10 @@ class Follower:
         pace: Pace,
         run: str,
         progress: Progress,
+        *,
+        in_step: bool = False,
     ) -> None:
+        self._in_step = in_step
         self._store, self._segments, self._directory = store, open_store(segments), SegmentDirectory(segments)
         self._tables, self._server, self._options = tables, server, options
         self._memory, self._points, self._pace, self._run = memory, points, pace, run
@@ -105,44 +132,64 @@ class Follower:
         self.through = progress.lsn
         self.through_time: int | None = None
         self.consumed: int | None = None
+        self.histories = memory.reached() or 0
 
     # ---- segments ------------------------------------------------------------------------------------------------
 
-    def take(self, wanted: Callable[[], bool] = lambda: True) -> bool:
+    def take(self, wanted: Callable[[], bool] = lambda: True, *, alone: bool = False) -> bool:
         """Takes all segments that are new. Returns whether there were some.
 
         Args:
             wanted: called before each segment: whether to go on.
+            alone: as in `apply`, which this calls if very much waits.
 
         Raises:
-            MirrorError: if a segment is gone that was not taken.
+            SegmentsGoneError: if a segment is gone that was not taken.
+            MirrorError: as `apply`.
         """
         reached = self._directory.reached()
         found, took = self._new(), False
         while found and wanted():
             each, found = found[0], found[1:]
             try:
-                rows, state = self._read(each)
+                # Nothing else holds the rows, so that their memory is free before those of the next segment are read.
+                segment = [self._read(each)]
             except FileNotFoundError:
                 found = self._again(each)
                 continue
-            self._take(each, rows, state)
+            self._take(each, segment)
             took = True
             if self._pace.is_full(*self._waiting()):
-                self.apply()
+                self.apply(alone=alone)
         if not found:
             self.through = max(self.read.lsn, reached)
+            self._note_reached(self.through - 1)
         return took
+
+    def expect_segments(self) -> None:
+        """Refuses to let a capture begin in a directory that somebody has emptied.
+
+        Raises:
+            SegmentsGoneError: if the segments are gone that tell how the stream continues.
+        """
+        expect_segments(self._segments, self._directory, self.read, self.histories)
+
+    def _note_reached(self, lsn: int) -> None:
+        """Notes, for those who read the histories, that these have everything that committed up to an LSN."""
+        if lsn > self.histories:
+            self._memory.set_reached(lsn)
+            self.histories = lsn
 
     def _new(self) -> list[Named]:
         segments = named_segments(self._segments)
+        expect_newest(self._segments, segments, self.read)
         done = [each for each in segments if each.last_seq <= self.read.last_seq]
         new = segments[len(done) :]
         if new and new[0].first_seq > self.read.next_seq:
-            raise MirrorError(
+            raise SegmentsGoneError(
                 f"{self._segments} begins at message {new[0].first_seq}, but the mirror has taken the messages up to "
-                f"{self.read.last_seq}: segments in between were removed. Load the tables again: mirror into another "
-                "target with another slot. Let retention keep what the mirror needs (consumed=True)"
+                f"{self.read.last_seq}: segments in between were removed. Drop the slot with drop_slot, and repair the "
+                "mirror with Mirror.repair (--repair). Let retention keep what the mirror needs (consumed=True)"
             )
         if not self._resumed:
             self._committed.resume(done)
@@ -155,31 +202,54 @@ class Follower:
             found = self._new()
             if found[:1] != [gone]:
                 return found
-        raise MirrorError(f"segment {self._segments}/{gone.name} cannot be read: somebody removed it")
+        raise SegmentsGoneError(f"segment {self._segments}/{gone.name} cannot be read: somebody removed it")
 
     def _read(self, named: Named) -> tuple[pa.Table, StreamState]:
-        path = self._segments.at(named.name)
-        return read_segment(path), open_segment(path).state
+        rows, segment = read_as_filed(self._segments.at(named.name))
+        return rows, segment.state
 
-    def _take(self, named: Named, rows: pa.Table, state: StreamState) -> None:
-        """Takes one segment: the histories have its changes then, and they wait for the current tables."""
+    def _take(self, named: Named, segment: list[tuple[pa.Table, StreamState]]) -> None:
+        """Takes one segment: the histories have its changes then, and they wait for the current tables.
+
+        Args:
+            named: the segment.
+            segment: its rows and its state, which this removes from the list.
+        """
         touched: dict[str, MirroredTable] = {}
         rejected: dict[str | None, list[Rejected]] = {}
         with HistoryFiles(self._store, self._run) as files:
-            for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
-                rows_of, wrong = decodable(batch, catalog)
-                for relation in wrong:
-                    self._tables.named(relation.qualified_name).stop_all(_TAKEN)
-                runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
-                for run in runs:
-                    self._take_run(run, files, touched)
-                for each in rejects:
-                    rejected.setdefault(each.table, []).append(each)
+            next_seq = self._decode(*segment.pop(), files, touched, rejected)
+            # Arrow's allocator keeps what was freed on other threads.
+            pa.default_memory_pool().release_unused()
             lsn, at = self._committed.last_commit or (self.read.lsn, self.read.time)
             for table in touched.values():
                 table.commit_history(files, lsn)
             self._take_rejects(rejected, files, lsn)
-        self.read = Progress(named.last_seq, state.next_seq, lsn, at)
+        self.read = Progress(named.last_seq, next_seq, lsn, at, self.read.stream)
+        self._note_reached(lsn)
+
+    def _decode(
+        self,
+        rows: pa.Table,
+        state: StreamState,
+        files: HistoryFiles,
+        touched: dict[str, MirroredTable],
+        rejected: dict[str | None, list[Rejected]],
+    ) -> int:
+        """Decodes what the rows of a segment release, and gives it to the tables. Returns the ordinal behind them."""
+        other_names = OtherNames(self._tables)
+        for batch, catalog in self._committed.of(rows, state, self.read.last_seq):
+            rows_of, wrong = decodable(batch, catalog)
+            for relation in wrong:
+                self._tables.named(relation.qualified_name).stop_all(_TAKEN)
+            runs, rejects = decoded_runs(rows_of, self._server.typed(catalog), self._options)
+            for run in runs:
+                other_names.look_at(run)
+                self._take_run(run, files, touched)
+            self._make_room()
+            for each in rejects:
+                rejected.setdefault(each.table, []).append(each)
+        return state.next_seq
 
     def _take_run(self, run: Run, files: HistoryFiles, touched: dict[str, MirroredTable]) -> None:
         table = self._tables.named(run.relation.qualified_name)
@@ -209,6 +279,11 @@ class Follower:
 
     # ---- current tables ------------------------------------------------------------------------------------------
 
+    def _make_room(self) -> None:
+        """Lets changes wait in files, if too many wait in memory. A transaction is never divided."""
+        while self._pace.is_too_full(*_sum(each.held for each in self._tables)):
+            max(self._tables, key=lambda each: each.held[1]).to_file(self._options.spill_directory)
+
     def _waiting(self) -> tuple[int, int]:
         rows = sum(each.waiting_rows for each in self._tables)
         return rows, sum(each.waiting_bytes for each in self._tables)
@@ -216,15 +291,34 @@ class Follower:
     def apply_if_due(self) -> None:
         """Applies what waits, if it is time."""
         if self._pace.is_due() and self.applied != self.read:
+            self.finish()
+
+    def finish(self) -> None:
+        """Applies what waits, unless tables in step must wait for one that is loaded, or was loaded."""
+        if self._in_step and self._can_be_common:
+            prepare(self._tables)
+        if not self._in_step or self._can_be_common:
             self.apply()
 
-    def apply(self) -> None:
-        """Applies what waits. Then all current tables have what was read, and this is a point."""
+    def apply(self, *, alone: bool = False) -> None:
+        """Applies what waits. Then all current tables have what was read, and this is a point.
+
+        Args:
+            alone: whether each table goes on alone, although the tables are in step.
+
+        Raises:
+            MirrorError: if the tables are in step, and one of them is stopped.
+        """
         began = time.monotonic()
+        in_step = self._in_step and not alone
+        if in_step:
+            prepare(self._tables)
         rows = self._waiting()[0]
         for table in self._tables:
             if table.waiting_rows:
                 table.apply(self.read.lsn)
+        if in_step:
+            expect_in_step(self._tables)
         if rows:
             place, seconds = format_lsn(self.read.lsn), time.monotonic() - began
             _log.info("%s changes applied up to %s in %.1f s", f"{rows:,}", place, seconds)
@@ -232,6 +326,7 @@ class Follower:
             self._memory.set_progress(self.read)
             self.applied, self.consumed = self.read, self.read.last_seq
         self.mark()
+        pa.default_memory_pool().release_unused()
         self._pace.done(began)
 
     def mark(self) -> None:
@@ -248,8 +343,13 @@ class Follower:
     @property
     def is_common(self) -> bool:
         """Whether all tables are at the same position, except for stopped ones."""
+        return self._can_be_common and not any(each.waiting_rows for each in self._tables)
+
+    @property
+    def _can_be_common(self) -> bool:
+        """Whether all tables are at the same position when what waits is applied, except for stopped ones."""
         tables = [each for each in self._tables if each.facts.stage != "stopped"]
-        if not tables or any(each.wants_load or each.waiting_rows or each.version is None for each in tables):
+        if not tables or any(each.wants_load or each.version is None for each in tables):
             return False
         # A table that was loaded later is at a later position. It is the same position if nothing committed between.
         return self.ahead < max(self.read.lsn + 1, self.through)
@@ -257,6 +357,7 @@ class Follower:
     def reached(self, lsn: int, time_now: int | None) -> None:
         """Notes that everything that committed up to an LSN, and before a time, is applied."""
         self.through = max(self.through, lsn)
+        self._note_reached(self.through - 1)
         self.through_time = time_now if time_now is not None else self.through_time
         self.mark()
 
@@ -269,3 +370,8 @@ class Follower:
     def ahead(self) -> int:
         """The largest position of a current table. A table that was loaded later is ahead of the others."""
         return max((each.position or 0 for each in self._tables if each.follows), default=0)
+
+
+def _sum(found: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    pairs = list(found)
+    return sum(rows for rows, _ in pairs), sum(nbytes for _, nbytes in pairs)

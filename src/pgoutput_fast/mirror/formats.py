@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.mirror.current.files import FILE_BYTES
 from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.layout import CURRENT, directory_of
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["FORMATS", "check_format", "open_current"]
+__all__ = ["FORMATS", "check_format", "check_target", "open_current"]
 
-FORMATS = ("delta", "parquet", "duckdb")
+FORMATS = ("delta", "parquet", "iceberg", "duckdb")
 _DATABASE = f"{CURRENT}.duckdb"
+_UNFIT = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
 
 
-def check_format(format: str, store: Store) -> None:
+def check_format(format: str, store: Store, iceberg_catalog: Mapping[str, str] | None = None) -> None:
     """Checks that a target can have current tables of a format.
+
+    Args:
+        format: one of `FORMATS`.
+        store: the target of the mirror.
+        iceberg_catalog: as in `open_current`.
 
     Raises:
         ValueError: if it cannot.
@@ -25,13 +34,41 @@ def check_format(format: str, store: Store) -> None:
         raise ValueError(
             f"format must be {', '.join(map(repr, FORMATS[:-1]))} or {FORMATS[-1]!r}, not {format!r}"
         )
+    if iceberg_catalog and format != "iceberg":
+        raise ValueError(f"iceberg_catalog is for format='iceberg', not {format!r}")
+    if format == "iceberg" and not store.local and not iceberg_catalog:
+        raise ValueError(
+            f"{store} is a store, so a mirror in Iceberg needs a catalog: pass iceberg_catalog= with the properties of "
+            "a pyiceberg catalog, or use another format"
+        )
     if format == "duckdb" and not store.local:
         raise ValueError(
             f"{store} is a store, but a database of DuckDB is a file of this machine: use another format"
         )
 
 
-def open_current(format: str, store: Store, table: str, storage_options: Mapping[str, str]) -> CurrentTable:
+def check_target(store: Store) -> None:
+    """Checks that the path of a target is one that Delta tables can have: their readers take it for a part of a URI.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if store.local and (wrong := _UNFIT.search(os.fspath(store.at("")))):
+        raise ValueError(
+            f"{store} cannot be the target of a mirror, because readers of Delta tables cannot find a path with "
+            f"{wrong.group()!r}: use another target"
+        )
+
+
+def open_current(
+    format: str,
+    store: Store,
+    table: str,
+    storage_options: Mapping[str, str],
+    *,
+    file_bytes: int = FILE_BYTES,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> CurrentTable:
     """Opens a current table, which need not exist yet.
 
     Args:
@@ -39,6 +76,8 @@ def open_current(format: str, store: Store, table: str, storage_options: Mapping
         store: the target of the mirror.
         table: the qualified name of the server's table, quoted as in SQL.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        file_bytes: about how many bytes a file has at most, if the table has files.
+        iceberg_catalog: properties of a pyiceberg catalog, for Iceberg; None for the catalog in the target.
 
     Raises:
         ImportError: if a package is not installed that the format needs.
@@ -49,10 +88,14 @@ def open_current(format: str, store: Store, table: str, storage_options: Mapping
         parts = parse_qualified_name(table)
         assert parts is not None
         return DuckDBCurrent(store.at(_DATABASE), parts[1], parts[0])
+    if format == "iceberg":
+        from pgoutput_fast.mirror.current.iceberg import IcebergCurrent
+
+        return IcebergCurrent(store.at(CURRENT), directory_of(table), iceberg_catalog, file_bytes=file_bytes)
     if format == "parquet":
         from pgoutput_fast.mirror.current.parquet import ParquetCurrent
 
-        return ParquetCurrent(store.at(CURRENT), directory_of(table))
+        return ParquetCurrent(store.at(CURRENT), directory_of(table), file_bytes=file_bytes)
     from pgoutput_fast.mirror.current.delta import DeltaCurrent
 
-    return DeltaCurrent(store.at(CURRENT), directory_of(table), storage_options)
+    return DeltaCurrent(store.at(CURRENT), directory_of(table), storage_options, file_bytes=file_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 
@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from pgoutput_fast.lake.delta import DeltaTarget
 from pgoutput_fast.lake.files import TableFiles, WrittenFile, file_prefix
-from pgoutput_fast.lake.target import plain_types
+from pgoutput_fast.lake.target import fitted_types, plain_types
+from pgoutput_fast.mirror.current.files import row_groups
+from pgoutput_fast.mirror.errors import MirrorBusyError
+from pgoutput_fast.mirror.view.changes import read_changes
 from pgoutput_fast.schema.evolution import widen
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.storage.stores import Store
@@ -19,6 +22,7 @@ __all__ = ["AppendTable", "HistoryFiles"]
 
 # After so many commits, small files are joined.
 _MOST_COMMITS = 100
+_LAST_LSN = (1 << 63) - 1
 
 
 class AppendTable:
@@ -28,12 +32,20 @@ class AppendTable:
         store: the target.
         directory: of the table, in the target.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        check: called before each commit.
     """
 
-    def __init__(self, store: Store, directory: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        storage_options: Mapping[str, str],
+        check: Callable[[], object] | None = None,
+    ) -> None:
         self.directory = directory
-        self._store = store
-        self._target = DeltaTarget(str(store.at(directory)), storage_options)
+        self._store, self._check = store, check
+        self._place = str(store.at(directory)), storage_options
+        self._target = DeltaTarget(*self._place)
         self._position = self._target.position()
         self._commits = 0
 
@@ -42,16 +54,30 @@ class AppendTable:
         return self._position
 
     def fitted(self, schema: pa.Schema) -> pa.Schema:
-        """The types that rows must have to be added.
+        """The types that rows must have to be added. Some may be wider than those of the table: see `widened`.
 
         Raises:
             ValueError: if a column has a type that does not fit.
         """
         try:
-            return self._target.fitted(schema)
+            there, place = self._target.columns(), f"the Delta table {self.directory}"
+            return fitted_types(there, plain_types(schema), place, lambda *_: True, more_fields=True)
         except ValueError as problem:
             what = str(problem).partition(": write to another target")[0]
             raise ValueError(f"{what}. Load the table again: then a new history begins") from None
+
+    def widened(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the table with rows of a schema, in types that have the values of both."""
+        return _union(self._target.columns(), schema, self.directory)
+
+    def is_narrower(self, schema: pa.Schema) -> bool:
+        """Whether a column must become wider before rows of a schema can be added."""
+        there, wide = self._target.columns(), self.widened(schema)
+        return any(not field.type.equals(wide.field(field.name).type) for field in there)
+
+    def files(self) -> list[str]:
+        """The names of all files of the table."""
+        return sorted(self._target.committed())
 
     def commit(
         self, files: list[WrittenFile], position: int, schema: pa.Schema, *, replace: bool = False
@@ -66,9 +92,23 @@ class AppendTable:
 
         Raises:
             ValueError: if the schema does not fit.
+            MirrorBusyError: if another process has changed the table.
         """
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        if self._check is not None:
+            self._check()
         try:
+            self._expect_alone()
             self._target.commit(files, position, schema, "overwrite" if replace else "append")
+        except CommitFailedError:
+            if not self._has(files):
+                self._expect_alone()
+                raise
+        except DeltaError:
+            self._target = DeltaTarget(*self._place)
+            self._expect_alone()  # another process has made the table
+            raise
         except Exception as problem:
             # delta-rs has no type of its own for columns that no table can have.
             if type(problem) is not Exception and not isinstance(problem, ValueError):
@@ -79,8 +119,33 @@ class AppendTable:
         self._position = position
         self._commits += 1
         if self._commits >= _MOST_COMMITS:
-            self._target.compact()
+            try:
+                self._target.compact()
+            except CommitFailedError:  # somebody else joins them at the same time
+                self._target = DeltaTarget(*self._place)
             self._commits = 0
+
+    def behind(self, position: int) -> pa.Table:
+        """The changes that committed behind a position, in the order in which to apply them."""
+        changes = read_changes(self._store, self.directory, self._place[1], position, _LAST_LSN)
+        return changes.read(changes.schema.names)
+
+    def _expect_alone(self) -> None:
+        """Checks that the table is where this mirror left it. Delta refuses the commit if it moves behind this look.
+
+        Raises:
+            MirrorBusyError: if another process has changed it.
+        """
+        if self._target.position() != self._position:
+            raise MirrorBusyError(
+                f"{self._store}/{self.directory} has another position than this mirror left it at: another process "
+                "mirrors into it. Stop one of them, and run the other one again"
+            )
+
+    def _has(self, files: list[WrittenFile]) -> bool:
+        """Whether the table has these files. If the answer to a commit is lost, delta-rs meets its own commit."""
+        self._target = DeltaTarget(*self._place)
+        return bool(files) and {each.name for each in files} <= set(self._target.committed())
 
     def remove_orphans(self, run: str) -> None:
         """Removes the files that a killed run wrote and did not commit."""
@@ -108,6 +173,8 @@ class HistoryFiles:
         self._types: dict[str, pa.Schema] = {}
         self._schemas: dict[str, pa.Schema] = {}
         self._written: dict[str, list[WrittenFile]] = {}
+        # Directories of tables whose files do not have the same types.
+        self._mixed: set[str] = set()
 
     def __enter__(self) -> HistoryFiles:
         return self
@@ -133,7 +200,14 @@ class HistoryFiles:
             return
         schema = plain_types(rows.schema if self._replace else table.fitted(rows.schema))
         directory = table.directory
-        whole = _union(self._schemas.get(directory), schema, directory)
+        before = self._schemas.get(directory, schema)
+        whole = _union(before, schema, directory)
+        if any(
+            not part.field(name).type.equals(whole.field(name).type)
+            for part in (before, schema)
+            for name in part.names
+        ):
+            self._mixed.add(directory)
         if directory in self._open and not self._types[directory].equals(schema):
             self._close(directory)
         if directory not in self._open:
@@ -147,6 +221,33 @@ class HistoryFiles:
         self._close(table.directory)
         return self._written.pop(table.directory, []), self._schemas.pop(table.directory, None)
 
+    def must_widen(self, table: AppendTable, schema: pa.Schema) -> bool:
+        """Whether files of a table, or of what was added to it, have narrower types than all rows together."""
+        return table.directory in self._mixed or table.is_narrower(schema)
+
+    def widened(
+        self, table: AppendTable, written: list[WrittenFile], schema: pa.Schema
+    ) -> tuple[list[WrittenFile], pa.Schema]:
+        """Writes all rows of a table, and what was added to it, again, in types that have the values of both.
+
+        Args:
+            table: the table.
+            written: the files that were added. They are removed.
+            schema: the columns of their rows.
+
+        Returns:
+            Files that take the place of all that the table has, and their columns.
+        """
+        whole = table.widened(schema)
+        with TableFiles(self._store, self._run, False) as files:
+            for name in [*table.files(), *(each.name for each in written)]:
+                for _, rows in row_groups(self._store, f"{table.directory}/{name}", whole, whole.names):
+                    for batch in rows.combine_chunks().to_batches():
+                        files.add(table.directory, batch)
+        for each in written:
+            self._store.remove(f"{each.directory}/{each.name}")
+        return files.written, whole
+
     def _close(self, directory: str) -> None:
         files = self._open.pop(directory, None)
         if files is not None:
@@ -154,18 +255,16 @@ class HistoryFiles:
             self._written.setdefault(directory, []).extend(files.written)
 
 
-def _union(before: pa.Schema | None, schema: pa.Schema, place: str) -> pa.Schema:
-    """The columns of both."""
-    if before is None:
-        return schema
+def _union(before: pa.Schema, schema: pa.Schema, place: str) -> pa.Schema:
+    """The columns of both, in types that have the values of both."""
     fields = {field.name: field for field in before}
     for field in schema:
         known = fields.get(field.name, field)
-        wide = widen(known.type, field.type)
-        if wide is None or not wide.equals(known.type) or not wide.equals(field.type):
+        wide = widen(known.type, field.type, more_fields=True)
+        if wide is None:
             raise ValueError(
                 f"{place}: its column {field.name!r} was {known.type} and became {field.type}: one table cannot have "
                 "both"
             )
-        fields[field.name] = known
+        fields[field.name] = known.with_type(wide)
     return pa.schema(list(fields.values()))

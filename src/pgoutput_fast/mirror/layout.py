@@ -1,14 +1,29 @@
-"""Where a mirror keeps what: the names in its target."""
+"""The names of what a mirror keeps in its target."""
 
 from __future__ import annotations
 
+import os
+
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.lake.delta import delta_directory
+from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
-__all__ = ["CURRENT", "HISTORY", "OWN", "REJECTS", "SEGMENTS", "SPILL", "directory_of"]
+__all__ = [
+    "CONSUMER",
+    "CURRENT",
+    "HISTORY",
+    "OWN",
+    "REJECTS",
+    "SEGMENTS",
+    "SPILL",
+    "directory_of",
+    "stream_directory",
+]
 
 CURRENT, HISTORY, REJECTS, SEGMENTS = "current", "history", "_rejects", "_segments"
+# The name of the mirror among the consumers of the segments.
+CONSUMER = "mirror"
 # What the mirror remembers.
 OWN = "_mirror"
 # Rows of open transactions wait here.
@@ -31,3 +46,16 @@ def directory_of(table: str) -> str:
     if parts is None:
         raise ValueError(f"{table!r} is not a qualified name such as public.orders")
     return delta_directory(table_directory(*parts))
+
+
+def stream_directory(segments: str, stream: int) -> str:
+    """The directory of the segments of one slot.
+
+    Args:
+        segments: the directory of all segments.
+        stream: how many slots were lost before.
+
+    >>> stream_directory("s3://lake/_segments", 0), stream_directory("s3://lake/_segments", 1)
+    ('s3://lake/_segments', 's3://lake/_segments/stream-1')
+    """
+    return os.fspath(open_store(segments).at(f"stream-{stream}")) if stream else segments

@@ -10,18 +10,21 @@ import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE, current_schema
 from pgoutput_fast.mirror.errors import LoadStoppedError
+from pgoutput_fast.mirror.fingerprint import lacking
 from pgoutput_fast.mirror.history import HistoryFiles
 from pgoutput_fast.mirror.memory import KnownColumn
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.tables import MirroredTable, relation_columns
-from pgoutput_fast.schema.metadata_columns import metadata_fields
+from pgoutput_fast.postgres.publications import OPERATIONS
+from pgoutput_fast.postgres.row_age import of_one_table
+from pgoutput_fast.schema.metadata_columns import metadata_fields, metadata_names
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.snapshot.snapshot import Snapshot, SnapshotBatches
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["load_table", "logged"]
+__all__ = ["columns_of", "load_schema", "load_table", "logged", "rows_of"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
@@ -43,7 +46,7 @@ def load_table(
 ) -> None:
     """Replaces a current table by the rows of a snapshot. The history gets a truncate and the rows, too.
 
-    So who applies a history to an empty table has the current table at every position.
+    So a history that is applied to an empty table gives the current table at every position.
 
     Args:
         table: the table.
@@ -51,7 +54,7 @@ def load_table(
         server: tells the numbers of the columns.
         store: the target.
         run: names the process.
-        fresh: whether a history that is there already goes, too.
+        fresh: whether the history begins again, without the changes that it has.
         wanted: called from time to time: whether to go on.
         threads: number of sessions that read.
         progress: called after each range of pages.
@@ -59,32 +62,57 @@ def load_table(
     Raises:
         LoadStoppedError: if `wanted` became false.
         SnapshotError: if the snapshot cannot read the table, or no longer.
-        ValueError: if the current table or the history cannot take the rows.
+        ValueError: if the current table or the history cannot take the rows, the server refuses to read them, or the
+            publications do not publish every operation.
     """
     name, position = table.facts.table, snapshot.consistent_lsn - 1
-    numbers = server.columns(snapshot.tables[name].relation.oid)
+    # A history that begins again has nothing before.
+    gap = (-1 if fresh or table.position is None else table.position, position)
+    found, fingerprint = columns_of(snapshot, name, server), server.fingerprint_in(snapshot, name)
+    if fingerprint is not None and (why := lacking(OPERATIONS, fingerprint)) is not None:
+        raise ValueError(why)
     table.remember(stage="load")
-    schema = _plain(snapshot.schema(name))
+    schema = load_schema(snapshot, name)
     batches = snapshot.read([name], threads=threads, progress=progress)
     known = None if fresh else table.history.position()
     if fresh:
         table.remember(history_error=None)
-    with HistoryFiles(store, run, replace=fresh) as files:
-        rows = _rows(batches, schema, position, wanted)
+    with of_one_table(name), HistoryFiles(store, run, replace=fresh) as files:
+        rows = rows_of(batches, schema, position, wanted)
         taken = _taken(table, files, rows, replaced=known is not None, schema=schema, position=position)
         columns = relation_columns(schema)
         table.current.replace(taken, current_schema(columns), position)
         table.commit_history(files, position if known is None else known, schema, replace=fresh)
     table.look()
-    relation = snapshot.tables[name].relation
-    found = {
+    table.loaded(snapshot.tables[name].relation.oid, found, gap, fingerprint)
+
+
+def columns_of(snapshot: Snapshot, name: str, server: ServerView) -> dict[str, KnownColumn]:
+    """{name: column} of a table, as a mirror knows it after a load.
+
+    Args:
+        snapshot: has the table.
+        name: its qualified name.
+        server: tells the numbers of the columns, in the snapshot.
+
+    Raises:
+        ValueError: if a column has the name of a metadata column.
+    """
+    taken = [each.name for each in snapshot.tables[name].relation.columns if each.name in metadata_names("_")]
+    if taken:
+        raise ValueError(
+            f"column {taken[0]!r} of {name} has the name of a metadata column: rename the column, or leave it out with "
+            "a column list of the publication, and load the table again"
+        )
+    fingerprint = server.fingerprint_in(snapshot, name)
+    numbers = {} if fingerprint is None else fingerprint.columns
+    return {
         each.name: KnownColumn(numbers[each.name].number if each.name in numbers else None, str(each.type))
-        for each in columns
+        for each in relation_columns(load_schema(snapshot, name))
     }
-    table.loaded(relation.oid, found)
 
 
-def _rows(
+def rows_of(
     batches: SnapshotBatches, schema: pa.Schema, position: int, wanted: Callable[[], bool]
 ) -> Iterator[pa.Table]:
     """The rows of a table in plain types, with the position in place of the commits, which nobody knows.
@@ -126,8 +154,9 @@ def _truncate(schema: pa.Schema, position: int) -> pa.Table:
     return pa.Table.from_pylist([{field.name: values.get(field.name) for field in schema}], schema)
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
-    plain = plain_schema(schema)
+def load_schema(snapshot: Snapshot, name: str) -> pa.Schema:
+    """The columns of a table's rows in a load: metadata columns, then the relation's, in plain types."""
+    plain = plain_schema(snapshot.schema(name))
     assert plain.names[: len(metadata_fields("_"))] == [field.name for field in metadata_fields("_")]
     return pa.schema([pa.field(field.name, field.type) for field in plain])
 

@@ -1,23 +1,29 @@
 """What a mirror remembers beside its tables, in small files that are replaced whole.
 
-How far a table is, the table itself says. Here stands what no table can say: how the mirror began, where to begin to
+Each table itself says how far it is. These files say what no table can say: how the mirror began, where to begin to
 read the segments, and what is wrong with a table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+from pgoutput_fast.mirror.fingerprint import Fingerprint
 from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["Beginning", "KnownColumn", "Memory", "Progress", "TableFacts"]
+__all__ = ["UNPUBLISHED", "Beginning", "KnownColumn", "Memory", "Progress", "TableFacts"]
+
+# Why a table is stopped that is not published any more. If it is published again, it is loaded.
+UNPUBLISHED = "it is not published any more"
 
 _BEGINNING, _PROGRESS, _TABLES = f"{OWN}/beginning.json", f"{OWN}/progress.json", f"{OWN}/tables"
-_RUN = f"{OWN}/run.json"
+_RUN, _REACHED, _CLEANED = (f"{OWN}/{name}.json" for name in ("run", "reached", "cleaned"))
+
+Stage: TypeAlias = Literal["slot", "load", "done", "new slot", "repair"]
 
 
 @dataclass(frozen=True)
@@ -29,20 +35,29 @@ class Beginning:
         publications: their names, sorted.
         format: of the current tables.
         segments: the directory of the segments, if it is not the one in the target.
-        stage: `slot` while the slot is created, `load` while the first load runs, `done` behind it.
+        stage: `slot` while the slot is created, `load` while the first load runs, `done` behind it. `new slot` while
+            a slot is created in place of a lost one, `repair` while the tables are compared with the server.
         made: whether the mirror made the slot.
-        lsn: `slot`: the end of the server's log before. Later: the position of the first load.
+        lsn: `slot`, `new slot`: the end of the server's log before. Else the position of the first load or the repair.
+        iceberg_catalog: which catalog the current tables have, without credentials; None for none, or the one in the
+            target.
+        source: the system identifier of the server, and the name of the database; None if the mirror began before they
+            were remembered.
+        lost: why the slot can never go on, as a capture has found; None if nothing is known.
     """
 
     slot: str
     publications: tuple[str, ...]
     format: str
     segments: str | None
-    stage: Literal["slot", "load", "done"]
+    stage: Stage
     made: bool
     lsn: int
+    iceberg_catalog: str | None = None
+    source: tuple[str, str] | None = None
+    lost: str | None = None
 
-    def at(self, stage: Literal["slot", "load", "done"], lsn: int) -> Beginning:
+    def at(self, stage: Stage, lsn: int) -> Beginning:
         """The same mirror at another stage."""
         return replace(self, stage=stage, lsn=lsn)
 
@@ -56,12 +71,15 @@ class Progress:
         next_seq: ordinal of the next message.
         lsn: everything that committed up to this LSN is in all tables.
         time: when the last of that committed, in microseconds since 1970; None if no commit is known.
+        stream: how many slots were lost before. The segments of each slot have a directory of their own, and ordinals
+            begin again there.
     """
 
     last_seq: int
     next_seq: int
     lsn: int
     time: int | None = None
+    stream: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +106,15 @@ class TableFacts:
         stage: `load` until a load is complete, `follow` behind it, `stopped` after an error.
         error: why it is stopped.
         history_error: why its history does not go on.
+        keys: (LSN, key) of each change of the key: transactions that commit at this LSN or later have this key, up to
+            the next entry. The key is empty if only whole rows identify rows.
+        shapes: (LSN, names of the columns) of each time that columns went: transactions that commit at this LSN or
+            later have these columns, up to the next entry. Columns that only came are in the entry before, too. Empty
+            if no column ever went.
+        gaps: (LSN, LSN) of each load and each repair: between these two, history and current tables do not give the
+            table.
+        fingerprint: what the server's catalogs said of the table at its load, and what has changed since without a
+            change of rows; None if the mirror began before there were fingerprints.
     """
 
     table: str
@@ -96,6 +123,47 @@ class TableFacts:
     stage: Literal["load", "follow", "stopped"] = "load"
     error: str | None = None
     history_error: str | None = None
+    keys: Sequence[tuple[int, tuple[str, ...]]] = ()
+    gaps: Sequence[tuple[int, int]] = ()
+    shapes: Sequence[tuple[int, tuple[str, ...]]] = ()
+    fingerprint: Fingerprint | None = None
+
+    def key_at(self, lsn: int) -> tuple[str, ...] | None:
+        """The key of the changes that commit at an LSN; None if it is not known.
+
+        >>> facts = TableFacts("public.orders", keys=[(10, ("id",)), (20, ())])
+        >>> facts.key_at(9), facts.key_at(19), facts.key_at(20)
+        (None, ('id',), ())
+        """
+        return next((key for begin, key in reversed(self.keys) if begin <= lsn), None)
+
+    def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
+        """(the LSN since which, the columns that) changes have which commit at an LSN.
+
+        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> facts.shape_at(19), facts.shape_at(20)
+        ((-1, ('id', 'note')), (20, ('id',)))
+        """
+        shapes = self.shapes or [(-1, tuple(self.columns))]
+        return next((each for each in reversed(shapes) if each[0] <= lsn), shapes[0])
+
+    def shapes_with(self, columns: Iterable[str], lsn: int) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """`shapes` when the relation has other columns from an LSN on.
+
+        >>> facts = TableFacts("public.orders", shapes=[(-1, ("id", "note")), (20, ("id",))])
+        >>> facts.shapes_with(["id", "at"], 30)
+        ((-1, ('id', 'note')), (20, ('id', 'at')))
+        >>> facts.shapes_with(["id", "note"], 30)
+        ((-1, ('id', 'note')), (20, ('id',)), (30, ('id', 'note')))
+        """
+        shapes = tuple(self.shapes) or ((-1, tuple(self.columns)),)
+        names, known = tuple(columns), {name for _, each in shapes for name in each}
+        begin, last = shapes[-1]
+        new = set(names) - set(last)
+        # A column that was never there is null in all older rows. It makes no difference for them.
+        if set(last) <= set(names) and not new & known:
+            return (*shapes[:-1], (begin, names)) if self.shapes else ()
+        return (*shapes, (lsn, names))
 
 
 class Memory:
@@ -103,10 +171,11 @@ class Memory:
 
     Args:
         store: the target.
+        check: called before each change.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, check: Callable[[], object] | None = None) -> None:
+        self._store, self._check = store, check
 
     def beginning(self) -> Beginning | None:
         """How the mirror began, None if it has not.
@@ -118,7 +187,9 @@ class Memory:
         if values is None:
             return None
         with _damaged(self._store, _BEGINNING):
-            return Beginning(**{**values, "publications": tuple(values["publications"])})
+            source = values.get("source")
+            names = {"publications": tuple(values["publications"]), "source": source and tuple(source)}
+            return Beginning(**{**values, **names})
 
     def set_beginning(self, beginning: Beginning | None) -> None:
         """Remembers how the mirror began; None forgets it."""
@@ -147,13 +218,33 @@ class Memory:
             values = self._read(name) if base.endswith(".json") and not base.startswith(".") else None
             if values is not None:
                 with _damaged(self._store, name):
-                    columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
-                    found[base.removesuffix(".json")] = TableFacts(**{**values, "columns": columns})
+                    found[base.removesuffix(".json")] = _facts(values)
         return found
+
+    def table(self, directory: str) -> TableFacts | None:
+        """What is known of one table, None if it is not mirrored."""
+        name = f"{_TABLES}/{directory}.json"
+        values = self._read(name)
+        if values is None:
+            return None
+        with _damaged(self._store, name):
+            return _facts(values)
 
     def set_table(self, directory: str, facts: TableFacts) -> None:
         """Remembers what is known of a table."""
         self._put(f"{_TABLES}/{directory}.json", asdict(facts))
+
+    def reached(self) -> int | None:
+        """The LSN up to which all histories have what committed. None if that is not known."""
+        values = self._read(_REACHED)
+        if values is None:
+            return None
+        with _damaged(self._store, _REACHED):
+            return int(values["lsn"])
+
+    def set_reached(self, lsn: int) -> None:
+        """Remembers how far all histories are."""
+        self._put(_REACHED, {"lsn": lsn})
 
     def run(self) -> str | None:
         """The name of the last process that mirrored here: it may have left files."""
@@ -167,13 +258,28 @@ class Memory:
         else:
             self._put(_RUN, {"run": run})
 
+    def cleaned(self) -> float | None:
+        """When files that no point needs were last removed, in seconds since 1970. None if that is not known."""
+        values = self._read(_CLEANED)
+        if values is None:
+            return None
+        with _damaged(self._store, _CLEANED):
+            return float(values["time"])
+
+    def set_cleaned(self, time: float) -> None:
+        """Remembers when files that no point needs were removed."""
+        self._put(_CLEANED, {"time": time})
+
     def forget_tables(self) -> None:
         """Forgets all tables, and the progress."""
         for name in self._store.names(_TABLES):
             self._store.remove(name)
         self._store.remove(_PROGRESS)
+        self._store.remove(_REACHED)
 
     def _put(self, name: str, values: Mapping[str, Any]) -> None:
+        if self._check is not None:
+            self._check()
         self._store.put(name, json.dumps(values).encode())
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -186,6 +292,25 @@ class Memory:
             if not isinstance(values, dict):
                 raise ValueError
             return values
+
+
+def _facts(values: Mapping[str, Any]) -> TableFacts:
+    columns = {key: KnownColumn(**each) for key, each in values["columns"].items()}
+    keys = tuple((int(lsn), tuple(key)) for lsn, key in values.get("keys", ()))
+    gaps = tuple((int(begin), int(end)) for begin, end in values.get("gaps", ()))
+    shapes = tuple((int(lsn), tuple(names)) for lsn, names in values.get("shapes", ()))
+    known = values.get("fingerprint")
+    fingerprint = None if known is None else Fingerprint.from_dict(known)
+    return TableFacts(
+        **{
+            **values,
+            "columns": columns,
+            "keys": keys,
+            "gaps": gaps,
+            "shapes": shapes,
+            "fingerprint": fingerprint,
+        }
+    )
 
 
 class _damaged:  # noqa: N801  (reads like a function where it is used)

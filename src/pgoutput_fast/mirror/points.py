@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from pgoutput_fast.mirror.layout import OWN
 from pgoutput_fast.protocol.lsn import Lsn, format_lsn, parse_lsn
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["MOST_POINTS", "Point", "Points", "at", "points"]
+__all__ = ["MOST_POINTS", "Point", "Points", "at", "at_time", "lsn_of", "points"]
 
 # So many points are kept.
 MOST_POINTS = 100
@@ -35,8 +35,9 @@ class Point:
         position: everything that committed up to this LSN, and nothing else, is in the tables.
         time: when the last of that committed, in microseconds since 1970; None if the mirror saw no commit yet.
         versions: {qualified name of a table: version of its current table}.
-        through: no transaction committed behind `position` and before this LSN.
-        through_time: nor before this time, in microseconds since 1970; None if not known.
+        through: no transaction committed between `position` and this LSN.
+        through_time: no transaction committed between `time` and this time, in microseconds since 1970; None if not
+            known.
     """
 
     position: int
@@ -62,10 +63,13 @@ class Points:
     Args:
         store: the target.
         most: how many points are kept.
+        check: called before each change.
     """
 
-    def __init__(self, store: Store, most: int = MOST_POINTS) -> None:
-        self._store = store
+    def __init__(
+        self, store: Store, most: int = MOST_POINTS, check: Callable[[], object] | None = None
+    ) -> None:
+        self._store, self._check = store, check
         self._most = most
         self._known: list[Point] | None = None
 
@@ -99,8 +103,9 @@ class Points:
                 self._known = known
                 return
         # After a load of all tables, or a removed progress file, the mirror may pass a position again.
-        known = [each for each in known if each.position < point.position][-self._most + 1 :]
-        known.append(point)
+        known = [*(each for each in known if each.position < point.position), point][-self._most :]
+        if self._check is not None:
+            self._check()
         self._store.put(_FILE, json.dumps({"points": _packed(known)}).encode())
         self._known = known
 
@@ -124,10 +129,18 @@ def points(target: str | os.PathLike[str]) -> list[Point]:
     Args:
         target: of the mirror: a path or a URI.
 
+    Returns:
+        the points; none while the first load is not complete.
+
     Raises:
+        LookupError: if there is no mirror.
         ValueError: if the file of the points is damaged.
     """
-    return Points(open_store(target)).read()
+    store = open_store(target)
+    known = Points(store).read()
+    if not known and not store.names(OWN):
+        raise LookupError(f"{store} has no recorded point: run the mirror until its first load is complete")
+    return known
 
 
 def at(
@@ -147,8 +160,8 @@ def at(
         LookupError: if nothing that old or that new is recorded; the message says what is.
         ValueError, TypeError: if `position` is none of these.
     """
-    known = points(target)
     place = open_store(target)
+    known = Points(place).read()
     if position == "latest":
         if not known:
             raise LookupError(
@@ -156,12 +169,20 @@ def at(
             )
         return dict(known[-1].versions)
     if isinstance(position, datetime):
-        return dict(_at_time(known, position, str(place)).versions)
+        return dict(at_time(known, position, str(place)).versions)
+    return dict(_at_lsn(known, lsn_of(position), str(place)).versions)
+
+
+def lsn_of(position: Lsn) -> int:
+    """The LSN that a caller gives as a position.
+
+    Raises:
+        ValueError, TypeError: if it is none.
+    """
     try:
-        lsn = parse_lsn(position)
+        return parse_lsn(position)
     except ValueError as problem:
         raise ValueError(f"{problem}; or give 'latest' or a datetime") from None
-    return dict(_at_lsn(known, lsn, str(place)).versions)
 
 
 def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
@@ -176,7 +197,18 @@ def _at_lsn(known: list[Point], lsn: int, place: str) -> Point:
     return known[index]
 
 
-def _at_time(known: list[Point], time: datetime, place: str) -> Point:
+def at_time(known: list[Point], time: datetime, place: str) -> Point:
+    """The newest of the known points that is not later than a time.
+
+    Args:
+        known: the points, the oldest first.
+        time: with a time zone.
+        place: names the target, for errors.
+
+    Raises:
+        LookupError: if nothing that old or that new is recorded; the message says what is.
+        ValueError: if `time` has no time zone.
+    """
     if time.tzinfo is None:
         raise ValueError("a datetime needs a time zone, such as datetime.now(timezone.utc)")
     wanted = (time - _EPOCH) // timedelta(microseconds=1)

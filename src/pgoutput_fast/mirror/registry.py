@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.formats import open_current
 from pgoutput_fast.mirror.history import AppendTable
 from pgoutput_fast.mirror.layout import HISTORY, REJECTS, directory_of
@@ -27,6 +28,8 @@ class Tables:
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
         memory: of the mirror.
         server: tells what the columns of a table are.
+        check: called before each commit to a table.
+        iceberg_catalog: of the current tables; None for the one in the target.
     """
 
     def __init__(
@@ -36,7 +39,10 @@ class Tables:
         storage_options: Mapping[str, str],
         memory: Memory,
         server: ServerView,
+        check: Callable[[], object] | None = None,
+        iceberg_catalog: Mapping[str, str] | None = None,
     ) -> None:
+        self._check, self._iceberg_catalog = check, iceberg_catalog
         self._store, self._format, self._storage_options = store, format, storage_options
         self._memory, self._server = memory, server
         self._tables: dict[str, MirroredTable] = {}
@@ -57,7 +63,13 @@ class Tables:
             directory = directory_of(table)
             self._memory.set_table(directory, facts)
             self._tables[table] = self._open(directory, facts)
+            self._tables[table].settle()
         return self._tables[table]
+
+    def settle(self) -> None:
+        """Remembers what is wrong with current tables, as was seen when they were opened."""
+        for each in self:
+            each.settle()
 
     def rejects(self, table: str | None) -> AppendTable:
         """The table with what could not be decoded of a table; None for changes whose table nobody knows."""
@@ -73,9 +85,17 @@ class Tables:
             self.rejects(each.facts.table).remove_orphans(run)
 
     def _open(self, directory: str, facts: TableFacts) -> MirroredTable:
-        current = open_current(self._format, self._store, facts.table, self._storage_options)
+        current = open_current(
+            self._format,
+            self._store,
+            facts.table,
+            self._storage_options,
+            iceberg_catalog=self._iceberg_catalog,
+        )
+        if isinstance(current, FileTable):
+            current.check = self._check
         history = self._appended(f"{HISTORY}/{directory}")
         return MirroredTable(directory, facts, current, history, self._memory, self._server.columns)
 
     def _appended(self, directory: str) -> AppendTable:
-        return AppendTable(self._store, directory, self._storage_options)
+        return AppendTable(self._store, directory, self._storage_options, self._check)

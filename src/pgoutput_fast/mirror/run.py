@@ -6,44 +6,58 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
+from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.mirror.begin import begin
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SlotLostError
 from pgoutput_fast.mirror.follow import Follower, Pace
-from pgoutput_fast.mirror.layout import SPILL
+from pgoutput_fast.mirror.identity import expect_same, expect_source
+from pgoutput_fast.mirror.in_step import expect_in_step
+from pgoutput_fast.mirror.layout import CONSUMER, SPILL
 from pgoutput_fast.mirror.load import load_table, logged
-from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.look import look_at_publications
+from pgoutput_fast.mirror.memory import Memory, Progress
+from pgoutput_fast.mirror.outages import Outages
 from pgoutput_fast.mirror.points import Points
 from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.repair import Repair, in_stream, last_change
+from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
-from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.mirror.slot import expect_slot, in_mirror
+from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.snapshot import Snapshot
+from pgoutput_fast.storage.paths import is_uri
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["MirrorRun"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
-# The name of the mirror among the consumers of the segments.
-_CONSUMER = "mirror"
 # The least and the most time until new segments are looked for again; and how often new tables are looked for.
 _POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
 # How often files are removed that no point needs.
 _CLEAN_SECONDS = 600.0
+# How often the server is asked whether a capture is connected, behind an outage.
+_QUESTION_SECONDS = 1.0
 # How long to wait until a table is loaded again that could not be loaded.
 _RETRY_SECONDS = 1.0
 # How often others catch up with a table that was loaded. Meanwhile tables may be loaded again.
 _MOST_MORE = 3
-_UNPUBLISHED = "it is not published any more"
-# If more changes wait, they are applied at once.
-_MOST_ROWS, _MOST_BYTES = 1_000_000, 256 << 20
-# At most about this part of the time goes into changes of current tables.
-_SHARE = 1 / 3
+# If more changes wait, they are applied at once; if more than the last wait, when that is no large part of the time.
+_MOST_ROWS, _MOST_BYTES, _SOME_BYTES = 1_000_000, 256 << 20, 32 << 20
+# The longest segments. With short ones, two processes work at the same time, and each has less in memory.
+_SEGMENT_BYTES = 16 << 20
+# At most about this part of the time goes into changes of current tables: in general, and while much waits. New rows
+# take more than half as long there as in all other steps. With a third of the time, more and more of them would wait.
+_SHARE, _SOME_SHARE = 1 / 3, 1 / 2
 
 
 class MirrorRun:
@@ -53,26 +67,52 @@ class MirrorRun:
         settings: of the mirror.
         store: the target.
         stop: set when the work shall end.
+        outages: is told that server and store are there.
+        check: called before each commit.
+        another_source: whether another server may have taken the place of the one whose rows the tables have. Only a
+            repair may follow then.
 
     Attributes:
         tables: the tables.
         follower: takes their changes.
 
     Raises:
+        MirrorError: if the target has another mirror, or the tables of another server or database. Nothing is changed
+            then.
         As `begin`: it makes the slot and loads the tables, if that is not done.
     """
 
-    def __init__(self, settings: MirrorSettings, store: Store, stop: threading.Event) -> None:
-        self._settings, self._store, self._stop = settings, store, stop
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        store: Store,
+        stop: threading.Event,
+        outages: Outages,
+        check: Callable[[], object] | None = None,
+        *,
+        another_source: bool = False,
+    ) -> None:
+        self._store, self._stop, self._outages, self._check = store, stop, outages, check
         self._run = secrets.token_hex(8)
-        self._memory, self._points = Memory(store), Points(store, settings.keep_points)
+        self._memory, self._points = Memory(store, check), Points(store, settings.keep_points, check)
+        # The segments of each slot have a directory of their own.
+        self._given = settings
+        self._settings = settings = in_stream(settings, self._memory.progress())
+        beginning = self._memory.beginning()
+        if beginning is not None:
+            expect_same(settings, beginning, store)
+            expect_source(settings, beginning, self._memory, store, another=another_source)
+        self._repaired: list[TableRepair] = []
         self._server = ServerView(settings.dsn, settings.publications)
-        self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
+        self._next_cleaning = time.monotonic() + self._until_cleaning()
+        # When to ask next whether a capture is connected; whether this run has applied all that there was.
+        self._next_question, self._caught_up = 0.0, False
         # Directory of a table -> when to try again to load it.
         self._next_try: dict[str, float] = {}
         # The tables that were not published at the last look.
         self._missing: set[str] = set()
         self.tables = self._open()
+        self.tables.settle()
         self._clean_up()
         progress = begin(
             settings,
@@ -84,19 +124,67 @@ class MirrorRun:
             self._run,
             lambda: not self._stop.is_set(),
         )
-        self.follower = Follower(
-            store,
-            settings.segments,
+        self.follower = self._follower(progress)
+        beginning = self._memory.beginning()
+        if beginning is not None and beginning.stage != "done":
+            _log.warning("the repair was interrupted: it begins again")
+            self.repair(stop)
+        self.follower.mark()
+
+    def _follower(self, progress: Progress) -> Follower:
+        return Follower(
+            self._store,
+            self._settings.segments,
             self.tables,
             self._server,
             self._decoding(),
             self._memory,
             self._points,
-            Pace(settings.seconds / 2, _SHARE, _MOST_ROWS, _MOST_BYTES),
+            Pace(
+                self._settings.merge_seconds - self._settings.seconds / 2,
+                _SHARE,
+                _MOST_ROWS,
+                _MOST_BYTES,
+                _SOME_BYTES,
+                _SOME_SHARE,
+            ),
             self._run,
             progress,
+            in_step=self._settings.in_step,
         )
-        self.follower.mark()
+
+    def repair(self, stop: threading.Event) -> list[TableRepair]:
+        """Makes another slot if the slot is lost, and gives the tables what the server did in between.
+
+        Args:
+            stop: set when it shall end.
+
+        Returns:
+            What was done to each table; if the slot is usable, what the last repair of this object did.
+
+        Raises:
+            As `Repair.all_tables`.
+        """
+        self._stop = stop
+        task = Repair(
+            self._given,
+            self._store,
+            self._memory,
+            self.tables,
+            self._server,
+            self.follower,
+            self._run,
+            lambda: not self._stop.is_set(),
+            self._outages.further,
+        )
+        progress, done = task.all_tables()
+        if done:
+            self._repaired = done
+            self._settings = in_stream(self._given, progress)
+            self._remove_spilled()  # transactions that were open when the slot was lost
+            self.follower = self._follower(progress)
+            self.follower.mark()
+        return self._repaired
 
     def end(self) -> None:
         """Notes that this run left nothing behind."""
@@ -112,7 +200,12 @@ class MirrorRun:
         """
         self._stop = stop
         follower, until = self.follower, lsn
+        if self._memory.cleaned() is None:
+            self._memory.set_cleaned(time.time())
+        if self._settings.in_step:
+            expect_in_step(self.tables)
         self._missing = set()
+        self._expect_slot()
         self._look_at_publications()
         more = _MOST_MORE
         while not stop.is_set():
@@ -124,20 +217,24 @@ class MirrorRun:
                 stop.wait(_RETRY_SECONDS)
                 continue
             # A table that was loaded meanwhile is ahead of the others. They catch up to have a common position.
-            if follower.is_common or not more:
+            if follower.is_common:
                 return
+            if not more:
+                return follower.apply()
             until, more = max(until, follower.ahead + 1), more - 1
 
     def _run_capture(self, until: int | None) -> None:
         stop = self._stop
-        capture = CaptureProcess(self._capture_settings(until))
+        self.follower.expect_segments()
+        capture = CaptureProcess(_capture_settings(self._settings, until))
         capture.start()
         try:
             next_look = time.monotonic() + _LOOK_SECONDS
             while True:
                 # First this, then the segments: then they are all there.
-                done = not capture.check() or stop.is_set()
+                done = not self._captures(capture) or stop.is_set()
                 self._take()
+                self._look_at_outage()
                 if done:
                     break
                 if time.monotonic() >= next_look:
@@ -149,10 +246,49 @@ class MirrorRun:
                 stop.wait(min(max(self._settings.seconds / 20, _POLL_SECONDS[0]), _POLL_SECONDS[1]))
         finally:
             capture.stop()
-        self.follower.apply()
+        self.follower.finish()
         if not stop.is_set():
             self._look_at_publications()
             self._load_tables()
+
+    def _captures(self, capture: CaptureProcess) -> bool:
+        """Whether the capture still runs.
+
+        Raises:
+            SlotLostError: if the slot is lost.
+            MirrorError: if the server is behind.
+            CaptureError: if the capture failed for another reason.
+        """
+        try:
+            return capture.check()
+        except CaptureError as problem:
+            try:
+                self._expect_slot()
+            except MirrorError:
+                raise
+            except Exception:
+                raise problem from None  # the server is away: that is no reason of its own
+            said = in_mirror(problem)
+            if isinstance(said, SlotLostError) and (known := self._memory.beginning()) is not None:
+                self._memory.set_beginning(replace(known, lost=str(said)))
+            if said is problem:
+                raise
+            raise said from problem
+
+    def _expect_slot(self) -> None:
+        expect_slot(self._settings, last_change(self.follower, self.tables))
+
+    def _look_at_outage(self) -> None:
+        """Notes that an outage is over: this run has applied what there was, and the server sends changes.
+
+        That the process of the capture runs does not say it: it may try to connect.
+        """
+        self._caught_up = self._caught_up or self.follower.applied == self.follower.read
+        if not self._outages.is_counting or not self._caught_up or time.monotonic() < self._next_question:
+            return
+        self._next_question = time.monotonic() + _QUESTION_SECONDS
+        if self._server.sends(self._settings.slot):
+            self._outages.over()
 
     def _take(self) -> None:
         follower, stop = self.follower, self._stop
@@ -160,28 +296,24 @@ class MirrorRun:
         follower.apply_if_due()
         self._load_tables()
         if follower.consumed is not None:
-            Consumers(self._settings.segments).set(_CONSUMER, follower.consumed)
+            Consumers(self._settings.segments).set(CONSUMER, follower.consumed)
             follower.consumed = None
         if time.monotonic() >= self._next_cleaning:
             self._clean()
-
-    def _capture_settings(self, until: int | None) -> Settings:
-        retention = None if self._settings.retention is None else asdict(self._settings.retention)
-        return Settings(
-            self._settings.dsn,
-            self._settings.slot,
-            self._settings.publications,
-            self._settings.segments,
-            {"seconds": max(self._settings.seconds / 2, 0.1)},
-            {} if retention is None else {"retention": retention},
-            until,
-        )
 
     # ---- tables --------------------------------------------------------------------------------------------------
 
     def _open(self) -> Tables:
         settings = self._settings
-        return Tables(self._store, settings.format, settings.storage_options, self._memory, self._server)
+        return Tables(
+            self._store,
+            settings.format,
+            settings.storage_options,
+            self._memory,
+            self._server,
+            self._check,
+            settings.iceberg_catalog,
+        )
 
     def _reopened(self) -> Tables:
         self.tables = self._open()
@@ -199,30 +331,30 @@ class MirrorRun:
         if before is not None:
             self.tables.remove_orphans(before)
             self._clean()
+        self._remove_spilled()
+        self._memory.set_run(self._run)
+
+    def _remove_spilled(self) -> None:
         for name in self._store.names(SPILL):
             self._store.remove(name)
-        self._memory.set_run(self._run)
+
+    def _until_cleaning(self) -> float:
+        """In how many seconds to clean. Short runs, one after the other, clean as often as one long run."""
+        cleaned = self._memory.cleaned()
+        past = 0.0 if cleaned is None else time.time() - cleaned
+        return min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
 
     def _clean(self) -> None:
         """Removes files of current tables that no point needs."""
         oldest = self._points.oldest()
         for each in self.tables:
             each.clean(oldest.get(each.facts.table))
+        self._memory.set_cleaned(time.time())
         self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
 
     def _look_at_publications(self) -> None:
-        """Notes published tables that are not mirrored, which are loaded soon; stops those that are not published."""
-        tables, published = self.tables, self._server.published()
-        for name in published:
-            if name not in tables:
-                tables.named(name)
-            elif (table := tables.named(name)).facts.error == _UNPUBLISHED:
-                table.want_load("it is published again")
-        missing = {each.facts.table for each in tables if each.facts.stage != "stopped"} - set(published)
-        # What changed before is taken first. So a table is stopped when it is missing for the second time.
-        for name in sorted(missing & self._missing):
-            tables.named(name).stop(_UNPUBLISHED)
-        self._missing = missing
+        """Notes tables that must be loaded, and stops those that are not published."""
+        self._missing = look_at_publications(self.tables, self._server, self._missing)
 
     def _load_tables(self) -> None:
         """Loads the tables that must be loaded."""
@@ -242,7 +374,7 @@ class MirrorRun:
 
         Args:
             table: the table.
-            fresh: whether its history goes, too.
+            fresh: whether the history begins again, without the changes that it has.
 
         Raises:
             LoadStoppedError: if it is told to stop.
@@ -252,10 +384,14 @@ class MirrorRun:
         try:
             try:
                 snapshot = Snapshot(
-                    settings.dsn, settings.publications, tables=[name], options=settings.options
+                    settings.dsn,
+                    settings.publications,
+                    tables=[name],
+                    options=settings.options,
+                    wanted=lambda: not self._stop.is_set(),
                 )
             except KeyError:
-                return table.stop(_UNPUBLISHED)
+                return table.stop(UNPUBLISHED)
             with snapshot:
                 progress = settings.progress or logged([name])
                 load_table(
@@ -270,8 +406,29 @@ class MirrorRun:
                     progress=progress,
                 )
         except SnapshotError as problem:
+            if self._stop.is_set():
+                raise LoadStoppedError from problem
             # Somebody alters it right now.
             self._next_try[table.directory] = time.monotonic() + _RETRY_SECONDS
             table.want_load(str(problem))
         except ValueError as problem:
             table.stop(str(problem))
+
+
+def _capture_settings(mirror: MirrorSettings, until: int | None) -> Settings:
+    """What the process of the capture is told, which ends at the LSN `until`."""
+    retention = mirror.retention
+    more: dict[str, Any] = {} if retention is None else {"retention": asdict(retention)}
+    # It does not pay to compress a segment that is read once and removed, unless it has to be sent to a store.
+    if retention is not None and retention.consumed and not is_uri(mirror.segments):
+        more["compressed"] = False
+    return Settings(
+        mirror.dsn,
+        mirror.slot,
+        mirror.publications,
+        mirror.segments,
+        {"seconds": max(mirror.seconds / 2, 0.1), "nbytes": _SEGMENT_BYTES},
+        more,
+        until,
+        mirror.retry_seconds,
+    )

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 
 from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
+from pgoutput_fast.mirror.fingerprint import CatalogColumn, Doubt, Fingerprint
+from pgoutput_fast.mirror.read_fingerprints import read_columns, read_fingerprints
+from pgoutput_fast.postgres.row_age import has_row
 from pgoutput_fast.postgres.session import read_position, session
+from pgoutput_fast.postgres.slots import find_slot
+from pgoutput_fast.snapshot.read import in_snapshot
+from pgoutput_fast.snapshot.snapshot import Snapshot
 
-__all__ = ["ServerColumn", "ServerView"]
+__all__ = ["ServerView"]
 
 _PUBLISHED = """
 SELECT DISTINCT schemaname::pg_catalog.text, tablename::pg_catalog.text FROM pg_catalog.pg_publication_tables
 WHERE pubname OPERATOR(pg_catalog.=) ANY (%s) ORDER BY 1, 2
 """
 
-# atthasmissing came with 11, attidentity with 10, attgenerated with 12.
-_COLUMNS = """
-SELECT a.attname::pg_catalog.text, a.attnum::pg_catalog.int4,
-       a.atthasdef OR a.attidentity::pg_catalog.text OPERATOR(pg_catalog.<>) ''
-       OR coalesce((pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'atthasmissing')::pg_catalog.bool, false)
-FROM pg_catalog.pg_attribute a
-WHERE a.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid
-  AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
-"""
-
 _CLOCK = """
 SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
         OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8
 """
-
-
-@dataclass(frozen=True)
-class ServerColumn:
-    """A column as the server's catalog has it now.
-
-    Attributes:
-        number: its number in the table; it stays when the column is renamed.
-        filled: whether rows may have values in it that nobody wrote: it has a default.
-    """
-
-    number: int
-    filled: bool
 
 
 class ServerView:
@@ -64,6 +47,7 @@ class ServerView:
         self._types: UserTypes = NO_TYPES
         self._seen: set[int] = set()
         self._typed: tuple[Catalog, Catalog] | None = None
+        self._loaded: tuple[Snapshot, dict[str, Fingerprint]] | None = None
 
     def published(self) -> list[str]:
         """The qualified names of the published tables."""
@@ -71,18 +55,52 @@ class ServerView:
             cursor.execute(_PUBLISHED, (list(self.publications),))
             return [quote_qualified_name(*row) for row in cursor.fetchall()]
 
-    def columns(self, oid: int) -> dict[str, ServerColumn]:
-        """{name: column} of a table; empty if it is gone."""
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """{qualified name: what the catalogs say} of the published tables. From now on, types are those of now."""
         with session(self.dsn) as cursor:
-            cursor.execute(_COLUMNS, (oid,))
-            return {name: ServerColumn(number, filled) for name, number, filled in cursor.fetchall()}
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            found, types = read_fingerprints(cursor, self.publications)
+            cursor.execute("COMMIT")
+        if types is not None and (merged := self._types.merged(types)) != self._types:
+            self._types, self._typed = merged, None
+        return found
+
+    def fingerprint_in(self, snapshot: Snapshot, table: str) -> Fingerprint | None:
+        """What the catalogs say of a table in a snapshot; None if the publications do not publish it there.
+
+        Raises:
+            SnapshotError: if the snapshot is gone.
+        """
+        if self._loaded is None or self._loaded[0] is not snapshot:
+            with session(self.dsn) as cursor, in_snapshot(cursor, snapshot.name):
+                self._loaded = snapshot, read_fingerprints(cursor, self.publications)[0]
+        return self._loaded[1].get(table)
+
+    def answer(self, doubt: Doubt) -> bool | None:
+        """Whether the partition of a doubt has such a row; None if nobody can tell."""
+        return has_row(self.dsn, doubt.leaf.name, doubt.xid)
+
+    def columns(self, oid: int) -> dict[str, CatalogColumn]:
+        """{name: column} of a table; empty if it is gone. Column lists of publications are not looked at."""
+        with session(self.dsn) as cursor:
+            return read_columns(cursor, oid)
 
     def now(self) -> tuple[int, int]:
-        """(the server's time in microseconds since 1970, an LSN before which everything committed before lies)."""
+        """(the server's time in microseconds since 1970, the end of its log).
+
+        Everything that committed before this call lies before that LSN.
+        """
         with session(self.dsn) as cursor:
             cursor.execute(_CLOCK)
             (time,) = cursor.fetchone()
             return int(time), read_position(cursor)
+
+    def sends(self, slot: str) -> bool:
+        """Whether the server sends the changes of a slot to somebody. False if it cannot be asked."""
+        with suppress(Exception):
+            found = find_slot(self.dsn, slot)
+            return found is not None and found.active_pid is not None
+        return False
 
     def typed(self, catalog: Catalog) -> Catalog:
         """The catalog with the server's types. It asks only for a relation version that is new."""

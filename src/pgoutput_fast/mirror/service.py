@@ -5,38 +5,45 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.capture.metrics import reporting
 from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
-from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorBusyError, MirrorError
-from pgoutput_fast.mirror.formats import check_format
-from pgoutput_fast.mirror.layout import OWN, SEGMENTS
+from pgoutput_fast.mirror.arguments import expect_arguments, expect_bool
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
+from pgoutput_fast.mirror.formats import check_format, check_target
+from pgoutput_fast.mirror.identity import expect_same
+from pgoutput_fast.mirror.layout import SEGMENTS
+from pgoutput_fast.mirror.lock import locked
 from pgoutput_fast.mirror.memory import Memory, Progress
-from pgoutput_fast.mirror.points import MOST_POINTS
+from pgoutput_fast.mirror.metrics import MirrorMeter, MirrorMetrics
+from pgoutput_fast.mirror.outages import Outages
+from pgoutput_fast.mirror.points import MOST_POINTS, Points
 from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.run import MirrorRun
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.start import Start
 from pgoutput_fast.mirror.status import TableStatus
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.postgres.session import position_of
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
-from pgoutput_fast.storage.locks import try_lock
+from pgoutput_fast.storage.paths import absolute
 from pgoutput_fast.storage.stores import Store, open_store
 
 __all__ = ["Mirror"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
-
-_LOCK = f"{OWN}/lock"
 
 
 class Mirror:
@@ -51,22 +58,33 @@ class Mirror:
         publications: names of the publications, without SQL quotes.
         target: a directory or a URI; it is created. `current/` has the tables as they are now, `history/` has all
             changes, `_segments/` what the server sent, and `_rejects/` what could not be decoded.
-        format: of the current tables: `delta`; `parquet` for plain Parquet files, of which a file of each version says
-            which ones belong to it; or `duckdb` for tables in the database `current.duckdb`. Histories are Delta
-            tables.
+        format: of the current tables: `delta`; `parquet` for plain Parquet files, and a file for each version that
+            names those of the version; `iceberg` for Iceberg tables with a catalog in `current/_catalog.db`; or
+            `duckdb` for tables in the database `current.duckdb`. Histories are Delta tables.
         segments: a directory or URI for the segments, if not `_segments` in the target.
-        seconds: how old a change may become before it is in its current table, as far as the work allows that.
+        seconds: how old a change may become before it is in its history and in its current table. With much work, it
+            takes longer.
+        merge_seconds: the same for current tables alone. Histories may be ahead of them (see `fresh`). None for
+            `seconds`. Changes wait in memory until they are in the current table.
         options: how to decode. `transactions` and `metadata_prefix` must be the default.
         adopt: take over a slot that exists, and its segments, if there are some. Nobody else may read the slot.
         retention: which segments are removed; None for none. With `Retention(consumed=True)` they stay until all
             tables have them.
         keep_points: how many points in time can be read (see `at`). Files that only older versions have are removed.
+        in_step: change current tables only if all of them can reach the same position. Then a point is recorded each
+            time they change, and a table that is stopped stops the mirror.
         threads: number of sessions that read a table during a load.
         progress: called after each range of pages during a load; None to log the progress.
         storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        retry_seconds: how long to wait for a server or store that is away, once the mirror has begun.
+        iceberg_catalog: for Iceberg: the properties of a pyiceberg catalog, such as `{"type": "rest", "uri": ...}`;
+            `name` is the catalog's name. None for a catalog in the target.
+        metrics_file: a file that gets the metrics every ten seconds while the mirror runs, for Prometheus' node
+            exporter.
+        metrics_address: `host:port` where Prometheus can scrape the metrics while the mirror runs.
 
     Raises:
-        TypeError: if `publications` is a text instead of a list.
+        TypeError: if `publications` is a text instead of a list, or if another argument has a wrong type.
         ValueError: for another wrong argument.
     """
 
@@ -80,48 +98,72 @@ class Mirror:
         format: str = "delta",
         segments: str | os.PathLike[str] | None = None,
         seconds: float = 10.0,
+        merge_seconds: float | None = None,
         options: Options | None = None,
         adopt: bool = False,
         retention: Retention | None = None,
         keep_points: int = MOST_POINTS,
+        in_step: bool = False,
         threads: int = 1,
         progress: Callable[[LoadProgress], object] | None = None,
         storage_options: Mapping[str, str] | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        iceberg_catalog: Mapping[str, str] | None = None,
+        metrics_file: str | os.PathLike[str] | None = None,
+        metrics_address: str | None = None,
     ) -> None:
+        arguments = dict(locals())
         expect_list("publications", publications)
-        if not seconds > 0:
-            raise ValueError("seconds must be positive")
-        if keep_points < 1:
-            raise ValueError("keep_points must be at least 1")
-        self._store = open_store(target)
-        check_format(format, self._store)
+        others = arguments.keys() - {"self", "publications", "format"}
+        expect_arguments({name: arguments[name] for name in others})
+        merge_seconds = seconds if merge_seconds is None else merge_seconds
+        if not merge_seconds >= seconds:
+            raise ValueError("merge_seconds must not be less than seconds")
+        # So a change of the working directory has no effect, and a sink of Spark finds the directory.
+        self._store = open_store(absolute(target))
+        check_target(self._store)
+        check_format(format, self._store, iceberg_catalog)
+        given = None if segments is None else absolute(segments)
         self._settings = MirrorSettings(
             dsn,
             slot,
             tuple(sorted(set(publications))),
             format,
-            os.fspath(self._store.at(SEGMENTS) if segments is None else segments),
-            None if segments is None else os.fspath(segments),
+            os.fspath(self._store.at(SEGMENTS)) if given is None else given,
+            given,
             adopt,
             _decoding(options),
             threads,
             dict(storage_options or {}),
             seconds,
+            merge_seconds,
             retention,
             keep_points,
+            in_step,
             progress,
+            retry_seconds,
+            iceberg_catalog,
         )
+        self._outages = Outages(self._store, retry_seconds)
+        self._check: Callable[[], object] | None = None
         self._server = ServerView(dsn, publications)
         self._held = ExitStack()
         self._is_open = False
         self._run: MirrorRun | None = None
+        # The last run: during an outage there is none, and the metrics say what the tables were before it.
+        self._shown: MirrorRun | None = None
+        self._is_running = False
+        self._meter = MirrorMeter(self._read_metrics)
+        self._metrics_file = None if metrics_file is None else Path(metrics_file)
+        self._metrics_address = metrics_address
 
     def __enter__(self) -> Mirror:
         with ExitStack() as stack:
+            start = Start(self._store)
             _make(self._store)
-            if self._store.local:
-                # In other stores the slot keeps a second capture away.
-                stack.enter_context(_locked(self._store))
+            self._check = stack.enter_context(locked(self._store))
+            # While nobody else can have the target.
+            stack.callback(self._undo, start)
             self._held = stack.pop_all()
         self._is_open = True
         return self
@@ -134,9 +176,15 @@ class Mirror:
         self.close()
 
     def close(self) -> None:
-        """Lets other processes mirror into the target."""
+        """Lets other processes mirror into the target. If the mirror could not begin, the target is as before."""
         self._is_open = False
         self._held.close()
+
+    def _undo(self, start: Start) -> None:
+        """Removes what this process has made, if the mirror has not begun."""
+        with suppress(Exception):  # nobody knows: the store is away
+            if Memory(self._store).beginning() is None:
+                start.undo()
 
     # ---- run -----------------------------------------------------------------------------------------------------
 
@@ -154,33 +202,82 @@ class Mirror:
             stop: return when this event is set.
 
         Raises:
+            SlotLostError: if the slot is lost; `repair` makes another one.
             MirrorError: if the mirror cannot begin or go on; the message says what to do.
             CaptureError: if the capture cannot go on.
             psycopg2.Error: if the server refuses, or is away for too long.
-            OSError: if the target cannot be written.
+            OSError: if the target cannot be written; in a store, if this lasts longer than `retry_seconds`.
             ValueError, TypeError: if `until_lsn` is no position.
         """
         self._expect_open()
         stop = stop if stop is not None else threading.Event()
         until = None if until_lsn is None else position_of(until_lsn, self._settings.dsn)
-        time_now = self._server.now()[0] if until_lsn == "now" else None
-        try:
-            self._begun(stop).until(until, time_now, stop)
-        except LoadStoppedError:
-            self._run = None
-        except BaseException:
-            self._run = None
-            raise
+        now = self._server.now()[0]
+        time_now = now if until_lsn == "now" else None
 
-    def _begun(self, stop: threading.Event) -> MirrorRun:
+        self._work(lambda: self._begun(stop).until(until, time_now, stop), stop)
+
+    def _work(self, task: Callable[[], object], stop: threading.Event) -> None:
+        """Does a task of a run, again after each outage, and lets Prometheus see it."""
+
+        def attempt() -> None:
+            try:
+                task()
+            except BaseException:
+                self._run = None
+                raise
+
+        with reporting(self._meter, log_seconds=None, file=self._metrics_file, address=self._metrics_address):
+            self._is_running = True
+            try:
+                with suppress(LoadStoppedError):
+                    self._outages.outlast(attempt, stop)
+            finally:
+                self._is_running = False
+
+    def repair(
+        self, *, stop: threading.Event | None = None, another_source: bool = False
+    ) -> list[TableRepair]:
+        """Repairs the tables after the slot was lost: it was dropped, or the server has invalidated it.
+
+        The mirror makes another slot, and compares each table with the server at the beginning of this slot. It writes
+        only the rows that differ, into history and current table. It loads a table again that has no key, or other
+        columns than before. If a repair is interrupted, call `repair` or `run`: the repair begins again with another
+        slot.
+
+        Args:
+            stop: give up when this event is set.
+            another_source: whether the dsn may lead to another server, or to a database with another name, which has
+                taken the place of the one whose rows the tables have. The tables get its rows. A standby that was
+                promoted is the same server.
+
+        Returns:
+            What was done to each table. Empty if the slot is usable, or if `stop` was set.
+
+        Raises:
+            MirrorError: if the tables cannot be repaired; the message says what to do.
+            SnapshotError, psycopg2.Error: if the server refuses, or is away for longer than `retry_seconds`; or if a
+                table cannot be read.
+            OSError: as `run`.
+        """
+        self._expect_open()
+        stop = stop if stop is not None else threading.Event()
+        found: list[TableRepair] = []
+        expect_bool("another_source", another_source)
+        self._work(lambda: found.extend(self._begun(stop, another_source).repair(stop)), stop)
+        return found
+
+    def _begun(self, stop: threading.Event, another: bool = False) -> MirrorRun:
         if self._run is None:
-            self._run = MirrorRun(self._settings, self._store, stop)
+            self._shown = self._run = MirrorRun(
+                self._settings, self._store, stop, self._outages, self._check, another_source=another
+            )
         return self._run
 
     # ---- tables --------------------------------------------------------------------------------------------------
 
     def reload(self, table: str) -> None:
-        """Loads a table again, as it is on the server now. It also mends a table that is stopped.
+        """Loads a table again, as it is on the server now. If the table is stopped, it goes on then.
 
         Args:
             table: qualified name, quoted as in SQL.
@@ -195,7 +292,13 @@ class Mirror:
         name = table if parts is None else quote_qualified_name(*parts)
         published = self._server.published()
         if name not in published:
-            raise KeyError(f"{table} is not published; published: {', '.join(published) or 'no table'}")
+            alike = [each for each in published if each.endswith(f".{table}")]
+            hint = (
+                f": write {' or '.join(alike)}"
+                if alike
+                else f"; published: {', '.join(published) or 'no table'}"
+            )
+            raise KeyError(f"{table} is not published{hint}")
         try:
             run = self._begun(threading.Event())
             found = run.tables.named(name)
@@ -209,17 +312,51 @@ class Mirror:
             raise MirrorError(f"{name} cannot be loaded: {found.facts.error}")
 
     def status(self) -> list[TableStatus]:
-        """The state of each table, sorted by name. Asks the server for its position, if it answers."""
-        server: tuple[int, int] | None = None
-        with suppress(Exception):
-            server = self._server.now()
+        """The state of each table, sorted by name. Asks the server for its position, if it answers.
+
+        Raises:
+            MirrorError: if the target has another mirror, such as one with another format.
+        """
+        server = self._server_now()
         if self._run is not None:
             follower = self._run.follower
             common = follower.common, follower.through_time
             return [_status(each, follower.applied, common, server) for each in self._run.tables]
         memory, settings = Memory(self._store), self._settings
-        tables = Tables(self._store, settings.format, settings.storage_options, memory, self._server)
+        if (known := memory.beginning()) is not None:
+            expect_same(settings, known, self._store)
+        tables = Tables(
+            self._store,
+            settings.format,
+            settings.storage_options,
+            memory,
+            self._server,
+            iceberg_catalog=settings.iceberg_catalog,
+        )
         return [_status(each, memory.progress(), (0, None), server) for each in tables]
+
+    @property
+    def metrics(self) -> MirrorMetrics:
+        """The current metrics, from any thread. Asks the server for its part."""
+        return self._meter.read()
+
+    def _read_metrics(self) -> MirrorMetrics:
+        run, server = self._shown, self._server_now()
+        if run is None:
+            return MirrorMetrics(self._settings.slot, self._is_running, (), None, None)
+        follower = run.follower
+        common = follower.common, follower.through_time
+        tables = tuple(_status(each, follower.applied, common, server) for each in run.tables)
+        # The histories have what lies before the end of the log.
+        lag = None if server is None else max(0, server[1] - 1 - follower.histories)
+        count = len(Points(self._store).read())
+        return MirrorMetrics(self._settings.slot, self._is_running, tables, count, lag)
+
+    def _server_now(self) -> tuple[int, int] | None:
+        """(the server's time, the end of its log); None without an answer."""
+        with suppress(Exception):
+            return self._server.now()
+        return None
 
     def _expect_open(self) -> None:
         if not self._is_open:
@@ -229,10 +366,9 @@ class Mirror:
 def _decoding(options: Options | None) -> Options:
     """The options of decoding. By default, what is damaged goes to the rejects."""
     options = Options(on_error="quarantine") if options is None else options
-    if options.transactions != "as_sent" or options.metadata_prefix != "_" or options.columns is not None:
-        raise ValueError(
-            "a mirror needs the default of the options transactions, metadata_prefix and columns"
-        )
+    for name in ("transactions", "metadata_prefix", "tables", "columns", "plain"):
+        if getattr(options, name) != getattr(Options(), name):
+            raise ValueError(f"a mirror needs the default of the option {name}")
     return options
 
 
@@ -240,21 +376,14 @@ def _make(store: Store) -> None:
     try:
         store.make()
     except (FileExistsError, NotADirectoryError) as problem:
+        if store.local and (link := Path(store.at(""))).is_symlink() and not link.exists():
+            raise NotADirectoryError(
+                f"the target {store} is a symbolic link to {os.readlink(link)}, which does not exist: make this "
+                "directory, or remove the link"
+            ) from problem
         raise NotADirectoryError(
             f"the target {store} is a file, or lies below one: give a directory, which need not exist"
         ) from problem
-
-
-@contextmanager
-def _locked(store: Store) -> Iterator[None]:
-    path = Path(store.at(_LOCK))
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "ab") as file:
-        if not try_lock(file):
-            raise MirrorBusyError(
-                f"another process mirrors into {store}: stop it first, or use another target"
-            )
-        yield
 
 
 def _status(
@@ -292,4 +421,6 @@ def _status(
         seconds,
         facts.error,
         facts.history_error,
+        table.merges,
+        table.merge_seconds,
     )

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
+from pgoutput_fast.storage.paths import shown
 
 __all__ = ["MirrorSettings"]
 
@@ -27,10 +29,14 @@ class MirrorSettings:
         options: how to decode.
         threads: number of sessions that read during a load.
         storage_options: what delta-rs needs to reach the store.
-        seconds: how old a change may become before it is applied.
+        seconds: how old a change may become before it is in its history.
+        merge_seconds: how old a change may become before it is applied.
         retention: which segments are removed; None for none.
         keep_points: how many points are kept.
+        in_step: whether current tables change only together.
         progress: called after each range of pages of a load; None to log it.
+        retry_seconds: how long to wait for a server or store that is away.
+        iceberg_catalog: properties of a pyiceberg catalog; None for the one in the target.
     """
 
     dsn: str = field(repr=False)  # it may contain a password
@@ -44,6 +50,16 @@ class MirrorSettings:
     threads: int
     storage_options: Mapping[str, str] = field(repr=False)
     seconds: float
+    merge_seconds: float
     retention: Retention | None
     keep_points: int
+    in_step: bool = False
     progress: Callable[[LoadProgress], object] | None = None
+    retry_seconds: float = RETRY_SECONDS
+    iceberg_catalog: Mapping[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def iceberg_place(self) -> str | None:
+        """Which catalog that is, without credentials; None for the one in the target."""
+        known = self.iceberg_catalog
+        return None if not known else shown(known.get("uri") or known.get("name") or "a catalog")

@@ -26,6 +26,8 @@ class TableStatus:
         lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if not known.
         error: why it is stopped, or must be loaded.
         history_error: why its history does not go on.
+        merges: how often this process has changed the current table.
+        merge_seconds: the time that took.
     """
 
     table: str
@@ -39,6 +41,8 @@ class TableStatus:
     lag_seconds: float | None
     error: str | None
     history_error: str | None
+    merges: int = 0
+    merge_seconds: float = 0.0
 
     def __str__(self) -> str:
         position = "nowhere" if self.position is None else format_lsn(self.position)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -12,30 +14,35 @@ from pgoutput_fast.catalog.relations import Relation
 from pgoutput_fast.mirror.changes import Run, behind, commits_of, key_of
 from pgoutput_fast.mirror.current.file_table import FileTable
 from pgoutput_fast.mirror.current.table import CurrentTable
+from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, columns_differ
 from pgoutput_fast.mirror.history import AppendTable, HistoryFiles
-from pgoutput_fast.mirror.memory import KnownColumn, Memory, TableFacts
-from pgoutput_fast.mirror.server import ServerColumn
+from pgoutput_fast.mirror.memory import UNPUBLISHED, KnownColumn, Memory, TableFacts
+from pgoutput_fast.mirror.waiting import WaitingRows
 from pgoutput_fast.schema.metadata_columns import metadata_names
 
-__all__ = ["MirroredTable", "relation_columns"]
+__all__ = ["UNPUBLISHED", "MirroredTable", "relation_columns"]
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
+_ALTERED = "its replica identity was altered in a transaction that changed rows, too"
+_DROPPED = "it has no key, and a column was dropped in a transaction that changed rows, too"
+# Another history would begin in the middle, and nobody would see that.
+_NO_HISTORY = "it is gone: somebody removed it. Load the table again: then a new history begins"
 _METADATA = metadata_names("_")
 
 
 @dataclass
 class _Stretch:
-    """Changes that wait, under one key."""
+    """Changes that wait, under one key. Without a key, they also have the same columns: these tell rows apart."""
 
     key: tuple[str, ...]
-    rows: list[pa.Table] = field(default_factory=list)
-
-    @property
-    def last(self) -> int:
-        """The LSN of the last commit."""
-        return int(commits_of(self.rows[-1])[-1])
+    # The LSN since which changes have these columns; 0 with a key.
+    since: int
+    rows: WaitingRows = field(default_factory=WaitingRows)
+    # What the changes do, if that is computed already.
+    effect: Effect | None = None
 
 
 def relation_columns(schema: pa.Schema) -> pa.Schema:
@@ -54,10 +61,14 @@ class MirroredTable:
         memory: keeps the facts.
         columns_now: {name: column} of the relation with an oid, as the server has it now.
 
+    What is wrong with the table is in `facts`. It is durable only behind `settle`.
+
     Attributes:
         position: everything that committed up to this LSN is in the current table; None before the first load.
         version: the version of the current table.
         applied: how many changes were applied by this process.
+        merges: how often this process has changed the current table.
+        merge_seconds: the time that took.
     """
 
     def __init__(
@@ -67,7 +78,7 @@ class MirroredTable:
         current: CurrentTable,
         history: AppendTable,
         memory: Memory,
-        columns_now: Callable[[int], dict[str, ServerColumn]],
+        columns_now: Callable[[int], dict[str, CatalogColumn]],
     ) -> None:
         self.directory = directory
         self.facts = facts
@@ -76,16 +87,38 @@ class MirroredTable:
         self._memory = memory
         self._columns_now = columns_now
         self._waiting: list[_Stretch] = []
-        self._known_versions: set[int] = set()
-        self.applied = 0
+        # The relation version of the last changes.
+        self._version: int | None = None
+        self.applied = self.merges = 0
+        self.merge_seconds = 0.0
         self.position: int | None = None
         self.version: int | None = None
-        self.look()
+        try:
+            self.look()
+        except ValueError as problem:
+            if facts.stage != "stopped":
+                self.facts = replace(facts, stage="stopped", error=str(problem))
         if self.follows and self.position is None:
-            self.want_load("its current table is gone")
+            self.facts = replace(facts, stage="load", error="its current table is gone")
+        if self.follows and facts.history_error is None and history.position() is None:
+            self.facts = replace(self.facts, history_error=_NO_HISTORY)
+        self._settled = facts
+
+    def settle(self) -> None:
+        """Remembers, durably, what is wrong with the table and its history, as was seen when they were opened."""
+        found, before = self.facts, self._settled
+        self._settled = found
+        if found.history_error != before.history_error:
+            self._stop_history(ValueError(found.history_error))
+        if (found.stage, found.error) != (before.stage, before.error):
+            (self.want_load if self.wants_load else self.stop)(found.error or "")
 
     def look(self) -> None:
-        """Reads position and version of the current table."""
+        """Reads position and version of the current table.
+
+        Raises:
+            ValueError: if the table is damaged, or something else made it.
+        """
         self.position, self.version = self.current.position(), self.current.version()
 
     @property
@@ -101,12 +134,28 @@ class MirroredTable:
     @property
     def waiting_rows(self) -> int:
         """How many changes wait."""
-        return sum(rows.num_rows for each in self._waiting for rows in each.rows)
+        return sum(each.rows.num_rows for each in self._waiting)
 
     @property
     def waiting_bytes(self) -> int:
         """How many bytes the changes have that wait."""
-        return sum(rows.nbytes for each in self._waiting for rows in each.rows)
+        return sum(each.rows.nbytes for each in self._waiting)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """(rows, bytes) of the changes that wait in memory."""
+        found = [each.rows.held for each in self._waiting]
+        return sum(rows for rows, _ in found), sum(nbytes for _, nbytes in found)
+
+    def to_file(self, directory: str | os.PathLike[str] | None) -> None:
+        """Lets the changes wait in a file.
+
+        Args:
+            directory: where there is space; None for the directory of temporary files.
+        """
+        for each in self._waiting:
+            each.effect = None
+            each.rows.to_file(directory)
 
     def remember(self, **changed: object) -> None:
         """Changes the facts, durably."""
@@ -136,15 +185,62 @@ class MirroredTable:
         if self.facts.stage != "stopped":
             self.stop(why)
 
-    def loaded(self, oid: int, columns: dict[str, KnownColumn]) -> None:
-        """Notes that a load is complete: from its position on, the table follows the changes."""
-        self._waiting, self._known_versions = [], set()
-        self.remember(oid=oid, columns=columns, stage="follow", error=None)
+    def loaded(
+        self,
+        oid: int,
+        columns: dict[str, KnownColumn],
+        gap: tuple[int, int],
+        fingerprint: Fingerprint | None,
+    ) -> None:
+        """Notes that a load is complete: from its position on, the table follows the changes.
+
+        Args:
+            oid: of the relation.
+            columns: its columns.
+            gap: between these two LSNs, nobody knows what the table was.
+            fingerprint: what the catalogs said of it in the snapshot.
+        """
+        self._waiting, self._version = [], None
+        gaps, shapes = (*self.facts.gaps, gap), self.facts.shapes
+        if self.facts.columns:
+            shapes = self.facts.shapes_with(columns, gap[1])
+        self.remember(
+            oid=oid,
+            columns=columns,
+            stage="follow",
+            error=None,
+            gaps=gaps,
+            shapes=shapes,
+            fingerprint=fingerprint,
+        )
+
+    def note_gap(self, begin: int, end: int) -> None:
+        """Remembers that nobody knows what the table was between two LSNs, for those who read the history."""
+        self.remember(gaps=(*self.facts.gaps, (begin, end)))
 
     def clean(self, oldest: int | None) -> None:
-        """Removes what only versions before `oldest` have, and what commits left that never ended."""
-        if isinstance(self.current, FileTable) and self.version is not None:
+        """Removes the files that only versions before `oldest` have, and files of commits that never ended."""
+        if not isinstance(self.current, FileTable) or self.version is None:
+            return
+        try:
             self.current.vacuum(1 if oldest is None else max(1, self.version - oldest + 1))
+            if self.facts.gaps or len(self.facts.keys) > 1:
+                self._forget(self.current, oldest)
+        except ValueError as problem:
+            if self.facts.stage != "stopped":
+                self.stop(str(problem))
+
+    def _forget(self, current: FileTable, oldest: int | None) -> None:
+        """Forgets gaps and keys that end before the oldest version of the current table that can be read."""
+        try:
+            begin = current.held(oldest).position
+        except FileNotFoundError:  # the next point has a version that is there
+            return
+        gaps = tuple(each for each in self.facts.gaps if each[1] > begin)
+        keys = tuple(each for each in self.facts.keys if each[0] > begin)
+        before = [each for each in self.facts.keys if each[0] <= begin]
+        if (found := (gaps, (*before[-1:], *keys))) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
+            self.remember(gaps=found[0], keys=found[1])
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -154,19 +250,43 @@ class MirroredTable:
         if not self.follows:
             return
         assert self.position is not None
-        rows = behind(run.rows, self.position)
-        if not rows.num_rows:
+        key = key_of(run.relation)
+        # Readers of the history need the key also if somebody else has brought the current table further.
+        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self._last_key:
+            self.note_key(key, first)
+        if not (rows := behind(run.rows, self.position)).num_rows:
             return
-        if run.relation.version not in self._known_versions:
-            why = self._difference(run.relation, rows.schema)
+        first = int(commits_of(rows)[0])
+        # A version that comes back may have another column with an old name, so all versions are not remembered.
+        if run.relation.version != self._version:
+            try:
+                why = self._difference(run.relation, rows.schema, first)
+            except ValueError as problem:
+                return self.stop(str(problem))
             if why is not None:
                 self.want_load(why)
                 return
-            self._known_versions.add(run.relation.version)
-        key = key_of(run.relation)
-        if not self._waiting or self._waiting[-1].key != key:
-            self._waiting.append(_Stretch(key))
-        self._waiting[-1].rows.append(rows)
+            self._version = run.relation.version
+        since = 0 if key else self.facts.shape_at(first)[0]
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or (last.key, last.since) != (key, since):
+            if last is not None and first <= last.rows.last:
+                self.want_load(_ALTERED if last.key != key else _DROPPED)
+                return
+            self.note_key(key, first)
+            self._waiting.append(_Stretch(key, since))
+        self._waiting[-1].rows.add(rows)
+        self._waiting[-1].effect = None
+
+    @property
+    def _last_key(self) -> int:
+        """From which LSN on the newest key is known; -1 without a key."""
+        return self.facts.keys[-1][0] if self.facts.keys else -1
+
+    def note_key(self, key: tuple[str, ...], lsn: int) -> None:
+        """Remembers the key of the changes that commit at an LSN or later, for those who read the history."""
+        if self.facts.key_at(lsn) != key:
+            self.remember(keys=(*self.facts.keys, (lsn, key)))
 
     def _take_history(self, run: Run, files: HistoryFiles) -> None:
         position = self.history.position()
@@ -197,6 +317,10 @@ class MirroredTable:
         if schema is None or self.facts.history_error is not None:
             return
         try:
+            if not replace and files.must_widen(self.history, schema):
+                _log.info("%s has a wider column: its history is written again", self.facts.table)
+                written, schema = files.widened(self.history, written, schema)
+                replace = True
             self.history.commit(written, position, schema, replace=replace)
         except ValueError as problem:
             self._stop_history(problem)
@@ -205,8 +329,14 @@ class MirroredTable:
         _log.error("the history of %s does not go on: %s", self.facts.table, problem)
         self.remember(history_error=str(problem))
 
-    def _difference(self, relation: Relation, schema: pa.Schema) -> str | None:
-        """Why the table cannot take changes of this version before it is loaded; None if it can."""
+    def _difference(self, relation: Relation, schema: pa.Schema, lsn: int) -> str | None:
+        """Why the table cannot take changes of this version before it is loaded; None if it can.
+
+        Args:
+            relation: the version.
+            schema: the columns of the changes.
+            lsn: where the first of them commits.
+        """
         if relation.oid != self.facts.oid:
             return "the server has another table of this name now"
         there = self.current.schema()
@@ -217,18 +347,40 @@ class MirroredTable:
             if each.name in known and known[each.name].type != str(each.type):
                 return f"the type of its column {each.name!r} has changed"
         new = [each for each in columns if each.name not in known]
-        now = self._columns_now(relation.oid) if new else {}
+        is_asked = new or self._version is not None or not self._is_known(relation)
+        now = self._columns_now(relation.oid) if is_asked else {}
+        for each in columns:
+            number = known[each.name].number if each.name in known else None
+            if number is not None and each.name in now and number != now[each.name].number:
+                return f"its column {each.name!r} was renamed, or added again"
+        if self.facts.fingerprint is not None:
+            sent = {
+                name: replace(each, is_published=True) for name, each in now.items() if name in columns.names
+            }
+            if (why := columns_differ(self.facts.fingerprint.columns, sent)) is not None:
+                return why
         for each in new:
             found = now.get(each.name)
             if found is None or each.name in there.names or not _is_added(found, known):
                 return f"its column {each.name!r} was renamed, or added again"
-            if found.filled:
+            if found.is_filled:
                 return f"its new column {each.name!r} has values in old rows, which the stream does not have"
         kept = {each.name: known[each.name] for each in columns if each.name in known}
         added = {each.name: KnownColumn(now[each.name].number, str(each.type)) for each in new}
         if kept | added != known:
-            self.remember(columns=kept | added)
+            now_there = kept | added
+            self.remember(columns=now_there, shapes=self.facts.shapes_with(now_there, lsn))
         return None
+
+    def _is_known(self, relation: Relation) -> bool:
+        """Whether the columns are those that the catalogs had at the last look."""
+        known = {} if self.facts.fingerprint is None else self.facts.fingerprint.columns
+        return all(
+            each.name in known
+            and known[each.name].is_published
+            and (known[each.name].type_oid, known[each.name].typmod) == (each.type_oid, each.typmod)
+            for each in relation.columns
+        )
 
     # ---- current -------------------------------------------------------------------------------------------------
 
@@ -236,28 +388,50 @@ class MirroredTable:
         """Applies what waits: the current table then has everything that committed up to a position."""
         waiting, self._waiting = self._waiting, []
         for n, each in enumerate(waiting):
-            is_last = n + 1 == len(waiting)
-            if not is_last and int(commits_of(waiting[n + 1].rows[0])[0]) <= each.last:
-                return self.want_load(
-                    "its replica identity was altered in a transaction that changed rows, too"
-                )
             try:
-                self._apply(each, position if is_last else each.last)
+                self._apply(each, position if n + 1 == len(waiting) else each.rows.last)
             except (ValueError, LookupError, pa.ArrowException) as problem:
                 return self.stop(str(problem))
 
+    def prepare(self) -> None:
+        """Computes what the waiting changes do. If that is not possible, the table is stopped, or must be loaded."""
+        # What comes behind another stretch can be computed when that one is applied; what lies in a file, part by part.
+        for each in self._waiting[:1]:
+            if each.rows.in_file:
+                return
+            try:
+                each.effect = each.effect or self._effect(each)
+            except (ValueError, LookupError, pa.ArrowException) as problem:
+                return self.stop(str(problem))
+
+    def _effect(self, stretch: _Stretch) -> Effect:
+        (rows,) = stretch.rows.parts()
+        return net_effect(rows, stretch.key).filled_by(self.current.find)
+
     def _apply(self, stretch: _Stretch, position: int) -> None:
-        rows = pa.concat_tables(stretch.rows, promote_options="default")
-        effect = net_effect(rows, stretch.key)
-        keys, columns = effect.wanted()
-        if columns:
-            effect = effect.filled(self.current.find(keys, columns))
-        self.current.apply(effect, position)
-        self.applied += rows.num_rows
+        began = time.monotonic()
+        self.current.apply_parts(_Effects(stretch), position, self.position)
+        self.applied += stretch.rows.num_rows
+        self.merges += 1
+        self.merge_seconds += time.monotonic() - began
         self.look()
 
 
-def _is_added(column: ServerColumn, known: dict[str, KnownColumn]) -> bool:
+class _Effects:
+    """What a stretch does, part by part. Each part is computed when it is its turn."""
+
+    def __init__(self, stretch: _Stretch) -> None:
+        self._stretch = stretch
+
+    def __iter__(self) -> Iterator[Effect]:
+        if self._stretch.effect is not None:
+            yield self._stretch.effect
+            return
+        for rows in self._stretch.rows.parts():
+            yield net_effect(rows, self._stretch.key)
+
+
+def _is_added(column: CatalogColumn, known: dict[str, KnownColumn]) -> bool:
     """Whether a column is new, and not one of the known ones under another name."""
     numbers = [each.number for each in known.values()]
     return None not in numbers and column.number not in numbers

@@ -9,7 +9,7 @@ from typing import Any
 from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
 from pgoutput_fast.postgres.findings import Finding
 
-__all__ = ["PublishedTable", "of_publications", "of_table", "read_tables"]
+__all__ = ["OPERATIONS", "PublishedTable", "of_publications", "of_table", "read_tables"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class PublishedTable:
         changes: whether updates or deletes are published.
         generated: generated columns that are not sent.
         leaves: (name, identity) of partitions whose changes are published as changes of this root.
+        unsent: partitions of this root whose changes the server never sends: unlogged and foreign tables.
     """
 
     publication: str
@@ -39,6 +40,7 @@ class PublishedTable:
     changes: bool
     generated: tuple[str, ...]
     leaves: tuple[tuple[str, str], ...]
+    unsent: tuple[str, ...] = ()
 
 
 # Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubviaroot of 13, pubgencols of
@@ -87,14 +89,16 @@ WITH RECURSIVE below (oid) AS (
     SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent OPERATOR(pg_catalog.=) %s::pg_catalog.oid
     UNION ALL
     SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
-SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relreplident::pg_catalog.text
+SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relreplident::pg_catalog.text,
+       c.relkind OPERATOR(pg_catalog.=) 'r' AND c.relpersistence OPERATOR(pg_catalog.=) 'p'
 FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
 JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-WHERE c.relkind OPERATOR(pg_catalog.=) 'r' ORDER BY 1, 2
+WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'f']::pg_catalog."char"[]) ORDER BY 1, 2
 """
 
 
-_OPERATIONS = ("insert", "update", "delete", "truncate")
+OPERATIONS = ("insert", "update", "delete", "truncate")
+"""What a publication can publish."""
 
 
 def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable]:
@@ -104,9 +108,12 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
         publication, schema, name, identity, key, columns, has_list, every, *more = row
         filtered, may_read, changes, generated, sent, root, oid = more
         leaves: list[tuple[str, str]] = []
+        lost: list[str] = []
         if root:
             cursor.execute(_LEAVES, (oid,))
-            leaves = [(quote_qualified_name(s, n), i) for s, n, i in cursor.fetchall()]
+            below = cursor.fetchall()
+            leaves = [(quote_qualified_name(s, n), i) for s, n, i, is_sent in below if is_sent]
+            lost = [quote_qualified_name(s, n) for s, n, _, is_sent in below if not is_sent]
         # From 15 on the view names columns for every table. On 15 these include generated columns that are not sent.
         is_list = columns is not None and (has_list or not set(every) - set(generated) <= set(columns))
         listed = tuple(columns) if is_list else None
@@ -123,6 +130,7 @@ def read_tables(cursor: Any, publications: Sequence[str]) -> list[PublishedTable
                 changes,
                 unsent,
                 tuple(leaves),
+                tuple(lost),
             )
         )
     return found
@@ -153,13 +161,13 @@ def of_publications(
                 stops=True,
             )
             continue
-        lacking = [what for what, sent in zip(_OPERATIONS, known[name], strict=True) if not sent]
+        lacking = [what for what, sent in zip(OPERATIONS, known[name], strict=True) if not sent]
         if lacking:
             yield Finding(
                 "warning",
                 subject,
                 f"it does not publish {', '.join(lacking)}: a copy of its tables is wrong after the first one",
-                f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(_OPERATIONS)}')",
+                f"Run ALTER PUBLICATION {quote_identifier(name)} SET (publish = '{', '.join(OPERATIONS)}')",
             )
         if not any(table.publication == name for table in tables):
             yield Finding(
@@ -237,6 +245,14 @@ def _of_columns(table: PublishedTable) -> Iterator[Finding]:
 
 
 def _of_partitions(table: PublishedTable) -> Iterator[Finding]:
+    if table.unsent:
+        yield Finding(
+            "warning",
+            table.name,
+            f"the server never sends changes of its partitions {', '.join(table.unsent)}, which are unlogged or "
+            "foreign tables: a copy has only the rows that an initial load finds there, and these get old",
+            "Run ALTER TABLE ... SET LOGGED for the unlogged ones, and detach the foreign ones",
+        )
     differing = [name for name, identity in table.leaves if identity != table.identity]
     if differing:
         yield Finding(

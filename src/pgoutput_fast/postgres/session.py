@@ -5,6 +5,7 @@ A session's settings decide how values are printed, so they are pinned.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ __all__ = [
     "read_position",
     "read_server",
     "session",
+    "shown_database",
     "with_identifier",
 ]
 
@@ -118,6 +120,10 @@ _WRONG = (
 )
 
 
+# Names of databases and hosts, and numbers of ports. A connection string in place of a database has a =.
+_HARMLESS = re.compile(r"[\w.,:/-]*")
+
+
 def _parsed(dsn: str) -> dict[str, str]:
     """Parses a connection string.
 
@@ -157,6 +163,29 @@ def _misread(given: dict[str, str], *, is_uri: bool) -> str | None:
             else "its host or port is not valid"
         )
     return None
+
+
+def shown_database(dsn: str) -> str:
+    """The database of a connection string as it may be shown: its name and host, never a user, password or option.
+
+    A string that cannot be read, or that has unusual characters in these parts, may have a password there. Then the
+    text has no part of it.
+
+    >>> shown_database("postgresql://me:secret@db.example:5433/shop"), shown_database("password=secret")
+    ('shop at db.example:5433', "libpq's default database")
+    >>> shown_database("host=a,b dbname=shop"), shown_database("postgresql://me:sec/ret@db/shop")
+    ('shop at a,b', 'a database')
+    """
+    try:
+        given = _parsed(dsn)
+    except DsnError:
+        return "a database"
+    name, port = given.get("dbname", ""), given.get("port", "")
+    host = given.get("host") or given.get("hostaddr", "")
+    if not all(map(_HARMLESS.fullmatch, (name, host, port))):
+        return "a database"
+    place = f"{host}{':' if host and port else ''}{port if host else f'port {port}' if port else ''}"
+    return f"{name or 'the default database'} at {place}" if place else name or "libpq's default database"
 
 
 def connect(dsn: str, *, replication: bool = False, **parameters: Any) -> Any:

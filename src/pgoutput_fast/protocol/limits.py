@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "LAST_INT64",
     "LAST_UINT32",
+    "MESSAGE_BYTES",
     "PIECE_BYTES",
     "RECEIVED_BYTES",
     "SPARK_BATCH_BYTES",
@@ -18,6 +19,8 @@ __all__ = [
 # The largest values of an Arrow int64 (ordinals, LSNs), and of an oid or xid.
 LAST_INT64 = (1 << 63) - 1
 LAST_UINT32 = (1 << 32) - 1
+# The longest message that a server can send.
+MESSAGE_BYTES = (1 << 30) - 1
 # About how many bytes of a large transaction are decoded at a time.
 PIECE_BYTES = 1 << 25
 # How many bytes of the stream are taken from a server at a time.

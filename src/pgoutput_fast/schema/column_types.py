@@ -21,6 +21,7 @@ from pgoutput_fast.catalog.builtin_types import (
     TYPE_OF_OID,
     BuiltInType,
     is_built_in,
+    numeric_modifier,
 )
 from pgoutput_fast.catalog.relations import Column
 from pgoutput_fast.catalog.user_types import NO_TYPES, UserType, UserTypes
@@ -189,15 +190,6 @@ _OF_EXTENSIONS = {
     ("ltree", "lquery"): "jsonb",
     ("ltree", "ltxtquery"): "jsonb",
 }
-
-
-def numeric_modifier(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale of a numeric's typmod, None without one. The scale is an 11-bit signed number."""
-    if typmod < 4:
-        return None
-    packed = typmod - 4
-    scale = packed & 0x7FF
-    return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
 
 
 def column_type_of(column: Column, options: Options, types: UserTypes = NO_TYPES) -> ColumnType:

@@ -19,11 +19,18 @@ _STRINGS = [pa.string(), pa.large_string(), *([pa.string_view()] if hasattr(pa, 
 _BINARIES = [pa.binary(), pa.large_binary(), *([pa.binary_view()] if hasattr(pa, "binary_view") else [])]
 
 
-def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+def widen(a: pa.DataType, b: pa.DataType, *, more_fields: bool = False) -> pa.DataType | None:
     """The type that can hold every value of both types, None if there is none.
+
+    Args:
+        a, b: the types.
+        more_fields: whether a struct of `b` may have more fields behind those of `a`. A value of `a` is null there.
 
     >>> widen(pa.int16(), pa.int64()), widen(pa.decimal128(5, 2), pa.decimal128(6, 1)), widen(pa.int32(), pa.string())
     (DataType(int64), Decimal128Type(decimal128(7, 2)), None)
+    >>> pair, triple = pa.struct({"x": pa.int32()}), pa.struct({"x": pa.int64(), "y": pa.string()})
+    >>> widen(pair, triple), widen(triple, pair, more_fields=True), widen(pair, triple, more_fields=True) == triple
+    (None, None, True)
     """
     if a.equals(b):
         return a
@@ -35,13 +42,23 @@ def widen(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         precision = max(a.precision - a.scale, b.precision - b.scale) + scale
         return pa.decimal128(precision, scale) if precision <= 38 else None
     if pa.types.is_list(a) and pa.types.is_list(b):
-        element = widen(a.value_type, b.value_type)
+        element = widen(a.value_type, b.value_type, more_fields=more_fields)
         return pa.list_(element) if element is not None else None
-    if pa.types.is_struct(a) and pa.types.is_struct(b) and _names(a) == _names(b):
-        kinds = [widen(a.field(k).type, b.field(k).type) for k in range(a.num_fields)]
+    if pa.types.is_struct(a) and pa.types.is_struct(b) and _has_fields(a, b, more_fields):
+        kinds = [
+            widen(a.field(k).type, b.field(k).type, more_fields=more_fields) for k in range(a.num_fields)
+        ]
         if None not in kinds:
-            return pa.struct([a.field(k).with_type(kind) for k, kind in enumerate(kinds)])
+            new = [b.field(k) for k in range(a.num_fields, b.num_fields)]
+            return pa.struct([*(a.field(k).with_type(kind) for k, kind in enumerate(kinds)), *new])
     return None
+
+
+def _has_fields(a: pa.StructType, b: pa.StructType, more: bool) -> bool:
+    """Whether `b` has the fields of `a`, by their names and places, and no others, or only behind these."""
+    names = _names(b)
+    # A struct without fields becomes a text in a table, so it cannot get one.
+    return names == _names(a) or (more and a.num_fields > 0 and names[: a.num_fields] == _names(a))
 
 
 def _names(struct: pa.StructType) -> list[str]:

@@ -40,9 +40,14 @@ class Options:
         uuid: type of uuids: `"string"`, `"fixed_size_binary"` (16 bytes) or `"arrow.uuid"` (Arrow's extension type over
             16 bytes).
         strings: type of all string columns (not of strings in lists): `"string"` or `"string_view"`.
+        plain: tables that every tool takes, such as CSV files, polars and spreadsheets: lists and structs are JSON
+            texts, times and intervals texts (ISO 8601), uuids strings. Metadata columns, too. It takes more time. Not
+            for Spark and mirrors, whose tables have plain types anyway.
         schemas: {table: pinned schema} for `Decoded.table`. A table is a qualified name or an oid, as in
             `Decoded.table`. A pinned schema is a `pyarrow.Schema` or a `Relation`. `Decoded.table` gives each of these
             tables with its pinned schema, whatever versions of the relation arrive.
+        tables: decode only changes of these tables: a list of qualified names and oids. The decoder does not read the
+            rows of other tables. `truncates`, `transactions` and `messages` do not depend on it. None for all tables.
         columns: {table: names}: decode only these columns of these tables. The decoder does not read other columns,
             and the schema does not have them. A table is a qualified name or an oid. When the first change of a table
             arrives, a name that no known version of the table has is a ValueError. A name that only some versions have
@@ -61,8 +66,8 @@ class Options:
 
     Raises:
         ValueError: for a value that is not allowed.
-        TypeError: for a `spill_directory` that is not a path, and for `schemas` or `columns` that are not mappings of
-            this kind.
+        TypeError: for a `spill_directory` that is not a path, and for `tables`, `schemas` or `columns` that are not a
+            list and mappings of this kind.
 
     >>> Options(numeric="float64").numeric
     'float64'
@@ -74,7 +79,9 @@ class Options:
     numeric: str | pa.Decimal128Type = "string"
     uuid: Literal["string", "fixed_size_binary", "arrow.uuid"] = "string"
     strings: Literal["string", "string_view"] = "string"
+    plain: bool = False
     schemas: Mapping[str | int, pa.Schema | Relation] | None = field(default=None, hash=False)
+    tables: Collection[str | int] | None = None
     columns: Mapping[str | int, Collection[str]] | None = field(default=None, hash=False)
     extra_columns: Literal["error", "drop"] = "error"
     metadata_prefix: str = "_"
@@ -94,6 +101,11 @@ class Options:
             raise ValueError("numeric must be a decimal128 whose scale lies between 0 and its precision")
         _one_of("uuid", self.uuid, "string", "fixed_size_binary", "arrow.uuid")
         _one_of("strings", self.strings, "string", "string_view")
+        if not isinstance(self.plain, bool):
+            raise ValueError(f"plain must be True or False, not {self.plain!r}")
+        if self.plain:
+            object.__setattr__(self, "uuid", "string")
+            object.__setattr__(self, "strings", "string")
         _one_of("extra_columns", self.extra_columns, "error", "drop")
         if self.schemas is not None:
             if not isinstance(self.schemas, Mapping):
@@ -101,6 +113,11 @@ class Options:
             object.__setattr__(
                 self, "schemas", {_table(key): _pin(value) for key, value in self.schemas.items()}
             )
+        if self.tables is not None:
+            expect_list("tables", self.tables)
+            object.__setattr__(self, "tables", frozenset(_table(each, "tables") for each in self.tables))
+            if not self.tables:
+                raise ValueError("tables must name at least one table; None decodes all of them")
         if self.columns is not None:
             if not isinstance(self.columns, Mapping):
                 raise TypeError(
@@ -124,6 +141,10 @@ class Options:
                     "spill_directory must be the path of a directory, as a str or an os.PathLike of str"
                 )
             object.__setattr__(self, "spill_directory", directory)
+
+    def selects(self, relation: Relation) -> bool:
+        """Whether `tables` selects a relation."""
+        return self.tables is None or relation.qualified_name in self.tables or relation.oid in self.tables
 
     def columns_of(self, relation: Relation) -> Collection[str] | None:
         """Names of the columns of a relation that `columns` selects, None for all."""

@@ -37,7 +37,8 @@ def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
     """The table with the types of `target`, which has the same columns.
 
     An interval may become a string, also inside of lists and structs. A struct without fields may become a string,
-    too: the one that PostgreSQL prints.
+    too: the one that PostgreSQL prints. Where structs of `target` have more fields at their end, these are null. Where
+    they have fewer, those at the end are left out.
     """
     columns = [
         pa.chunked_array([_to_type(chunk, field.type) for chunk in column.chunks], field.type)
@@ -46,16 +47,18 @@ def to_types(table: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
-def _has_no_cast(kind: pa.DataType) -> bool:
+def _has_no_cast(kind: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_list(kind):
-        return _has_no_cast(kind.value_type)
+        return _has_no_cast(kind.value_type, target.value_type)
     if pa.types.is_struct(kind):
-        return kind.num_fields == 0 or any(_has_no_cast(field.type) for field in kind)
+        if not kind.num_fields or kind.num_fields != target.num_fields:
+            return True
+        return any(_has_no_cast(kind.field(k).type, target.field(k).type) for k in range(kind.num_fields))
     return bool(pa.types.is_interval(kind))
 
 
 def _to_type(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if not _has_no_cast(array.type) or array.type.equals(target):
+    if array.type.equals(target) or not _has_no_cast(array.type, target):
         return array.cast(target)
     if pa.types.is_interval(array.type):
         return iso_8601(array)
@@ -66,5 +69,9 @@ def _to_type(array: pa.Array, target: pa.DataType) -> pa.Array:
         )
     if pa.types.is_string(target):
         return pc.if_else(array.is_null(), pa.scalar(None, target), "()")
-    fields = [_to_type(array.field(k), field.type) for k, field in enumerate(target)]
+    there = array.type.num_fields
+    fields = [
+        _to_type(array.field(k), field.type) if k < there else pa.nulls(len(array), field.type)
+        for k, field in enumerate(target)
+    ]
     return pa.StructArray.from_arrays(fields, fields=list(target), mask=array.is_null())

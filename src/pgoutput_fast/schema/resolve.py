@@ -77,7 +77,13 @@ def resolves_alone(catalog: Catalog | None, schema_mode: SchemaMode) -> bool:
 def decoded_schema(relation: Relation, options: Options, types: UserTypes) -> pa.Schema:
     """Returns the schema that a relation version is decoded into, with metadata columns."""
     column_types = [column_type_of(column, options, types) for column in relation.columns]
-    return relation_schema(relation, column_types, options)
+    schema = relation_schema(relation, column_types, options)
+    if options.plain:
+        # Imported when it is needed: it needs pyarrow.compute, which takes long to import.
+        from pgoutput_fast.schema.flat import flat_schema
+
+        return flat_schema(schema)
+    return schema
 
 
 def with_metadata(resolved: Resolved, names: Sequence[str], prefix: str) -> Resolved:
@@ -95,9 +101,12 @@ def resolve(
 
     Raises:
         KeyError: if there is no such relation.
-        ValueError: if its versions do not fit into one schema, or if the options name a column that no version has.
+        ValueError: if its versions do not fit into one schema, or if the options leave out the relation or name a
+            column that no version has.
     """
     versions = known.named(table)
+    if not any(map(options.selects, versions)):
+        raise ValueError(f"Options(tables=...) leaves out {table}")
     options.check_columns(versions[-1], versions, set())
     decoded = [(relation, decoded_schema(relation, options, known.types)) for relation in versions]
     if schema is None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
-from pgoutput_fast.committed.outcomes import Outcomes, values_of
+from pgoutput_fast.committed.outcomes import Outcomes, chosen_rows, values_of
 from pgoutput_fast.committed.release import Releaser
 from pgoutput_fast.committed.reorder_buffer import ReorderBuffer
 from pgoutput_fast.committed.spill import Spiller
@@ -21,13 +21,15 @@ from pgoutput_fast.protocol.kinds import CHANGES, OUTCOMES
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.names import Named
-from pgoutput_fast.segments.segment import open_segment, read_segment
+from pgoutput_fast.segments.read import in_stream_order, open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
 
 __all__ = ["CommittedChanges"]
 
 # About this many rows are released at a time.
 _PIECE_ROWS = 1 << 16
+# Batches that are shorter on average are copied into one: each costs a call of the decoder.
+_BATCH_ROWS = 1 << 12
 
 
 class CommittedChanges:
@@ -49,6 +51,8 @@ class CommittedChanges:
         self._reorder_buffer = ReorderBuffer()
         # The versions of waiting rows and of the current segment. A stream may know many more.
         self._versions: dict[int, Relation] = {}
+        # The changes up to this message were taken: those of open transactions wait.
+        self._last_seq = -1
         self.last_commit: tuple[int, int] | None = None
 
     def resume(self, done: Sequence[Named]) -> None:
@@ -63,6 +67,7 @@ class CommittedChanges:
         """
         self._reorder_buffer = ReorderBuffer()
         self._versions = {}
+        self._last_seq = done[-1].last_seq if done else -1
         running = open_segment(self._store.at(done[-1].name)).open_txns if done else []
         if running:
             for each in done:
@@ -77,24 +82,27 @@ class CommittedChanges:
     ) -> Iterator[tuple[pa.RecordBatch, Catalog]]:
         """The changes that the next segment releases. Take all of them: after an error, call `resume`.
 
+        A segment may begin with messages that were taken already, if it was joined meanwhile.
+
         Args:
-            rows: all rows of the segment.
+            rows: all rows of the segment, in the order of the stream or of the file.
             state: the state of the stream behind it.
             after: leave out transactions that end with this message or before it.
 
         Yields:
             (tagged rows with the positions of their commits, the relation versions that they refer to).
         """
-        changes, outcomes, running = _changes(rows), _outcomes(rows, after), state.open_txns
+        changes, outcomes, running = _changes(rows, self._last_seq), _outcomes(rows, after), state.open_txns
         self._learn(rows, state)
         catalog = Catalog(self._versions.values(), state.catalog.types)
         releaser = self._releaser()
         for piece in releaser.committed(changes, outcomes):
-            for batch in piece.combine_chunks().to_batches():
+            for batch in _batches(piece):
                 yield batch, catalog
         releaser.keep_open(changes, outcomes, running)
         if not self._reorder_buffer.waiting:
             self._versions = {}
+        self._last_seq = max(self._last_seq, state.next_seq - 1)
         self.last_commit = _last_commit(outcomes) or self.last_commit
 
     def _learn(self, rows: pa.Table, state: StreamState) -> None:
@@ -108,14 +116,25 @@ class CommittedChanges:
         )
 
 
-def _changes(rows: pa.Table) -> pa.Table:
-    return rows.filter(pa.array(np.isin(values_of(rows, "kind"), CHANGES)))
+def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
+    """The rows as few batches. Long ones are not copied."""
+    batches: list[pa.RecordBatch] = rows.to_batches()
+    if len(batches) * _BATCH_ROWS > rows.num_rows + 2 * _BATCH_ROWS:
+        batches = rows.combine_chunks().to_batches()
+    return batches
+
+
+def _changes(rows: pa.Table, after: int = -1) -> pa.Table:
+    """The changes in these rows behind message `after`, in stream order."""
+    wanted = np.isin(values_of(rows, "kind"), CHANGES) & (values_of(rows, "seq") > after)
+    # In the order of the file, changes stand behind all other rows: those of one table need no copy.
+    return in_stream_order(chosen_rows(rows, wanted))
 
 
 def _outcomes(rows: pa.Table, after: int = -1) -> Outcomes:
     """Returns the outcomes of transactions in these rows, but not the ends of transactions up to message `after`."""
-    ends = rows.filter(pa.array(np.isin(values_of(rows, "kind"), OUTCOMES)))
-    found = decode_tagged(ends, Catalog()).outcomes
+    ends = chosen_rows(rows, np.isin(values_of(rows, "kind"), OUTCOMES))
+    found = decode_tagged(in_stream_order(ends), Catalog()).outcomes
     # A transaction that goes on after this message may have lost a subtransaction before it.
     wanted = found.column("subxid").is_valid().to_numpy(zero_copy_only=False)
     wanted |= found.column("at_seq").to_numpy() > after

@@ -18,27 +18,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
+from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, segment_of
 from pgoutput_fast.segments.join import Member, count_rows, write_joined
 from pgoutput_fast.segments.joined import Joined, removal_lock
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, footing_of_joined, sweep_joined
 from pgoutput_fast.segments.names import Named, all_named, cover, dated_segments, name_of, overlap_error
-from pgoutput_fast.segments.segment import (
-    RELATION_BYTES,
-    ROW_GROUP_BYTES,
-    WRITER,
-    check_source,
-    footer_texts,
-    open_parquet,
-    open_segment,
-    read_back,
-    segment_of,
-)
+from pgoutput_fast.segments.outcomes import joined_text
+from pgoutput_fast.segments.read import open_parquet, open_segment
+from pgoutput_fast.segments.segment import check_source
+from pgoutput_fast.segments.write import RELATION_BYTES, ROW_GROUP_BYTES, read_back
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Entry, Store, open_store
 
@@ -120,6 +115,7 @@ def compact(
     Raises:
         CompactBusyError: if another process compacts this directory.
         FileNotFoundError: if there is no such directory.
+        TypeError: for a limit that is no number.
         ValueError: for a limit that is not positive; for a file that is no segment, or is damaged; for segments of
             several sources, or with the same messages.
         OSError: if a segment cannot be written or removed. Nothing is lost: call it again.
@@ -137,6 +133,11 @@ def compact(
     ...     done.before, done.after, [(each.first_seq, each.last_seq) for each in list_segments(directory)]
     (5, 2, [(0, 7), (8, 9)])
     """
+    for name, value in (("most_bytes", most_bytes), ("keep", keep)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, not a {type(value).__name__}")
+    if not isinstance(grace, timedelta | int | float):
+        raise TypeError(f"grace must be a timedelta or a number of seconds, not a {type(grace).__name__}")
     seconds = grace.total_seconds() if isinstance(grace, timedelta) else float(grace)
     if most_bytes < 1 or keep < 1 or not seconds >= 0:
         raise ValueError("most_bytes and keep must be at least 1, and grace at least 0 seconds")
@@ -405,6 +406,7 @@ def _member(store: Store, file: Entry) -> Member:
         file.nbytes,
         payloads + _ROW_BYTES * segment.rows,
         file.modified if segment.joined is None else segment.joined.written,
+        segment.outcomes,
     )
 
 
@@ -432,6 +434,8 @@ def _join(store: Store, members: Sequence[Member]) -> tuple[int, int]:
         footing,
         Joined(tuple(each.first_seq for each in members), max(each.written for each in members)),
     )
+    if (outcomes := reduce(joined_text, (each.outcomes for each in members))) is not None:
+        footer[OUTCOMES] = outcomes
     if not store.local:
         footer[WRITER] = json.dumps(secrets.token_hex(16))
     with ExitStack() as until_there, store.write(name) as file:

@@ -1,4 +1,4 @@
-"""Opens many segments: their footers, and the outcomes in their control rows, on several threads if that helps.
+"""Opens many segments: their footers, and the outcomes of their transactions, on several threads if that helps.
 
 Threads overlap the waiting for a store or a slow disk. In a store the listing says how large each file is, so a footer
 takes one request.
@@ -12,17 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.decoding.decoder import decode_tagged
-from pgoutput_fast.protocol.kinds import OUTCOMES
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
-from pgoutput_fast.segments.segment import MOST_READ, Segment, checked, damaged, place_of, segment_of
+from pgoutput_fast.segments.footer import place_of, segment_of
+from pgoutput_fast.segments.outcomes import NEEDED, outcomes_of_rows, outcomes_of_texts
+from pgoutput_fast.segments.read import MOST_READ, checked, damaged
+from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.storage.paths import FoundFile, shown
 
 __all__ = ["Opened", "one_batch", "open_segments", "read_outcomes"]
@@ -34,8 +33,6 @@ _MOST_AT_ONCE = 64
 _LEAST_WAITED = 0.5
 # A file of this machine with at most so many bytes is read at once.
 _MOST_WHOLE = 1 << 16
-# What decoding an outcome needs. The other columns of TAGGED_SCHEMA are not read.
-_NEEDED = ("seq", "lsn", "kind", "txn", "in_stream", "payload")
 _T = TypeVar("_T")
 
 
@@ -63,23 +60,23 @@ def open_segments(
 
     def opened(some: Sequence[FoundFile]) -> list[Opened | None]:
         found: list[Segment | None] = []
-        rows: list[pa.Table | None] = []
+        taken: list[_Taken] = []
         for file in some:
-            segment = taken = None
+            segment = outcome = None
             with suppress(FileNotFoundError), _opened(file) as parquet:
                 segment = checked(segment_of(place_of(file.path), parquet.metadata))
                 if outcomes is not None and outcomes(segment):
-                    taken = _control_rows(parquet, segment)
+                    outcome = _in_footer(segment) or _control_rows(parquet, segment)
             found.append(segment)
-            rows.append(taken)
-        both = zip(found, _decoded(rows), strict=True)
+            taken.append(outcome)
+        both = zip(found, _decoded(taken), strict=True)
         return [None if segment is None else Opened(segment, batch) for segment, batch in both]
 
     return _in_parallel(opened, files)
 
 
 def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordBatch]:
-    """The outcomes in the control rows of segments, with OUTCOMES_SCHEMA.
+    """The outcomes of the transactions that end in segments, with OUTCOMES_SCHEMA.
 
     Raises:
         FileNotFoundError: if a file was removed.
@@ -87,11 +84,14 @@ def read_outcomes(files: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordB
     """
 
     def read(some: Sequence[tuple[FoundFile, Segment]]) -> list[pa.RecordBatch]:
-        rows: list[pa.Table | None] = []
+        taken: list[_Taken] = []
         for file, segment in some:
+            if (inside := _in_footer(segment)) is not None:
+                taken.append(inside)
+                continue
             with _opened(file) as parquet:
-                rows.append(_control_rows(parquet, segment))
-        return [each for each in _decoded(rows) if each is not None]
+                taken.append(_control_rows(parquet, segment))
+        return [each for each in _decoded(taken) if each is not None]
 
     return _in_parallel(read, files, of_file=lambda each: each[0])
 
@@ -202,48 +202,44 @@ def _opened(file: FoundFile) -> Iterator[_Here | _There]:
             parquet.close()
 
 
+@dataclass(frozen=True)
+class _InFooter:
+    """The outcomes in the footer of a segment."""
+
+    path: str
+    text: str
+
+
+# What has the outcomes of a segment, if they are wanted.
+_Taken: TypeAlias = pa.Table | _InFooter | None
+
+
+def _in_footer(segment: Segment) -> _InFooter | None:
+    return None if segment.outcomes is None else _InFooter(str(segment.path), segment.outcomes)
+
+
 def _control_rows(parquet: _Here | _There, segment: Segment) -> pa.Table:
     """The rows that concern no relation, and those that share row groups with them."""
     groups = [k for k, group in enumerate(segment.row_groups) if group.bare]
-    return parquet.read(groups, _NEEDED) if groups else TAGGED_SCHEMA.empty_table().select(_NEEDED)
+    return parquet.read(groups, NEEDED) if groups else TAGGED_SCHEMA.empty_table().select(NEEDED)
 
 
-def _decoded(rows: Sequence[pa.Table | None]) -> list[pa.RecordBatch | None]:
-    """The outcomes in the control rows of segments, in stream order; None stays None.
-
-    All segments are decoded at once, because each call costs more than the few rows of one segment.
-    """
-    there = [each for each in rows if each is not None]
-    ends, counts = _ends(there)
-    outcomes = _outcomes(ends)
-    if outcomes.num_rows != ends.num_rows:  # a transaction that nobody knows has no outcome
-        return [None if each is None else _outcomes(_ends([each])[0]) for each in rows]
-    result: list[pa.RecordBatch | None] = []
-    at, count = 0, iter(counts)
-    for each in rows:
-        length = 0 if each is None else next(count)
-        result.append(None if each is None else outcomes.slice(at, length))
-        at += length
-    return result
-
-
-def _ends(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[int]]:
-    """(the rows that say how transactions ended, segment by segment and in stream order; how many each segment has)."""
-    if not tables:
-        return TAGGED_SCHEMA.empty_table().select(_NEEDED), []
-    rows = pa.concat_tables(tables)
-    of = np.repeat(np.arange(len(tables)), [each.num_rows for each in tables])
-    kept = np.flatnonzero(np.isin(rows.column("kind").to_numpy(), OUTCOMES))
-    order = kept[np.lexsort((rows.column("seq").to_numpy()[kept], of[kept]))]
-    counts: list[int] = np.bincount(of[kept], minlength=len(tables)).tolist()
-    return rows.take(pa.array(order)), counts
-
-
-def _outcomes(ends: pa.Table) -> pa.RecordBatch:
-    columns = [
-        ends.column(field.name).cast(field.type)
-        if field.name in _NEEDED
-        else pa.nulls(ends.num_rows, field.type)
-        for field in TAGGED_SCHEMA
+def _decoded(found: Sequence[_Taken]) -> list[pa.RecordBatch | None]:
+    """The outcomes of segments; None stays None."""
+    rows, texts = ([each for each in found if isinstance(each, kind)] for kind in (pa.Table, _InFooter))
+    of_rows, of_texts = iter(outcomes_of_rows(rows)), iter(_of_footers(texts))
+    return [
+        None if each is None else next(of_rows if isinstance(each, pa.Table) else of_texts) for each in found
     ]
-    return decode_tagged(pa.Table.from_arrays(columns, schema=TAGGED_SCHEMA), Catalog()).outcomes
+
+
+def _of_footers(texts: Sequence[_InFooter]) -> list[pa.RecordBatch]:
+    try:
+        return outcomes_of_texts([each.text for each in texts])
+    except ValueError:
+        for each in texts:
+            try:
+                outcomes_of_texts([each.text])
+            except ValueError as problem:
+                raise damaged(each.path, problem) from None
+        raise

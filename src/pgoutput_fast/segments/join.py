@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.layout import cut_at_relations, keys_of, segment_writer, sizes_of
-from pgoutput_fast.segments.segment import Source, open_parquet
+from pgoutput_fast.segments.read import open_parquet
+from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.storage.paths import shown
 
 __all__ = ["Counted", "Member", "count_rows", "write_joined"]
@@ -40,6 +41,7 @@ class Member:
         nbytes: size of its file in bytes.
         memory: size of its rows in memory, in bytes, about.
         written: when its rows became durable, in seconds since 1970.
+        outcomes: as in its footer.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Member:
     nbytes: int
     memory: int
     written: float
+    outcomes: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -20,42 +20,79 @@ __all__ = ["Keys", "cut_at_relations", "keys_of", "segment_writer", "sizes_of", 
 Keys = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 _ROW_BYTES = 80  # size of a tagged row without its payload
+# Rows are copied if runs of the same relation are shorter on average.
+_LONG_RUN = 64
 _DELTAS = ("seq", "lsn")
 _DICTIONARIES = [name for name in TAGGED_SCHEMA.names if name not in (*_DELTAS, "payload", "in_stream")]
 _STATISTICS = [name for name in TAGGED_SCHEMA.names if name != "payload"]
 
 
 def write_rows(
-    file: Any, batch: pa.RecordBatch, footer: dict[str, str], relation_bytes: int, row_group_bytes: int
+    file: Any,
+    rows: pa.Table,
+    footer: dict[str, str],
+    relation_bytes: int,
+    row_group_bytes: int,
+    *,
+    compressed: bool = True,
 ) -> None:
     """Writes tagged rows as a Parquet file in the layout of a segment.
 
     Args:
         file: a binary file, open for writing.
-        batch: rows with TAGGED_SCHEMA.
+        rows: rows with TAGGED_SCHEMA.
         footer: the file's key-value metadata.
         relation_bytes: from this size on, a relation has row groups of its own.
         row_group_bytes: a larger row group is cut.
+        compressed: whether the pages are compressed.
     """
-    section, relations, versions = keys_of(batch)
-    order = np.lexsort((batch.column("seq").to_numpy(), versions, relations, section))
-    sizes = sizes_of(batch)[order]
+    section, relations, versions = keys_of(rows)
+    order = _file_order(rows.column("seq").to_numpy(), versions, relations, section)
+    sizes = sizes_of(rows)[order]
     before = np.concatenate([[0], np.cumsum(sizes)])
     groups = cut_at_relations(section[order], relations[order], sizes, relation_bytes)
-    with segment_writer(file) as writer:
+    rows_in = _reader(rows, order)
+    with segment_writer(file, compressed=compressed) as writer:
         for group in groups:
             for begin, end in _parts(*group, before, row_group_bytes):
-                rows = batch.take(pa.array(order[begin:end]))
-                writer.write_table(pa.Table.from_batches([rows]), row_group_size=end - begin)
+                writer.write_table(rows_in(begin, end), row_group_size=end - begin)
         writer.add_key_value_metadata(footer)
 
 
-def segment_writer(file: Any) -> pq.ParquetWriter:
+def _file_order(seqs: np.ndarray[Any, Any], *keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The places of rows, sorted by the last key, then the others, then in stream order."""
+    if not bool(np.all(seqs[1:] >= seqs[:-1])):
+        return np.lexsort((seqs, *keys))
+    # Most rows have the keys of the row before them. So only runs of rows are sorted.
+    differs = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    begins = np.concatenate([[0], np.flatnonzero(differs) + 1])
+    lengths = np.diff(begins, append=len(seqs))
+    runs = np.lexsort([key[begins] for key in keys])
+    begins, lengths = begins[runs], lengths[runs]
+    places: np.ndarray[Any, Any] = np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    return places + np.arange(len(seqs))
+
+
+def _reader(rows: pa.Table, order: np.ndarray[Any, Any]) -> Callable[[int, int], pa.Table]:
+    """Gives the rows from one place of the order to another. Long runs of rows are not copied."""
+    cuts = np.flatnonzero(np.diff(order) != 1) + 1
+    if len(cuts) * _LONG_RUN > len(order):
+        rows = rows.combine_chunks()
+        return lambda begin, end: rows.take(pa.array(order[begin:end]))
+
+    def slices(begin: int, end: int) -> pa.Table:
+        bounds = [begin, *cuts[(cuts > begin) & (cuts < end)].tolist(), end]
+        return pa.concat_tables([rows.slice(order[a], b - a) for a, b in pairwise(bounds)])
+
+    return slices
+
+
+def segment_writer(file: Any, *, compressed: bool = True) -> pq.ParquetWriter:
     """Opens a file for rows with TAGGED_SCHEMA, with the encodings of a segment."""
     return pq.ParquetWriter(
         file,
         TAGGED_SCHEMA,
-        compression="zstd",
+        compression="zstd" if compressed else "none",
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         write_statistics=_STATISTICS,

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -60,7 +60,7 @@ def segment_catalog(paths: Paths) -> Catalog:
 
 
 def segment_outcomes(paths: Paths) -> pa.RecordBatch:
-    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads only control rows.
+    """The outcomes of transactions that segments contain, as `Decoded.outcomes`. This reads footers and control rows.
 
     Raises:
         DecodeError: if a boundary message is malformed.
@@ -99,10 +99,15 @@ class SegmentList:
         self._opened: dict[FoundFile, Opened] = {}
         self._files: dict[str, FoundFile] = {}
 
-    def pack(self) -> bytes:
-        """What was read of row groups, for another process. It does not contain what segments know of relations."""
+    def pack(self, outcomes: bool = False) -> bytes:
+        """What was read of row groups, for another process. It does not contain what segments know of relations.
+
+        Args:
+            outcomes: whether it contains the outcomes that footers have.
+        """
+        without: dict[str, Any] = {"known": UNREAD, **({} if outcomes else {"outcomes": None})}
         rows = [
-            (file.path, file.nbytes, file.modified, replace(each.segment, known=UNREAD))
+            (file.path, file.nbytes, file.modified, replace(each.segment, **without))
             for file, each in self._opened.items()
         ]
         return zlib.compress(pickle.dumps(rows), 1)

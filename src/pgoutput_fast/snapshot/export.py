@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,7 @@ def export_snapshot(
         dsn: of the database.
         slot: name of the permanent slot to create; None for a temporary one.
         two_phase, failover: as for `create_slot`.
-        wanted: called from another thread; it tells whether to keep waiting. None to wait as long as it takes.
+        wanted: called during the wait; it tells whether to keep waiting. None to wait as long as it takes.
 
     Raises:
         SnapshotError: if a slot with this name exists, or if `wanted` became false.
@@ -104,9 +104,8 @@ def export_snapshot(
     connection = connect(dsn, replication=True)
     try:
         server = with_identifier(server, dsn, connection)
-        with connection.cursor() as cursor, _cancelled_unless(wanted, connection, name):
-            cursor.execute(_command(name, server.major, slot is None, two_phase, failover))
-            created, point, snapshot, _ = cursor.fetchone()
+        command = _command(name, server.major, slot is None, two_phase, failover)
+        created, point, snapshot, _ = _made(connection, command, wanted, name)
     except psycopg2.errors.DuplicateObject:
         connection.close()
         raise SnapshotError(
@@ -120,39 +119,41 @@ def export_snapshot(
     return SnapshotHolder(Export(snapshot, parse_lsn(point), created, slot is None, server), connection, dsn)
 
 
-@contextlib.contextmanager
-def _cancelled_unless(wanted: Callable[[], bool] | None, connection: Any, slot: str) -> Iterator[None]:
-    """Cancels the block's query on the server if it is no longer wanted. The server does not notice by itself.
+def _made(connection: Any, command: str, wanted: Callable[[], bool] | None, slot: str) -> Any:
+    """Runs the command that makes a slot, and returns its row. Cancels it if it is no longer wanted.
+
+    It runs in another thread, because this one would not handle a signal while it waits for the server. The server
+    does not notice by itself that nobody wants the slot.
 
     Raises:
-        SnapshotError: if the query was cancelled for this reason.
+        SnapshotError: if it was cancelled.
     """
-    if wanted is None:
-        yield
-        return
-    done, given_up = threading.Event(), threading.Event()
 
-    def watch() -> None:
-        while not done.wait(_LOOK_SECONDS):
-            if not wanted():
-                given_up.set()
-                with contextlib.suppress(psycopg2.Error):
-                    connection.cancel()
+    def make() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(command)
+            return cursor.fetchone()
 
-    thread = threading.Thread(target=watch, name="pgoutput_fast-snapshot-wanted", daemon=True)
-    thread.start()
-    try:
-        yield
-    except psycopg2.errors.QueryCanceled:
-        if not given_up.is_set():
-            raise
-        raise SnapshotError(
-            f"slot {slot} was not created: the transactions that were open did not end in time, or before the program "
-            "that waited for the slot ended. Try again with more time"
-        ) from None
-    finally:
-        done.set()
-        thread.join()
+    given_up = False
+    with ThreadPoolExecutor(1, "pgoutput_fast-snapshot") as pool:
+        made = pool.submit(make)
+        try:
+            while not wait([made], _LOOK_SECONDS).done:
+                if wanted is not None and not wanted():
+                    given_up = True
+                    with contextlib.suppress(psycopg2.Error):
+                        connection.cancel()
+            return made.result()
+        except psycopg2.errors.QueryCanceled:
+            if not given_up:
+                raise
+            raise SnapshotError(
+                f"slot {slot} was not created: the transactions that were open did not end in time, or before the "
+                "program that waited for the slot ended. Try again with more time"
+            ) from None
+        finally:
+            if not made.done():
+                connection.cancel()
 
 
 def _drop_at_once(dsn: str, slot: str) -> None:

@@ -22,6 +22,7 @@ class ReadRange:
         first: its first page.
         end: the page after the last one; None for all remaining pages.
         nbytes: approximate size in bytes.
+        where: SQL that is true for the rows that are wanted; None for all.
     """
 
     table: str
@@ -29,6 +30,7 @@ class ReadRange:
     first: int
     end: int | None
     nbytes: int
+    where: str | None = None
 
     @property
     def name(self) -> str:
@@ -46,6 +48,8 @@ class ReadRange:
             terms.append(f"ctid OPERATOR(pg_catalog.>=) '({self.first},0)'::pg_catalog.tid")
         if self.end is not None:
             terms.append(f"ctid OPERATOR(pg_catalog.<) '({self.end},0)'::pg_catalog.tid")
+        if self.where is not None:
+            terms.append(f"({self.where})")
         return " AND ".join(terms) or None
 
 

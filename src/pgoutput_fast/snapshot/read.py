@@ -17,6 +17,7 @@ from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.postgres.copy_stream import CopyLink
 from pgoutput_fast.postgres.session import connect
 from pgoutput_fast.postgres.tables import SnapshotTable, text_columns
+from pgoutput_fast.schema.flat import flatten
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import SnapshotError
 from pgoutput_fast.snapshot.ranges import ReadRange
@@ -177,8 +178,12 @@ class SnapshotReader:
         relation = table.relation
         major = self._connection.server_version // 10000
         as_text = text_columns(table, self._catalog, self._options, major)
+
+        def give(batch: pa.RecordBatch) -> None:
+            on_batch(flatten(batch) if self._options.plain else batch)
+
         rows = CopyRows(
-            relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=on_batch
+            relation, self._options, self._catalog.types, table.consistent_lsn, as_text, on_batch=give
         )
         wanted = self._options.columns_of(relation)
         with self._connection.cursor() as cursor, in_snapshot(cursor, self._snapshot):
@@ -214,7 +219,7 @@ class SnapshotReader:
                 raise TableLostError(table.name, _was("rewritten, truncated or replaced", table, each))
             rows.finish()
         for batch in rows.take_batches():
-            on_batch(batch)
+            give(batch)
         return RangeRead(rows.row_count, rows.decoded_bytes, rows.take_rejects())
 
     def _copy(self, query: str, rows: CopyRows) -> None:

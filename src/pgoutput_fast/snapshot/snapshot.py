@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -15,8 +16,11 @@ from pgoutput_fast._core.copy.table_rows import CopyRows
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_identifier, quote_qualified_name
 from pgoutput_fast.catalog.relations import Catalog
-from pgoutput_fast.postgres.session import session
+from pgoutput_fast.display import escaped, html_table, some_of
+from pgoutput_fast.postgres.session import session, shown_database
 from pgoutput_fast.postgres.tables import describe_tables
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.schema.flat import flat_schema
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.export import export_snapshot
 from pgoutput_fast.snapshot.files import TableFiles, TableLoaded, loading
@@ -29,6 +33,8 @@ from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, make_di
 __all__ = ["Loaded", "Snapshot", "SnapshotBatches"]
 
 RANGE_BYTES = 1 << 26
+# How many tables a notebook shows.
+_SHOWN = 50
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class Snapshot:
         user_types: whether to ask the server about types that are not built in, as `Catalog.enriched` does. False
             decodes as if only the stream were known.
         range_bytes: tables are read in ranges of about this many bytes.
+        wanted: called while the server waits for open transactions; it tells whether to keep waiting. None to wait as
+            long as it takes.
 
     Attributes:
         name: the name for `SET TRANSACTION SNAPSHOT`.
@@ -94,7 +102,7 @@ class Snapshot:
         catalog: the catalog of these tables; with it, their changes are decoded into the same schemas.
 
     Raises (and then leaves no slot behind):
-        SnapshotError: if a slot with this name exists already.
+        SnapshotError: if a slot with this name exists already, or if `wanted` became false.
         ValueError: for invalid names, and for features that the server's version lacks.
         KeyError: for a table that is not published.
         psycopg2.Error: if the server refuses; `check` says what the server lacks.
@@ -112,6 +120,7 @@ class Snapshot:
         failover: bool = False,
         user_types: bool = True,
         range_bytes: int = RANGE_BYTES,
+        wanted: Callable[[], bool] | None = None,
     ) -> None:
         expect_list("publications", publications)
         expect_list("tables", tables)
@@ -120,7 +129,7 @@ class Snapshot:
         self._dsn = dsn
         self._publications = tuple(publications)
         self.options = options if options is not None else Options()
-        self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover)
+        self._holder = export_snapshot(dsn, slot, two_phase=two_phase, failover=failover, wanted=wanted)
         try:
             self.export = self._holder.export
             with session(dsn) as cursor, in_snapshot(cursor, self.export.name):
@@ -133,7 +142,7 @@ class Snapshot:
                 )
                 cursor.execute("SHOW block_size")
                 block_size = int(cursor.fetchone()[0])
-            self.tables = {table.name: table for table in found}
+            self.tables = {table.name: table for table in found if self.options.selects(table.relation)}
             if tables is not None:
                 self.tables = {name: self.tables[name] for name in map(self._known, tables)}
                 chosen = [table.relation for table in self.tables.values()]
@@ -167,6 +176,25 @@ class Snapshot:
     def consistent_lsn(self) -> int:
         return self.export.consistent_lsn
 
+    def __repr__(self) -> str:
+        return f"<Snapshot: {self._shown()}; {some_of([escaped(name) for name in self.tables])}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, len(table.relation.columns), table.nbytes)
+            for name, table in islice(self.tables.items(), _SHOWN)
+        ]
+        left_out = len(self.tables) - len(rows)
+        return html_table(f"Snapshot: {self._shown()}", ["table", "columns", "bytes"], rows, left_out)
+
+    def _shown(self) -> str:
+        """What identifies the snapshot, without a secret."""
+        state = "closed" if self._holder.closed else "open"
+        return (
+            f"{state}, {shown_database(self._dsn)} at LSN {format_lsn(self.consistent_lsn)}, "
+            f"slot {escaped(self.slot)}, {len(self.tables):,} tables"
+        )
+
     def __enter__(self) -> Snapshot:
         return self
 
@@ -196,7 +224,7 @@ class Snapshot:
         """
         relation = self.tables[self._known(table)].relation
         schema: pa.Schema = CopyRows(relation, self.options, self.catalog.types, 0).schema
-        return schema
+        return flat_schema(schema) if self.options.plain else schema
 
     def spark_options(self) -> dict[str, str]:
         """Returns options for `spark.read.format("pgoutput")`.
@@ -218,18 +246,26 @@ class Snapshot:
             raise gone(self.name)
         return SnapshotReader(self._dsn, self.export.name, self.catalog, self.options)
 
-    def _all_ranges(self, tables: Collection[str] | None = None) -> list[ReadRange]:
+    def _all_ranges(self, tables: Collection[str] | None = None, where: str | None = None) -> list[ReadRange]:
         # The largest tables come first. The last reads are then short, and no thread waits for long.
         chosen = (
             self.tables if tables is None else {name: self.tables[name] for name in map(self._known, tables)}
         )
         largest = sorted(chosen.values(), key=lambda table: -table.nbytes)
+        if where is not None:
+            # Each heap is one range: so the server can use an index.
+            return [
+                ReadRange(table.name, part, 0, None, part.nbytes, where)
+                for table in largest
+                for part in table.parts
+            ]
         return [each for table in largest for each in self._ranges[table.name]]
 
     def read(
         self,
         tables: Collection[str] | None = None,
         *,
+        where: str | None = None,
         threads: int = 1,
         progress: Callable[[LoadProgress], object] | None = None,
     ) -> SnapshotBatches:
@@ -237,6 +273,7 @@ class Snapshot:
 
         Args:
             tables: only these tables of the snapshot, by qualified name; None for all.
+            where: only rows for which this SQL condition is true. Its operators and functions must have schemas.
             threads: number of sessions that read in parallel. For each, up to two batches wait in memory.
             progress: called after each range, from any thread.
 
@@ -251,7 +288,7 @@ class Snapshot:
             DecodeError, psycopg2.Error: as for `SnapshotReader.read`.
         """
         expect_list("tables", tables)
-        ranges = self._all_ranges(tables)
+        ranges = self._all_ranges(tables, where)
         counter = ProgressCounter(ranges, progress)
         found = SnapshotBatches()
 

@@ -10,8 +10,10 @@ itself. If Spark uses another Python than this one, `register(spark)` makes the 
 """
 
 from pgoutput_fast.spark import udf
+from pgoutput_fast.spark.current.sink import current_sink
 from pgoutput_fast.spark.dataframes.catalog import read_catalog, relations
 from pgoutput_fast.spark.dataframes.changes import changes
+from pgoutput_fast.spark.dataframes.fresh import read_fresh
 from pgoutput_fast.spark.dataframes.outcomes import outcomes
 from pgoutput_fast.spark.dataframes.records import messages, rejects
 from pgoutput_fast.spark.dataframes.tagged import state_after
@@ -25,9 +27,11 @@ from pgoutput_fast.spark.workers import register
 
 __all__ = [
     "changes",
+    "current_sink",
     "messages",
     "outcomes",
     "read_catalog",
+    "read_fresh",
     "read_typed",
     "register",
     "rejects",

@@ -30,6 +30,8 @@ __all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
 # In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}")
+# So often a file is read again that another process replaces meanwhile.
+_TRIES = 5
 _COLLAPSED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -322,9 +324,14 @@ class _Remote(Store):
         return replace(super().found(entry), files=self._files, inside=f"{self._root}/{entry.name}")
 
     def read(self, name: str) -> bytes:
-        with self._files.open_input_file(f"{self._root}/{name}") as file:
-            content: bytes = file.read()
-            return content
+        inside = f"{self._root}/{name}"
+        for _ in range(_TRIES):
+            with self._files.open_input_file(inside) as file:
+                content: bytes = file.read()
+            # It asks for the size first. If a longer file takes the place then, its end is missing.
+            if self._size(inside) == len(content):
+                break
+        return content
 
     @contextmanager
     def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:

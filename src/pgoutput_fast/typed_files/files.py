@@ -16,7 +16,7 @@ from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.segments.committed import CommittedChanges
 from pgoutput_fast.segments.names import Named, named_segments, ordinals_of
-from pgoutput_fast.segments.segment import open_segment, read_segment
+from pgoutput_fast.segments.read import open_segment, read_segment
 from pgoutput_fast.storage.stores import Store
 from pgoutput_fast.typed_files.output import TypedOutput
 from pgoutput_fast.typed_files.progress import Progress, read_progress, typed_files, write_progress

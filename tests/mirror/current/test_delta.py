@@ -21,40 +21,18 @@ import pytest
 from pgoutput_fast.mirror.current import file_table
 from pgoutput_fast.mirror.current.delta import DeltaCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, Unfilled, current_schema
+from support import numbered
 from support.buckets import opened_bucket
-
-SCHEMA = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
-
-
-def _rows(ids: Any, text: str = "x", lsn: int = 1) -> pa.Table:
-    made = [{"id": each, "text": text, "_commit_lsn": lsn} for each in ids]
-    return pa.Table.from_pylist(made, schema=SCHEMA)
-
-
-def _keys(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-def _effect(gone: Any = (), rows: Any = (), text: str = "new") -> Effect:
-    return Effect(("id",), False, _keys(*gone), _rows(rows, text))
 
 
 def _loaded(place: Path, **more: Any) -> DeltaCurrent:
     """A table with the ids from 0 to 999, in ten files."""
-    table = DeltaCurrent(place, "t", **more)
-    table.replace(
-        (batch for k in range(10) for batch in _rows(range(k * 100, k * 100 + 100)).to_batches()), SCHEMA, 1
-    )
-    return table
+    return numbered.load(DeltaCurrent(place, "t", **more))
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> DeltaCurrent:
     return _loaded(tmp_path, file_bytes=100)
-
-
-def _ids(table: Any) -> list[int]:
-    return sorted(table.read().column("id").to_pylist())
 
 
 def _files(place: Path) -> set[str]:
@@ -110,7 +88,7 @@ def test_what_columns_become(tmp_path: Path) -> None:
     table.replace([], rows.schema, 1)
     assert table.read().num_rows == 0
     rows = rows.set_column(0, "id", pa.array([1, 2]))
-    table.apply(Effect(("id",), False, _keys(), rows), 2)
+    table.apply(Effect(("id",), False, numbered.keys(), rows), 2)
     there = table.read()
     assert there.schema == table.schema()
     for name, (_, _, kind, value) in TYPES.items():
@@ -124,12 +102,12 @@ def test_what_columns_become(tmp_path: Path) -> None:
 
 
 def test_types_that_change(small: DeltaCurrent) -> None:
-    narrow = SCHEMA.set(0, pa.field("id", pa.int32()))
-    rows = _rows([1, 5000]).cast(narrow)
-    small.apply(Effect(("id",), False, _keys(2).cast(pa.schema({"id": pa.int32()})), rows), 2)
-    assert _ids(small) == [0, 1, *range(3, 1000), 5000]
-    version, other = small.version(), SCHEMA.set(0, pa.field("id", pa.decimal128(10, 2)))
-    rows = _rows([1]).set_column(0, other.field("id"), pa.array([Decimal(1)], other.field("id").type))
+    narrow = numbered.SCHEMA.set(0, pa.field("id", pa.int32()))
+    rows = numbered.rows([1, 5000]).cast(narrow)
+    small.apply(Effect(("id",), False, numbered.keys(2).cast(pa.schema({"id": pa.int32()})), rows), 2)
+    assert numbered.ids(small) == [0, 1, *range(3, 1000), 5000]
+    version, other = small.version(), numbered.SCHEMA.set(0, pa.field("id", pa.decimal128(10, 2)))
+    rows = numbered.rows([1]).set_column(0, other.field("id"), pa.array([Decimal(1)], other.field("id").type))
     with pytest.raises(
         ValueError, match=r"'id' is int64, and the rows have decimal.*cannot change in this way: load"
     ):
@@ -141,29 +119,33 @@ def test_a_type_that_would_be_wider(tmp_path: Path) -> None:
     narrow = current_schema(pa.schema({"id": pa.int32()}))
     table = DeltaCurrent(tmp_path, "t")
     table.replace([], narrow, 1)
-    rows = _rows([1]).drop_columns(["text"])
+    rows = numbered.rows([1]).drop_columns(["text"])
     with pytest.raises(ValueError, match=r"'id' is int32, and the rows have int64.*cannot widen it: load"):
-        table.apply(Effect(("id",), False, _keys(), rows), 2)
+        table.apply(Effect(("id",), False, numbered.keys(), rows), 2)
     assert table.position() == 1
     table.replace(rows.to_batches(), rows.schema, 2)
     assert table.schema() == rows.schema
-    assert _ids(table) == [1]
+    assert numbered.ids(table) == [1]
 
 
 def test_columns_that_come_and_go(small: DeltaCurrent) -> None:
-    rows = _rows([1]).drop_columns(["text"]).append_column("more", pa.array([[1.5]], pa.list_(pa.float64())))
-    small.apply(Effect(("id",), False, _keys(), rows), 2)
+    rows = (
+        numbered.rows([1])
+        .drop_columns(["text"])
+        .append_column("more", pa.array([[1.5]], pa.list_(pa.float64())))
+    )
+    small.apply(Effect(("id",), False, numbered.keys(), rows), 2)
     assert small.schema().names == ["id", "text", "_commit_lsn", "_unrepresentable", "more"]
-    found = {row["id"]: row for row in small.find(_keys(1, 2), ["text", "more"]).to_pylist()}
+    found = {row["id"]: row for row in small.find(numbered.keys(1, 2), ["text", "more"]).to_pylist()}
     assert found == {1: {"id": 1, "text": None, "more": [1.5]}, 2: {"id": 2, "text": "x", "more": None}}
 
 
 def test_a_table_gets_its_first_timestamps_late(small: DeltaCurrent) -> None:
     """They are a feature of the table, which writers and readers must know."""
-    rows = _rows([1]).append_column("at", pa.array([datetime(2024, 2, 29)], pa.timestamp("us")))
-    small.apply(Effect(("id",), False, _keys(), rows), 2)
-    assert small.find(_keys(1), ["at"]).column("at").to_pylist() == [datetime(2024, 2, 29)]
-    small.replace([], SCHEMA, 3)
+    rows = numbered.rows([1]).append_column("at", pa.array([datetime(2024, 2, 29)], pa.timestamp("us")))
+    small.apply(Effect(("id",), False, numbered.keys(), rows), 2)
+    assert small.find(numbered.keys(1), ["at"]).column("at").to_pylist() == [datetime(2024, 2, 29)]
+    small.replace([], numbered.SCHEMA, 3)
     small.replace(rows.to_batches(), rows.schema, 4)
     assert small.read().column("at").to_pylist() == [datetime(2024, 2, 29)]
 
@@ -184,36 +166,36 @@ def test_names_that_are_the_same(tmp_path: Path) -> None:
 def test_only_files_with_changed_keys_are_rewritten(small: DeltaCurrent, tmp_path: Path) -> None:
     before = _files(tmp_path)
     assert len(before) == 10
-    small.apply(_effect([5, 7], [9, 950, 2000]), 2)
+    small.apply(numbered.effect([5, 7], [9, 950, 2000]), 2)
     after = _files(tmp_path)
     assert len(before & after) == 8
-    small.apply(_effect([], [3000]), 3)
+    small.apply(numbered.effect([], [3000]), 3)
     assert len(_files(tmp_path) - after) == 1
     assert after < _files(tmp_path)
 
 
 def test_an_effect_without_rows_moves_the_position(small: DeltaCurrent, tmp_path: Path) -> None:
     before = _files(tmp_path)
-    small.apply(_effect(), 7)
+    small.apply(numbered.effect(), 7)
     assert (small.position(), small.version(), _files(tmp_path)) == (7, 1, before)
 
 
 def test_unfilled_values_are_refused(small: DeltaCurrent) -> None:
-    unfilled = Unfilled("text", pa.array([0], pa.int64()), _keys(1))
+    unfilled = Unfilled("text", pa.array([0], pa.int64()), numbered.keys(1))
     with pytest.raises(ValueError, match="fill them from `find` first"):
-        small.apply(Effect(("id",), False, _keys(), _rows([1]), [unfilled]), 2)
+        small.apply(Effect(("id",), False, numbered.keys(), numbered.rows([1]), [unfilled]), 2)
 
 
 def test_a_row_without_a_key_that_is_not_there(small: DeltaCurrent) -> None:
-    gone = _rows([1, 1, 2]).drop_columns(["_commit_lsn"])
+    gone = numbered.rows([1, 1, 2]).drop_columns(["_commit_lsn"])
     with pytest.raises(ValueError, match="lacks rows that go"):
-        small.apply(Effect((), False, gone, _rows([])), 2)
-    assert (small.position(), len(_ids(small))) == (1, 1000)
+        small.apply(Effect((), False, gone, numbered.rows([])), 2)
+    assert (small.position(), len(numbered.ids(small))) == (1, 1000)
 
 
 def test_older_versions_can_be_read_until_vacuum(small: DeltaCurrent) -> None:
     for k in range(4):
-        small.apply(_effect([k]), 2 + k)
+        small.apply(numbered.effect([k]), 2 + k)
     assert [small.read(version).num_rows for version in range(5)] == [1000, 999, 998, 997, 996]
     assert small.vacuum(2) == 3
     assert [small.read(version).num_rows for version in (3, 4)] == [997, 996]
@@ -236,11 +218,11 @@ def test_vacuum_leaves_new_files_of_others(small: DeltaCurrent, tmp_path: Path) 
 def test_short_files_become_one(tmp_path: Path) -> None:
     table = DeltaCurrent(tmp_path, "t", file_bytes=100_000)
     for k in range(40):
-        table.apply(_effect([], [k]), 1 + k)
+        table.apply(numbered.effect([], [k]), 1 + k)
     assert len(_files(tmp_path)) < 20
     table.optimise()
     assert len(_files(tmp_path)) == 1
-    assert (_ids(table), table.position()) == ([*range(40)], 40)
+    assert (numbered.ids(table), table.position()) == ([*range(40)], 40)
     version = table.version()
     table.optimise()
     assert table.version() == version
@@ -286,19 +268,19 @@ def test_others_change_the_table_meanwhile(
         elif what == "delete":
             table.delete("id = 500")
         else:
-            deltalake.write_deltalake(table, _rows([10_000]), mode="append")
+            deltalake.write_deltalake(table, numbered.rows([10_000]), mode="append")
 
     _disturbed(monkeypatch, change)
-    small.apply(_effect([5], [6, 700, 1000]), 2)
+    small.apply(numbered.effect([5], [6, 700, 1000]), 2)
     expected = {*range(1001)} - {5}
     expected ^= {"delete": {500}, "append": {10_000}}.get(what, set())
-    assert _ids(small) == sorted(expected)
+    assert numbered.ids(small) == sorted(expected)
     assert small.position() == 2
-    assert small.find(_keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
+    assert small.find(numbered.keys(6, 700, 1000), ["text"]).column("text").to_pylist() == ["new"] * 3
     _disturbed(monkeypatch, change)
     small.optimise()
-    small.apply(_effect([700]), 3)
-    assert len(_ids(small)) == len(expected) - 1 + (what == "append")
+    small.apply(numbered.effect([700]), 3)
+    assert len(numbered.ids(small)) == len(expected) - 1 + (what == "append")
 
 
 def test_a_file_is_gone_when_it_is_read(
@@ -315,23 +297,27 @@ def test_a_file_is_gone_when_it_is_read(
         return look(*arguments)
 
     monkeypatch.setattr(DeltaCurrent, "_look", disturbed)
-    small.apply(_effect([5], [6, 1000]), 2)
-    assert _ids(small) == [each for each in range(1001) if each != 5]
+    small.apply(numbered.effect([5], [6, 1000]), 2)
+    assert numbered.ids(small) == [each for each in range(1001) if each != 5]
     for each in _files(tmp_path):
         (tmp_path / "t" / each).unlink()
-    with pytest.raises(FileNotFoundError, match="parquet"):
-        small.apply(_effect([7]), 3)
+    with pytest.raises(
+        ValueError, match=r"is damaged: .*parquet.* Or load the table again .in a mirror: Mirror.reload"
+    ):
+        small.apply(numbered.effect([7]), 3)
+    with pytest.raises(ValueError, match=r"is damaged: .*parquet.* Or load the table again"):
+        small.find(numbered.effect([7]).gone, ["v"])
 
 
 def test_the_same_effect_from_two_processes(
     small: DeltaCurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, effect = DeltaCurrent(tmp_path, "t"), _effect([5], [6, 1000])
+    other, effect = DeltaCurrent(tmp_path, "t"), numbered.effect([5], [6, 1000])
     other.position()
     with monkeypatch.context() as patch:
         _disturbed(patch, lambda: other.apply(effect, 2))
         small.apply(effect, 2)
-    assert _ids(small) == [each for each in range(1001) if each != 5]
+    assert numbered.ids(small) == [each for each in range(1001) if each != 5]
     assert small.version() == 1
 
 
@@ -342,21 +328,27 @@ def test_a_table_that_is_always_changed(
     before = {each.name for each in (tmp_path / "t").iterdir()}
     with monkeypatch.context() as patch:
         _disturbed(
-            patch, lambda: deltalake.write_deltalake(tmp_path / "t", _rows([7777]), mode="append"), 100
+            patch,
+            lambda: deltalake.write_deltalake(tmp_path / "t", numbered.rows([7777]), mode="append"),
+            100,
         )
         with pytest.raises(
             RuntimeError, match="3 times during a commit: let only one process mirror into it"
         ):
-            small.apply(_effect([5], [6]), 2)
+            small.apply(numbered.effect([5], [6]), 2)
     assert small.position() == 1
     left = {each.name for each in (tmp_path / "t").iterdir()} - before
     assert not [each for each in left if each.startswith("part-current-")]
 
 
 def test_tables_of_others_are_refused(tmp_path: Path) -> None:
-    deltalake.write_deltalake(tmp_path / "t", _rows([1]))
+    deltalake.write_deltalake(tmp_path / "t", numbered.rows([1]))
     table = DeltaCurrent(tmp_path, "t")
-    for call in (table.position, lambda: table.replace([], SCHEMA, 1), lambda: table.apply(_effect(), 1)):
+    for call in (
+        table.position,
+        lambda: table.replace([], numbered.SCHEMA, 1),
+        lambda: table.apply(numbered.effect(), 1),
+    ):
         with pytest.raises(ValueError, match="is not a table of a mirror: use another target"):
             call()
     assert deltalake.DeltaTable(tmp_path / "t").version() == 0
@@ -366,7 +358,7 @@ def test_features_that_hide_rows_are_refused(small: DeltaCurrent, tmp_path: Path
     table = deltalake.DeltaTable(tmp_path / "t")
     table.alter.add_feature(deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     with pytest.raises(ValueError, match="it has deletionVectors, which a mirror does not know"):
-        small.apply(_effect([5]), 2)
+        small.apply(numbered.effect([5]), 2)
 
 
 # ---- stores, packages -----------------------------------------------------------------------------------------------
@@ -376,15 +368,30 @@ def test_in_a_bucket() -> None:
     with opened_bucket("current") as bucket:
         table = DeltaCurrent(bucket.uri % "lake", "public.o+2E", file_bytes=100)
         assert table.position() is None
-        table.replace(_rows(range(300)).to_batches(max_chunksize=100), SCHEMA, 1)
-        table.apply(_effect([5, 150], [6, 1000]), 2)
-        table.apply(_effect([], [2000]), 3)
-        assert _ids(table) == sorted({*range(300), 1000, 2000} - {5, 150})
-        assert _ids(DeltaCurrent(bucket.uri % "lake", "public.o+2E")) == _ids(table)
-        assert table.find(_keys(6, 7), ["text"]).num_rows == 2
+        numbered.load(table, 300)
+        table.apply(numbered.effect([5, 150], [6, 1000]), 2)
+        table.apply(numbered.effect([], [2000]), 3)
+        assert numbered.ids(table) == sorted({*range(300), 1000, 2000} - {5, 150})
+        assert numbered.ids(DeltaCurrent(bucket.uri % "lake", "public.o+2E")) == numbered.ids(table)
+        assert table.find(numbered.keys(6, 7), ["text"]).num_rows == 2
         table.optimise()
         assert table.vacuum() > 0
         assert table.read().num_rows == 300
+
+
+def test_a_commit_whose_answer_is_lost() -> None:
+    """The store has done it. Nothing is applied twice, and the files of the new version stay."""
+    with opened_bucket("lost") as bucket:
+        table = DeltaCurrent(bucket.uri % "lake", "t")
+        bucket.lose_answers("_delta_log/")
+        table.replace(numbered.rows([1]).to_batches(), numbered.SCHEMA, 1)
+        for position in (2, 3):
+            bucket.lose_answers("_delta_log/")
+            table.apply(numbered.effect([1], [1, position]), position)
+            assert bucket.to_lose == 0
+        for each in (table, DeltaCurrent(bucket.uri % "lake", "t")):
+            assert (each.position(), each.version()) == (3, 2)
+            assert numbered.ids(each) == [1, 2, 3]
 
 
 def test_without_deltalake() -> None:

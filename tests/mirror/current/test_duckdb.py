@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,8 @@ import pytest
 from pgoutput_fast.mirror.current import duckdb
 from pgoutput_fast.mirror.current.duckdb import DuckDBCurrent
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
-
-SCHEMA = current_schema(pa.schema({"id": pa.int64(), "text": pa.string()}))
-
-
-def _rows(ids: Any, text: str = "x") -> pa.Table:
-    made = [{"id": each, "text": text, "_commit_lsn": 1} for each in ids]
-    return pa.Table.from_pylist(made, schema=SCHEMA)
-
-
-def _effect(gone: Any = (), rows: Any = (), text: str = "new") -> Effect:
-    return Effect(("id",), False, pa.table({"id": pa.array(gone, pa.int64())}), _rows(rows, text))
+from support import numbered
+from support.capturing import wait_until
 
 
 def _query(place: Path, query: str) -> list[Any]:
@@ -34,13 +26,11 @@ def _query(place: Path, query: str) -> list[Any]:
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> DuckDBCurrent:
-    table = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
-    table.replace(_rows(range(1000)).to_batches(max_chunksize=10), SCHEMA, 1)
-    return table
+    return numbered.load(DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1"), batch_rows=10)
 
 
 def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
-    loaded.apply(_effect([5], [6, 2000]), 2)
+    loaded.apply(numbered.effect([5], [6, 2000]), 2)
     place = tmp_path / "below" / "x.duckdb"
     assert _query(place, 'SELECT count(*), max(id), max(text) FROM "Shop 1"."or""ders"') == [
         (1000, 2000, "x")
@@ -51,10 +41,10 @@ def test_queries_see_the_rows(loaded: DuckDBCurrent, tmp_path: Path) -> None:
 def test_two_tables_of_a_file(loaded: DuckDBCurrent, tmp_path: Path) -> None:
     other = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders')
     assert other.position() is None
-    other.apply(_effect([], [1]), 2**63 + 5)
+    other.apply(numbered.effect([], [1]), 2**63 + 5)
     assert (other.position(), other.version(), other.read().num_rows) == (2**63 + 5, 0, 1)
     assert (loaded.position(), loaded.version(), loaded.read().num_rows) == (1, 0, 1000)
-    loaded.replace([], SCHEMA, 0)
+    loaded.replace([], numbered.SCHEMA, 0)
     assert (loaded.position(), loaded.version(), loaded.read().num_rows) == (0, 1, 0)
 
 
@@ -72,9 +62,9 @@ def test_wider_types_and_new_columns_in_one_effect(loaded: DuckDBCurrent) -> Non
 
 
 def test_rows_without_a_key_that_are_not_there(loaded: DuckDBCurrent) -> None:
-    gone = _rows([1, 1]).drop_columns(["_commit_lsn"])
+    gone = numbered.rows([1, 1]).drop_columns(["_commit_lsn"])
     with pytest.raises(ValueError, match="lacks rows that go"):
-        loaded.apply(Effect((), False, gone, _rows([7])), 2)
+        loaded.apply(Effect((), False, gone, numbered.rows([7])), 2)
     assert (loaded.position(), loaded.read().num_rows) == (1, 1000)
 
 
@@ -87,8 +77,35 @@ def test_rows_without_a_column_that_duckdb_compares_as_we_do(tmp_path: Path) -> 
     assert sorted(map(repr, table.read().column("price").to_pylist())) == ["0.0", "1.5", "nan"]
 
 
+def test_a_reader_in_another_thread(loaded: DuckDBCurrent, tmp_path: Path) -> None:
+    """Each version has its position and its rows, and neither disturbs the other, whoever closes the file last."""
+    stop, failed, seen = threading.Event(), [], set()
+
+    def read() -> None:
+        reader = DuckDBCurrent(tmp_path / "below" / "x.duckdb", 'or"ders', "Shop 1")
+        try:
+            while not stop.is_set():
+                held = reader.held()
+                rows = sum(piece.num_rows for piece in held.pieces(["id"]))
+                assert (held.number, rows) == (held.position - 1, 999 + held.position)
+                seen.add(held.number)
+        except BaseException as problem:
+            failed.append(problem)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for n in range(15):
+            loaded.apply(numbered.effect([], [2000 + n]), 2 + n)
+        wait_until(lambda: failed or seen)
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
+
+
 def test_only_the_version_of_now_can_be_read(loaded: DuckDBCurrent) -> None:
-    loaded.apply(_effect([5]), 2)
+    loaded.apply(numbered.effect([5]), 2)
     assert loaded.read(1).num_rows == 999
     with pytest.raises(ValueError, match="has no version but the one of now, which is 1"):
         loaded.read(0)
@@ -98,7 +115,11 @@ def test_tables_of_others_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "x.duckdb"
     _query(place, "CREATE TABLE Orders (id INT)")
     table = DuckDBCurrent(place, "orders")
-    for call in (table.position, lambda: table.replace([], SCHEMA, 1), lambda: table.apply(_effect(), 1)):
+    for call in (
+        table.position,
+        lambda: table.replace([], numbered.SCHEMA, 1),
+        lambda: table.apply(numbered.effect(), 1),
+    ):
         with pytest.raises(ValueError, match="is not a table of a mirror: use another name"):
             call()
     with pytest.raises(ValueError, match="small and capital letters are the same"):
@@ -129,7 +150,7 @@ def test_another_process_has_the_file_open(
     with monkeypatch.context() as patch:
         patch.setattr(duckdb, "_SECONDS", 0.2)
         with pytest.raises(RuntimeError, match=r"another process has .* open: close it there"):
-            loaded.apply(_effect([5]), 2)
-    process.communicate(b"\n", timeout=60)
-    loaded.apply(_effect([5]), 2)
+            loaded.apply(numbered.effect([5]), 2)
+    process.communicate(b"\n", timeout=240)
+    loaded.apply(numbered.effect([5]), 2)
     assert loaded.read().num_rows == 999

@@ -22,6 +22,7 @@ import pytest
 from pgoutput_fast.mirror.effect.effect import Effect, current_schema
 from pgoutput_fast.storage.stores import is_unfinished
 from support.current_tables import KINDS, RandomEffects, open_table
+from support.forms import and_long
 from support.paths import TESTS
 
 KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "2"))
@@ -31,7 +32,7 @@ _FILES, _STORES, _DUCKDB = (
 _TABLE, _PARQUET = (f"pgoutput_fast.mirror.current.{name}" for name in ("file_table", "parquet"))
 # A negative number kills behind the call.
 STEPS = [
-    ("parquet", "int8", (_TABLE, "FileTable._change", 4)),
+    ("parquet", "int8", (_TABLE, "FileTable._write", 4)),
     ("parquet", "int8", (_FILES, "_OpenFile.close", -5)),
     ("parquet", None, ("os", "fsync", 12)),
     ("parquet", "text", ("os", "fsync", 13)),
@@ -42,7 +43,12 @@ STEPS = [
     ("delta", None, (_TABLE, "FileTable._committed", 5)),
     ("delta", "text", ("deltalake.table", "DeltaTable.create_write_transaction", 5)),
     ("delta", "int8", ("deltalake.table", "DeltaTable.create_write_transaction", -5)),
+    ("iceberg", "int8", (_FILES, "_OpenFile.close", -5)),
     ("duckdb", "int8", (_DUCKDB, "DuckDBCurrent._change", -4)),
+]  # fmt: skip
+MORE_STEPS = [
+    ("iceberg", "text", ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", 5)),
+    ("iceberg", None, ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", -5)),
     ("duckdb", None, (_DUCKDB, "DuckDBCurrent._insert", 5)),
 ]  # fmt: skip
 COUNT = 12
@@ -90,10 +96,10 @@ def _finish(kind: str, place: Path, seed: int, key: str | None, count: int) -> N
     effects.model.assert_equal(table, effects.compared)
 
 
-@pytest.mark.parametrize(("kind", "key", "kill"), STEPS, ids=str)
+@pytest.mark.parametrize(("kind", "key", "kill"), and_long(STEPS, MORE_STEPS), ids=str)
 def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path) -> None:
     process = _start(kind, tmp_path, 3, key, COUNT, kill=kill)
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=240)
     assert process.returncode == -9
     said = [int(line) for line in printed.split()[1:]]
     assert len(said) < COUNT
@@ -102,7 +108,13 @@ def test_killed_at_a_step(kind: str, key: str | None, kill: Any, tmp_path: Path)
     _finish(kind, tmp_path, 3, key, COUNT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.long if kind in ("iceberg", "duckdb") and KILLS < 4 else [])
+        for kind in KINDS
+    ],
+)
 def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
     dice, count = random.Random(KILLS), 20 * KILLS
     for n in range(KILLS):
@@ -115,7 +127,7 @@ def test_killed_at_random_moments(kind: str, tmp_path: Path) -> None:
                 told = int(next(lines))
             time.sleep(dice.random() * 0.02)
             process.kill()
-        process.wait(60)
+        process.wait(240)
         _assert_whole(kind, tmp_path, 5, "int8", told)
     _finish(kind, tmp_path, 5, "int8", count)
 

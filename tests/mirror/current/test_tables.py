@@ -12,13 +12,28 @@ import pytest
 from pgoutput_fast.mirror.effect.effect import Effect
 from support.current_tables import KEYS, RandomEffects, canonical, open_table
 
+OF_DELTA = ("text and int8", "numeric", "timestamptz", None)
+
 
 # DuckDB takes most time to open and to close a file, so it has fewer cases.
 @pytest.mark.parametrize(
     ("kind", "key"),
     [
-        *((kind, key) for kind in ("delta", "parquet") for key in [*KEYS, None]),
-        *(("duckdb", key) for key in ("text and int8", "float8", None)),
+        # Keys are looked for in the same way in files of both kinds.
+        *(("parquet", key) for key in [*KEYS, None]),
+        *(("delta", key) for key in OF_DELTA),
+        *(("iceberg", key) for key in ("numeric", "bool and int4", None)),
+        *(("duckdb", key) for key in ("text and int8", None)),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                *(("delta", key) for key in KEYS if key not in OF_DELTA),
+                ("iceberg", "int8"),
+                ("iceberg", "text"),
+                ("iceberg", "timestamptz"),
+                ("duckdb", "float8"),
+            )
+        ),
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.mirror.effect.cancelled import cancelled, may_cancel
@@ -32,12 +32,14 @@ def in_groups(steps: list[tuple[int, bool]]) -> tuple[np.ndarray, np.ndarray, np
     return np.array(order, np.int64), np.array(begins, np.bool_), np.array(puts, np.bool_)
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_the_same_as_one_by_one(steps: list[tuple[int, bool]]) -> None:
     order, begins, puts = in_groups(steps)
     assert cancelled(begins, puts).tolist() == [one_by_one(steps)[row] for row in order]
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_only_candidates_cancel(steps: list[tuple[int, bool]]) -> None:
     _, begins, puts = in_groups(steps)

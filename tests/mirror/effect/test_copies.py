@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.mirror.effect.copies import find_copies
@@ -26,6 +26,7 @@ def columns_of(kinds: list[str], rows: list[tuple[Any, ...]]) -> list[pa.Chunked
     ]
 
 
+@settings(deadline=None)
 @given(st.data(), KINDS)
 def test_groups_are_those_of_equal_rows(data: st.DataObject, kinds: list[str]) -> None:
     row = st.tuples(*(st.sampled_from([*VALUES[kind][1], None]) for kind in kinds))

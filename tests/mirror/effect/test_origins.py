@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgoutput_fast.mirror.effect.origins import origins
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-1, 50)), max_size=30))
 def test_the_same_as_step_by_step(rows: list[tuple[bool, int]]) -> None:
     before = [min(earlier, k - 1) for k, (_, earlier) in enumerate(rows)]

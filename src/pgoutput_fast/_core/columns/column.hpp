@@ -219,6 +219,16 @@ struct Column {
         statistics.bytes_per_row = static_cast<double>(contents) / static_cast<double>(buffers.rows);
     }
 
+    // How many bytes a row will probably take, as far as `learn_lengths` knows.
+    double row_bytes() const noexcept {
+        double total = 0.125;
+        if (plan.layout == Layout::FIXED) total += plan.width;
+        if (plan.layout == Layout::BYTES) total += sizeof(int32_t) + statistics.bytes_per_row;
+        if (child) total += sizeof(int32_t) + statistics.bytes_per_row * child->row_bytes();
+        for (const auto& field : fields) total += field->row_bytes();
+        return total;
+    }
+
     void free_scratch() noexcept {
         scratch.free_large();
         if (child) child->free_scratch();

@@ -78,6 +78,7 @@ cdef extern from "columns/column.hpp" namespace "pgo" nogil:
         void rewind(const Mark& mark)
         void expect(size_t n) except +
         void learn_lengths()
+        double row_bytes()
         size_t bytes()
         size_t largest_data()
         void free_scratch()

@@ -21,10 +21,13 @@ cdef class BatchPlanner:
     cdef Spares spares
     cdef list touched                    # Batches with messages in the current call, in the order of the messages
     cdef set described_columns           # (table, column) that some version has; see Options.check_columns
+    cdef bint all_tables                 # whether the options select all tables
+    cdef list selected                   # per slot: (relation version, whether the options select its table)
     cdef vector[int64_t] ends            # per slot: 0, except while `_sort_messages` runs
 
     cdef int plan_window(self, WindowWork work, int64_t left) except -1
     cdef int _sort_messages(self, WindowWork work, vector[int32_t]& present, vector[int64_t]& stops) except -1 nogil
+    cdef bint _is_selected(self, int32_t slot) except -1
     cdef Batches _batches_of(self, int32_t slot)
     cdef Task _task_of(self, WindowWork work, Batches batches, int32_t slot, int64_t at, int64_t end, int64_t left)
     cdef RelationRows _free_rows(self, Batches batches, int32_t slot)

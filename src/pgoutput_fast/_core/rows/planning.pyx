@@ -46,6 +46,8 @@ cdef class BatchPlanner:
         self.spares = Spares()
         self.touched = []
         self.described_columns = set()
+        self.all_tables = options.tables is None
+        self.selected = []
 
     # ---- a window ------------------------------------------------------------------------------------------------
 
@@ -66,6 +68,9 @@ cdef class BatchPlanner:
         with nogil:
             self._sort_messages(work, present, stops)
         for k in range(present.size()):
+            if not (self.all_tables or self._is_selected(present[k])):
+                at = stops[k]
+                continue
             batches = self._batches_of(present[k])
             while at < stops[k]:
                 task = self._task_of(work, batches, present[k], at, stops[k], left)
@@ -110,6 +115,17 @@ cdef class BatchPlanner:
             stops.push_back(self.ends[present[k]])
             self.ends[present[k]] = 0
         return 0
+
+    cdef bint _is_selected(self, int32_t slot) except -1:
+        """Whether the options select the table of a relation version."""
+        relation = self.tracker.versions.relations[slot]
+        while len(self.selected) <= slot:
+            self.selected.append((None, False))
+        known, chosen = self.selected[slot]
+        if known is not relation:
+            chosen = self.options.selects(relation)
+            self.selected[slot] = (relation, chosen)
+        return chosen
 
     cdef Batches _batches_of(self, int32_t slot):
         cdef Batches batches

@@ -171,14 +171,24 @@ cdef class RelationRows:
             k += 1
 
     cdef int expect(self, int64_t more) except -1 nogil:
-        """Sizes the buffers for `more` rows, but for no more than the batch can still take."""
+        """Sizes the buffers for `more` rows, but for no more rows and bytes than the batch can still take."""
         cdef int64_t rows = min(more, self.batch_rows - self.rows)
+        cdef int64_t room = self.batch_bytes - self.bytes() + self.block_bytes
+        cdef double row_bytes = METADATA_ROW_BYTES
         cdef size_t k
         if rows < BLOCK_ROWS:
             return 0
         for k in range(self.columns.size()):
             if self.is_selected[k]:
                 self.columns[k].learn_lengths()
+                row_bytes += self.columns[k].row_bytes()
+        # One value may be as long as a batch. Then nothing is known of the rows behind it.
+        if rows * row_bytes > room:
+            rows = <int64_t> (max(room, 0) / row_bytes)
+        if rows < BLOCK_ROWS:
+            return 0
+        for k in range(self.columns.size()):
+            if self.is_selected[k]:
                 self.columns[k].expect(<size_t> rows)
         return self.metadata.expect(<size_t> rows)
 

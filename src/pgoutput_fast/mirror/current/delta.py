@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_fast.lake.delta import add_action, allow_timestamps, reached
-from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.target import plain_types
+from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
-from pgoutput_fast.mirror.current.files import DataFile, Version
+from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["DeltaCurrent"]
@@ -67,8 +68,21 @@ class DeltaCurrent(FileTable):
         return False  # delta-rs does not have Delta's type widening
 
     def _load(self, number: int | None = None) -> Version | None:
-        if number is not None:
-            return self._version(self._delta.DeltaTable(self._uri, number, storage_options=self._storage))
+        try:
+            return self._newest() if number is None else self._version(self._at(number))
+        except self._delta.exceptions.DeltaError as problem:
+            self._table = None  # if somebody restores or removes the table, the next call opens it again
+            # delta-rs has no other sign of some errors of a store.
+            if not self._store.local and "object store" in str(problem):
+                raise
+            if number is not None:
+                raise FileNotFoundError(f"{self} has no version {number}, or has it no more") from problem
+            raise DamagedError(self, problem, self._remove) from problem
+        except ValueError:
+            self._table = None
+            raise
+
+    def _newest(self) -> Version | None:
         if self._table is None:
             if not self._delta.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
                 return None
@@ -125,15 +139,15 @@ class DeltaCurrent(FileTable):
         now = int(time.time() * 1000)
         actions = [add_action(each, data_change=not same_rows) for each in added]
         whole = self._delta.Schema.from_arrow(schema)
-        if before is None:
-            return self._create(whole, actions, position)
-        if removed is not None:
+        if before is not None and removed is not None:
             actions += [
                 RemoveAction(file.name, not same_rows, now, file.nbytes, {})
                 for file in before.files
                 if file.name in removed
             ]
         try:
+            if before is None:
+                return self._create(whole, actions, position)
             table = self._prepared(before, whole, replaced=removed is None)
             table.create_write_transaction(
                 actions,
@@ -143,9 +157,13 @@ class DeltaCurrent(FileTable):
             )
         except CommitFailedError as problem:
             there = self._load()
-            if there is not None and there.number == before.number:
+            if (there and there.number) == (before and before.number):
                 raise OSError(f"{self} cannot be written: {problem}") from problem
             raise ChangedError from problem
+        except self._delta.exceptions.DeltaError:
+            self._table = None
+            self._load()  # says whether the table is damaged
+            raise
 
     def _prepared(self, before: Version, schema: Any, *, replaced: bool) -> Any:
         """The table, which has what a commit of this schema needs. That takes a commit of its own, without rows.

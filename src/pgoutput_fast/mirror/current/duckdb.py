@@ -15,19 +15,24 @@ import pyarrow as pa
 
 from pgoutput_fast.mirror.current.columns import check_names, fitted, in_schema, merged, stored_schema
 from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
-from pgoutput_fast.mirror.current.table import CurrentTable
-from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, Effect
+from pgoutput_fast.mirror.current.table import CurrentTable, HeldVersion, expect_position
+from pgoutput_fast.mirror.dialects import DuckDB
+from pgoutput_fast.mirror.effect.effect import Effect
 from pgoutput_fast.protocol.limits import PIECE_BYTES
 from pgoutput_fast.storage.fsync import make_directory
+from pgoutput_fast.storage.rows_file import RowsFile
 
 __all__ = ["DuckDBCurrent"]
 
+_quoted = DuckDB().name
 # Has a row for each table of a mirror: its schema, its name, its position and its version.
 _NAME = "_pgoutput_fast_positions"
 _POSITIONS = f'"main"."{_NAME}"'
 _VIEW = '"_pgoutput_fast_rows"'
 # So long a process waits for another one that has the database open.
 _SECONDS = 30.0
+# A scan gives about so many rows at a time.
+_PIECE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,9 @@ class DuckDBCurrent(CurrentTable):
             try:
                 connection = self._duckdb.connect(os.fspath(self._path))
                 break
-            except self._duckdb.IOException as problem:
-                if "lock" not in str(problem):
+            except (self._duckdb.IOException, self._duckdb.ResourceInUseException) as problem:
+                # Another process has the file open, or another thread of this one is closing it.
+                if "lock" not in str(problem) and "already attached" not in str(problem):
                     raise OSError(f"{self._path} cannot be opened as a database of DuckDB") from problem
                 if time.monotonic() > deadline:
                     raise RuntimeError(
@@ -140,24 +146,37 @@ class DuckDBCurrent(CurrentTable):
         Raises:
             ValueError: if something else made the table.
         """
-        if not self._has(connection, *self._names):
+        kind, found = self._kind(connection, *self._names), []
+        if kind is None:
             return None
-        found = []
-        if self._has(connection, "main", _NAME):
-            query = f'SELECT "position", "version" FROM {_POSITIONS} WHERE "schema" = ? AND "name" = ?'
+        if self._kind(connection, "main", _NAME) is not None:
+            query = (
+                f'SELECT "schema", "name", "position", "version" FROM {_POSITIONS} '
+                'WHERE lower("schema") = lower(?) AND lower("name") = lower(?)'
+            )
             found = connection.execute(query, [*self._names]).fetchall()
-        if not found:
+        own = [(position, version) for *names, position, version in found if names == [*self._names]]
+        if found and not own:
+            other = f"{_quoted(found[0][0])}.{_quoted(found[0][1])}"
+            raise ValueError(
+                f"{self._path} has the table {other} already, and for DuckDB {self._table} is the same name, because "
+                "small and capital letters are the same there. Rename one of the two tables or schemas on the server, "
+                "or publish only one of them, or use another format"
+            )
+        if not own or kind != "BASE TABLE":
             raise ValueError(f"{self} is not a table of a mirror: use another name, or remove it")
         empty = connection.sql(f"SELECT * FROM {self._table} LIMIT 0").to_arrow_table()
-        position, version = map(int, found[0])
+        position, version = map(int, own[0])
         return _State(position, version, stored_schema(empty.schema))
 
-    def _has(self, connection: Any, schema: str, name: str) -> bool:
+    def _kind(self, connection: Any, schema: str, name: str) -> str | None:
+        """What has this name, a BASE TABLE or a VIEW; None if nothing has it."""
         query = (
-            "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() "
-            "AND lower(schema_name) = lower(?) AND lower(table_name) = lower(?)"
+            "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
+            "AND lower(table_schema) = lower(?) AND lower(table_name) = lower(?)"
         )
-        return bool(connection.execute(query, [schema, name]).fetchall()[0][0])
+        found = connection.execute(query, [schema, name]).fetchone()
+        return None if found is None else str(found[0])
 
     def position(self) -> int | None:
         now = self._state()
@@ -173,23 +192,66 @@ class DuckDBCurrent(CurrentTable):
 
     def read(self, version: int | None = None) -> pa.Table:
         with self._opened() as connection:
-            now = self._state_in(connection)
-            if now is None:
-                raise FileNotFoundError(f"{self} does not exist")
-            if version not in (None, now.version):
-                raise ValueError(f"{self} has no version but the one of now, which is {now.version}")
+            connection.begin()  # another thread of this process may apply an effect meanwhile
+            now = self._expected(connection, version)
             return in_schema(connection.sql(f"SELECT * FROM {self._table}").to_arrow_table(), now.schema)
 
+    def held(self, version: int | None = None) -> HeldVersion:
+        # The next effect changes the rows, and nobody else can open the file meanwhile. So a reader gets a copy.
+        copy = RowsFile()
+        with self._opened() as connection:
+            connection.begin()
+            now = self._expected(connection, version)
+            place = copy.write(now.schema, self._batches(connection, now.schema))
+
+        def pieces(columns: Sequence[str]) -> Iterator[pa.Table]:
+            return (pa.Table.from_batches([batch]) for batch in copy.read(place, columns))
+
+        return HeldVersion(now.version, now.position, now.schema, pieces, None)
+
+    def _expected(self, connection: Any, version: int | None) -> _State:
+        """The state of the table, which has this version.
+
+        Raises:
+            FileNotFoundError: if there is no table.
+            ValueError: if it has another version.
+        """
+        now = self._state_in(connection)
+        if now is None:
+            raise FileNotFoundError(f"{self} does not exist")
+        if version not in (None, now.version):
+            raise ValueError(f"{self} has no version but the one of now, which is {now.version}")
+        return now
+
+    def _batches(self, connection: Any, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """All rows, with these columns."""
+        listed = ", ".join(map(_quoted, types.names))
+        for batch in connection.sql(f"SELECT {listed} FROM {self._table}").to_arrow_reader(_PIECE_ROWS):
+            yield from in_schema(pa.Table.from_batches([batch]), types).combine_chunks().to_batches()
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        with self._opened() as connection:
+            connection.begin()
+            now = self._expected(connection, None)
+            types = pa.schema([now.schema.field(name) for name in columns])
+            for batch in self._batches(connection, types):
+                yield pa.Table.from_batches([batch])
+
     def find(self, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        named = [*keys.schema.names, *columns]
         with self._opened() as connection:
             now = self._state_in(connection)
-            if now is None:
-                return pa.table({name: pa.nulls(0) for name in named})
-            wanted = in_schema(keys, fitted(now.schema, keys.schema, str(self), _can_widen))
-            known = [name for name in named if name in now.schema.names]
-            types = pa.schema([now.schema.field(name) for name in known])
-            rows = in_schema(self._matching(connection, wanted, known), types)
+            return self._found(connection, None if now is None else now.schema, keys, columns)
+
+    def _found(
+        self, connection: Any, there: pa.Schema | None, keys: pa.Table, columns: Sequence[str]
+    ) -> pa.Table:
+        named = [*keys.schema.names, *columns]
+        if there is None:
+            return pa.table({name: pa.nulls(0) for name in named})
+        wanted = in_schema(keys, fitted(there, keys.schema, str(self), _can_widen))
+        known = [name for name in named if name in there.names]
+        types = pa.schema([there.field(name) for name in known])
+        rows = in_schema(self._matching(connection, wanted, known), types)
         for name in named:
             if name not in known:
                 rows = rows.append_column(name, pa.nulls(rows.num_rows))
@@ -222,23 +284,29 @@ class DuckDBCurrent(CurrentTable):
             with _view(connection, rows):
                 connection.execute(f"INSERT INTO {self._table} BY NAME SELECT * FROM {_VIEW}")
 
-    def apply(self, effect: Effect, position: int) -> None:
-        if effect.unfilled:
-            raise ValueError("the effect has values that are not filled: fill them from `find` first")
+    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
         with self._opened() as connection:
             before = self._state_in(connection)
             if before is not None and before.position >= position:
                 return
+            expect_position(self, None if before is None else before.position, after)
             there = None if before is None else before.schema
-            types = fitted(there, effect.rows.schema, str(self), _can_widen)
-            schema = types if there is None else merged(there, types)
-            check_names(schema.names, str(self), folded=True)
             with self._transaction(connection, before, position):
-                if there is None:
-                    self._make(connection, schema)
-                else:
-                    self._alter(connection, there, schema)
-                self._change(connection, effect, schema)
+                for effect in parts:
+                    there = self._apply_in(connection, effect, there)
+
+    def _apply_in(self, connection: Any, effect: Effect, there: pa.Schema | None) -> pa.Schema:
+        """Applies an effect in a transaction. Returns the columns of the table then."""
+        effect = effect.filled_by(lambda *wanted: self._found(connection, there, *wanted))
+        types = fitted(there, effect.rows.schema, str(self), _can_widen)
+        schema = types if there is None else merged(there, types)
+        check_names(schema.names, str(self), folded=True)
+        if there is None:
+            self._make(connection, schema)
+        else:
+            self._alter(connection, there, schema)
+        self._change(connection, effect, schema)
+        return schema
 
     def _alter(self, connection: Any, there: pa.Schema, schema: pa.Schema) -> None:
         """Adds columns, and makes columns wider."""
@@ -265,8 +333,7 @@ class DuckDBCurrent(CurrentTable):
                 connection, pa.concat_tables([in_schema(effect.gone, types), rows.select(effect.key)])
             )
         elif effect.gone.num_rows:
-            names = [name for name in effect.gone.schema.names if name != COMMIT_LSN]
-            gone = in_schema(effect.gone, pa.schema([schema.field(name) for name in names]))
+            gone = in_schema(effect.gone, pa.schema([schema.field(name) for name in effect.identity]))
             self._delete_copies(connection, gone, schema)
         self._insert(connection, rows)
 
@@ -334,12 +401,3 @@ def _is_in(columns: Sequence[str]) -> str:
     """The condition that a row of `t` is in the view, by these columns; true if there are none."""
     same = [f"t.{_quoted(each)} IS NOT DISTINCT FROM w.{_quoted(each)}" for each in columns]
     return f"EXISTS (SELECT 1 FROM {_VIEW} AS w WHERE {' AND '.join(same)})" if same else "true"
-
-
-def _quoted(name: str) -> str:
-    """
-    >>> _quoted('a"b')
-    '"a""b"'
-    """
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'

@@ -18,15 +18,28 @@ from pgoutput_fast.mirror.current.columns import in_schema
 from pgoutput_fast.storage.paths import open_file
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["RUN", "DataFile", "NewFiles", "Version", "by_bounds", "candidates", "row_groups"]
+__all__ = [
+    "FILE_BYTES",
+    "RUN",
+    "DataFile",
+    "NewFiles",
+    "Version",
+    "by_bounds",
+    "candidates",
+    "leading_bounds",
+    "row_groups",
+    "typed_bounds",
+]
 
+# About how many bytes a file has at most. An effect rewrites whole files: it costs as much as the file with the changed
+# keys, however large the table is.
+FILE_BYTES = 32 << 20
 # Names the files that the mirror writes, in the place of a run.
 RUN = "current"
 # PostgreSQL has no name with a zero byte. So no column is the ordinal of a message.
 _NO_PREFIX = "\0"
 # About so many bytes of rows become a row group. A look for a key reads at least one.
 _WAITING_BYTES = 32 << 20
-_MILLISECOND = pa.scalar(1000, pa.duration("us"))
 # The types whose bounds are known, and how pyarrow gives the bounds of a row group. NaN has no place in the order of
 # floats. Some programs store a decimal as a whole number, and pyarrow then gives this number.
 _BOUNDS: Sequence[tuple[Callable[[pa.DataType], bool], type]] = (
@@ -120,13 +133,33 @@ def candidates(version: Version, wanted: pa.Table) -> list[int]:
     return [k for k, (low, high) in enumerate(zip(lows, highs, strict=True)) if _between(values, low, high)]
 
 
+def leading_bounds(version: Version, names: Sequence[str]) -> tuple[str, pa.Array, pa.Array] | None:
+    """The first of these columns whose bounds tell files apart, and its least and largest value in each file.
+
+    None if there is no such column.
+    """
+    for name in names:
+        if name in version.schema.names and _in_log(version.schema.field(name).type):
+            return name, *version.bounds(name)
+    return None
+
+
+def typed_bounds(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Bounds as statistics have them, as values of a column; null if that is not possible."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_integer(kind) or pa.types.is_string(kind):
+        return pa.array(values, kind)
+    return pa.nulls(len(values), kind)
+
+
 def _between(values: pa.Array, low: pa.Scalar, high: pa.Scalar) -> bool:
     if not low.is_valid or not high.is_valid:
         return True
     if pa.types.is_timestamp(high.type):
         # Delta's bounds have milliseconds. Some programs round the upper one down.
         try:
-            high = pc.add_checked(high, _MILLISECOND)
+            high = pc.add_checked(high, pa.scalar(1000, pa.duration("us")))
         except pa.ArrowInvalid:  # the end of time
             return True
     return bool(pc.any(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))).as_py())
@@ -211,9 +244,10 @@ class NewFiles:
                     files.add(self._directory, batch)
         self.written += files.written
 
-    def remove(self) -> None:
-        """Removes the files."""
-        for each in self.written:
+    def remove(self, files: Sequence[WrittenFile] | None = None) -> None:
+        """Removes some of the files, by default all."""
+        gone = self.written if files is None else list(files)
+        for each in gone:
             with suppress(Exception):
                 self._store.remove(f"{self._directory}/{each.name}")
-        self.written = []
+        self.written = [each for each in self.written if each not in gone]

@@ -18,9 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.mirror.current.damaged import DamagedError
 from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
-from pgoutput_fast.mirror.current.files import DataFile, Version
+from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version, typed_bounds
 from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["ParquetCurrent"]
@@ -94,10 +95,8 @@ class ParquetCurrent(FileTable):
                 f"{self._store}/{self._path(number)} was written by a later version of pgoutput_fast"
             ) from None
         except (ValueError, KeyError, TypeError, pa.ArrowException):
-            raise ValueError(
-                f"{self._store}/{self._path(number)} is damaged: restore it, or remove it to go back to the version "
-                "before"
-            ) from None
+            problem = ValueError(f"{self._path(number)} is not what the mirror wrote")
+            raise DamagedError(self, problem, self._remove) from None
 
         def bounds(column: str) -> tuple[pa.Array, pa.Array]:
             kind = schema.field(column).type
@@ -105,7 +104,7 @@ class ParquetCurrent(FileTable):
             low, high = (
                 [each[which].get(column) for each in statistics] for which in ("minValues", "maxValues")
             )
-            return _typed(low, kind), _typed(high, kind)
+            return typed_bounds(low, kind), typed_bounds(high, kind)
 
         return Version(number, position, schema, files, bounds), entries
 
@@ -149,12 +148,3 @@ class ParquetCurrent(FileTable):
             version = self._load(number)
             if version is not None:
                 yield version
-
-
-def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Bounds as statistics have them, as values of a column; null if that is not possible."""
-    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
-        return pa.array(values, pa.string()).cast(kind)
-    if pa.types.is_integer(kind) or pa.types.is_string(kind):
-        return pa.array(values, kind)
-    return pa.nulls(len(values))

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.errors import MirrorBusyError
 
-__all__ = ["CurrentTable"]
+__all__ = ["CurrentTable", "HeldVersion", "expect_position", "one_piece"]
+
+
+# So often a table is read, if something changes it meanwhile.
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class HeldVersion:
+    """A version of a current table that a reader has opened.
+
+    Attributes:
+        number: the version, as the format counts.
+        position: the LSN that it has reached.
+        schema: its columns.
+        pieces: columns -> all rows, with these columns, piece by piece.
+        files: the paths or URIs of its files; None if it has none of its own.
+    """
+
+    number: int
+    position: int
+    schema: pa.Schema
+    pieces: Callable[[Sequence[str]], Iterator[pa.Table]]
+    files: Sequence[str] | None
 
 
 class CurrentTable(ABC):
     """A table that has the rows that the server's table had at a position.
 
     Its position is an LSN: the table has the effect of all transactions that committed there or before, and of no
-    other. The rows and the position change in one commit. So who repeats an effect after a crash sees by the position
-    whether it was applied.
+    other. The rows and the position change in one commit. So after a crash, the position says whether an effect was
+    applied.
 
     The columns are those of the relation, `_commit_lsn` and `_unrepresentable` (`current_schema`), in types that the
     kind of table has.
@@ -57,7 +83,6 @@ class CurrentTable(ABC):
             columns: other columns. One that the table lacks is null.
         """
 
-    @abstractmethod
     def apply(self, effect: Effect, position: int) -> None:
         """Applies an effect and moves to the position, in one commit. Does nothing if the position is reached already.
 
@@ -76,6 +101,26 @@ class CurrentTable(ABC):
             RuntimeError: if something else changes the table again and again meanwhile. The table has nothing of this
                 effect.
         """
+        if effect.unfilled:
+            raise ValueError("the effect has values that are not filled: fill them from `find` first")
+        self.apply_parts([effect], position)
+
+    @abstractmethod
+    def apply_parts(self, parts: Iterable[Effect], position: int, after: int | None = None) -> None:
+        """Applies effects one after the other, in one commit: readers see all of them, or none.
+
+        One effect at a time is in memory. Values that an effect lacks are those that the table has behind the effects
+        before it.
+
+        Args:
+            parts: the effects. They may be asked for again from the beginning, if something else changes the table.
+            position: the new position. Nothing is done if it is reached already.
+            after: the position that the table must have. None: any one.
+
+        Raises:
+            MirrorBusyError: if the table has another position: another process mirrors into it. The table is as it is.
+            ValueError, RuntimeError: as `apply`.
+        """
 
     @abstractmethod
     def read(self, version: int | None = None) -> pa.Table:
@@ -85,3 +130,52 @@ class CurrentTable(ABC):
             FileNotFoundError: if there is no table, or if it does not have this version any more.
             ValueError: if tables of this kind have no versions but the one of now.
         """
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows of now, in any order, in pieces that fit into memory.
+
+        Args:
+            columns: the columns to read, all of which the table has. The pieces have them in this order.
+
+        Raises:
+            FileNotFoundError: if there is no table, or if its files were removed meanwhile.
+        """
+        return self.held().pieces(columns)
+
+    def held(self, version: int | None = None) -> HeldVersion:
+        """Opens the version of now, or another one. By default, this reads all rows, as one piece.
+
+        Raises:
+            FileNotFoundError: if there is no table, or if it does not have this version any more.
+            ValueError: if tables of this kind have no versions but the one of now.
+            RuntimeError: if something changes the table again and again meanwhile.
+        """
+        for _ in range(_TRIES):
+            number, position = self.version(), self.position()
+            rows = self.read(version)
+            if (
+                number is not None
+                and position is not None
+                and version in (None, number)
+                and number == self.version()
+            ):
+                return HeldVersion(number, position, rows.schema, partial(one_piece, rows), None)
+        raise RuntimeError(f"something changed {self} {_TRIES} times while it was read: try it later")
+
+
+def expect_position(table: CurrentTable, now: int | None, after: int | None) -> None:
+    """Checks that a table has the position that changes were taken for.
+
+    Raises:
+        MirrorBusyError: if it has another one.
+    """
+    if after is not None and now != after:
+        raise MirrorBusyError(
+            f"{table} has another position than this mirror left it at: another process mirrors into it. Stop one of "
+            "them, and run the other one again"
+        )
+
+
+def one_piece(rows: pa.Table, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows as the one piece of a version."""
+    yield rows.select(columns)

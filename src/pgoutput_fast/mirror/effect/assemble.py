@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_fast.mirror.effect.column_names import RowNumbers, with_names
-from pgoutput_fast.mirror.effect.schema import current_schema
+from pgoutput_fast.mirror.effect.schema import COMMIT_LSN, current_schema
 from pgoutput_fast.mirror.effect.stretch import Stretch
 from pgoutput_fast.mirror.effect.take import take
 
@@ -24,19 +24,15 @@ def assemble(stretch: Stretch, rows: RowNumbers, sources: Mapping[str, RowNumber
         sources: {column: for each of `rows` the row that has the value of this column}. Other columns have their values
             in `rows` themselves.
     """
-    chosen = None
+    names = stretch.values.column_names
+    kept = stretch.values.drop_columns([name for name in names if name in sources])
+    kept = kept.append_column(COMMIT_LSN, stretch.commit_lsn)
     if len(rows) < len(stretch):
         chosen = np.zeros(len(stretch), np.bool_)
         chosen[rows] = True
-        chosen = pa.array(chosen)
-    columns = []
-    for name, column in zip(stretch.values.column_names, stretch.values.columns, strict=True):
-        if name in sources:
-            columns.append(take(column, sources[name]))
-        else:
-            columns.append(column if chosen is None else column.filter(chosen))
-    columns.append(stretch.commit_lsn if chosen is None else stretch.commit_lsn.filter(chosen))
-    columns.append(_unrepresentable(stretch, rows, sources))
+        kept = kept.filter(pa.array(chosen))
+    columns = [take(stretch.values[name], sources[name]) if name in sources else kept[name] for name in names]
+    columns += [kept[COMMIT_LSN], _unrepresentable(stretch, rows, sources)]
     return pa.Table.from_arrays(columns, schema=current_schema(stretch.values.schema))
 
 

@@ -24,10 +24,12 @@ def may_cancel(begins: Mask, puts: Mask) -> Mask:
     count = len(begins)
     if not count:
         return np.zeros(0, np.bool_)
-    places, starts, group = np.arange(count), np.flatnonzero(begins), np.cumsum(begins) - 1
-    first_put = np.minimum.reduceat(np.where(puts, places, count), starts)
-    last_removal = np.maximum.reduceat(np.where(puts, -1, places), starts)
-    found: Mask = (first_put < last_removal)[group]
+    group = np.cumsum(begins) - 1
+    # If a put stands anywhere before a removal, then somewhere in between right before one.
+    right_before = puts[:-1] & ~puts[1:] & ~begins[1:]
+    has = np.zeros(group[-1] + 1, np.bool_)
+    has[group[1:][right_before]] = True
+    found: Mask = has[group]
     return found
 
 

@@ -11,12 +11,16 @@ import pyarrow.compute as pc
 
 from pgoutput_fast.mirror.effect.cancelled import may_cancel
 from pgoutput_fast.mirror.effect.column_names import RowNumbers
-from pgoutput_fast.mirror.effect.row_codes import float_bits, is_nested, row_codes, storage
-from pgoutput_fast.mirror.effect.row_hashes import row_hashes
+from pgoutput_fast.mirror.effect.fixed_values import fixed_values, is_fixed, validity
+from pgoutput_fast.mirror.effect.row_codes import is_nested, row_codes, storage
+from pgoutput_fast.mirror.effect.row_hashes import Hashes, row_hashes
 from pgoutput_fast.mirror.effect.stretch import Mask
 from pgoutput_fast.mirror.effect.take import take
 
 __all__ = ["Copies", "find_copies"]
+
+# Rows are told apart by so many bits more than the number of rows has.
+_MORE_BITS = 2
 
 
 @dataclass(frozen=True)
@@ -42,40 +46,82 @@ def find_copies(columns: Sequence[pa.ChunkedArray], puts: Mask) -> Copies:
         columns: at least one, all of the same length.
         puts: which rows put a copy. The others remove one.
     """
-    count = len(puts)
-    bits = np.uint64(max(count - 1, 0).bit_length())
-    low = (np.uint64(1) << bits) - np.uint64(1)
-    # Hash and row in one integer: see key_groups.
-    ordered = np.sort(row_hashes(columns) & ~low | np.arange(count, dtype=np.uint64))
-    rows = (ordered & low).astype(np.int64)
-    begins = np.ones(count, np.bool_)
-    begins[1:] = ordered[1:] >> bits != ordered[:-1] >> bits
+    rows, begins = _with_equal_hashes(row_hashes(columns), puts)
     candidates = may_cancel(begins, puts[rows])
     rows, begins = rows[candidates], begins[candidates]
     if not len(rows):
         return Copies(rows, begins)
-    differs = np.zeros(len(rows), np.bool_)
-    for column in columns:
-        differs[1:] |= _differs_from_previous(take(column, rows))
-    differs &= ~begins
+    differs = _differ_from_previous(columns, rows, begins)
     return _recoded(columns, rows, begins, differs) if differs.any() else Copies(rows, begins)
 
 
-def _differs_from_previous(column: pa.ChunkedArray) -> Mask:
-    """For each row but the first whether its value is another than that of the row before it."""
-    column = storage(column)
-    if is_nested(column.type):
-        codes, _ = row_codes([column])
-        unlike: Mask = codes[1:] != codes[:-1]
+def _with_equal_hashes(hashes: Hashes, puts: Mask) -> tuple[RowNumbers, Mask]:
+    """(rows that may have the hash of a put and of a removal, by their hash; which of them begin another hash)."""
+    # First without a sort: a bit for some of the bits of a hash says whether a put has them, another one a removal.
+    bits = min(len(hashes).bit_length() + _MORE_BITS, 63)
+    some = (hashes >> np.uint64(64 - bits)).view(np.int64)
+    by_put, by_removal = (np.zeros(1 << bits, np.bool_) for _ in range(2))
+    by_put[some[puts]] = by_removal[some[~puts]] = True
+    by_put &= by_removal
+    rows = np.flatnonzero(by_put[some])
+    low = np.uint64((1 << max(len(rows) - 1, 0).bit_length()) - 1)
+    # Hash and place in one integer: see key_groups.
+    ordered = np.sort(hashes[rows] & ~low | np.arange(len(rows), dtype=np.uint64))
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (ordered[1:] ^ ordered[:-1]) > low
+    return rows[(ordered & low).view(np.int64)], begins
+
+
+def _differ_from_previous(columns: Sequence[pa.ChunkedArray], rows: RowNumbers, begins: Mask) -> Mask:
+    """Which rows are not equal to the row before them in their group."""
+    count = len(columns[0])
+    chosen = np.zeros(count, np.bool_)
+    chosen[rows] = True
+    if len(rows) < count // 2:
+        # What lies together is compared faster.
+        table = pa.table(list(columns), [str(number) for number in range(len(columns))])
+        columns = table.filter(pa.array(chosen)).columns
+        rows, count = (np.cumsum(chosen) - 1)[rows], len(rows)
+    previous = np.full(count, -1)
+    previous[rows[1:][~begins[1:]]] = rows[:-1][~begins[1:]]
+    # In the order of the stretch. So only the rows before lie anywhere.
+    ones = np.flatnonzero(previous >= 0)
+    others = previous[ones]
+    unequal = np.zeros(len(ones), np.bool_)
+    for column in columns:
+        if column.null_count < count:
+            unequal |= _unequal(storage(column), ones, others)
+    differs = np.zeros(count, np.bool_)
+    differs[ones] = unequal
+    return differs[rows]
+
+
+def _unequal(column: pa.ChunkedArray, ones: RowNumbers, others: RowNumbers) -> Mask:
+    """Whether values are different from those in other rows.
+
+    Args:
+        column: the column.
+        ones: the rows of the values, ascending.
+        others: the other row of each, in any order.
+    """
+    unlike: Mask = np.zeros(len(ones), np.bool_)
+    if is_fixed(column.type):
+        whole = column.combine_chunks()
+        for values in [*fixed_values(whole), *([validity(whole)] if whole.null_count else [])]:
+            unlike |= values[ones] != values[others]
         return unlike
-    if pa.types.is_floating(column.type):
-        column = float_bits(column)
-    one, other = column.slice(1), column.slice(0, len(column) - 1)
+    chosen = np.zeros(len(column), np.bool_)
+    chosen[ones] = True
+    one, other = column.filter(pa.array(chosen)), take(column, others)
+    if is_nested(column.type):
+        codes, _ = row_codes([pa.chunked_array([*one.chunks, *other.chunks], column.type)])
+        unlike |= codes[: len(others)] != codes[len(others) :]
+        return unlike
     equal = pc.fill_null(pc.equal(one, other), False)
     if column.null_count:
         equal = pc.or_(equal, pc.and_(one.is_null(), other.is_null()))
-    found: Mask = ~equal.to_numpy()
-    return found
+    unlike |= ~equal.to_numpy()
+    return unlike
 
 
 def _recoded(columns: Sequence[pa.ChunkedArray], rows: RowNumbers, begins: Mask, differs: Mask) -> Copies:

@@ -48,7 +48,8 @@ def _check_old_rows(stretch: Stretch) -> None:
     unusable = stretch.updates_in_place | (stretch.key_only & ~stretch.puts)
     if unusable.any():
         reason = (
-            "the server did not send the whole old row. A table without a key needs REPLICA IDENTITY FULL"
+            "the server did not send the whole old row. A table without a key needs REPLICA IDENTITY FULL, and if it "
+            "is partitioned, each of its partitions needs it, too"
         )
         raise stretch.problem(int(np.flatnonzero(unusable)[0]), reason)
     for name, rows in stretch.unchanged.items():

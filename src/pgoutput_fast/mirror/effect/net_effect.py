@@ -16,10 +16,10 @@ __all__ = ["net_effect"]
 
 
 def net_effect(changes: pa.Table, key: Sequence[str]) -> Effect:
-    """What committed changes of one table do to it in all.
+    """Reduces committed changes of one table to their net effect: which rows go, and which come.
 
-    Changes that cannot be, such as an update of a row that the stretch removed before, are an error: then changes are
-    missing. What the table itself has is not asked.
+    Changes that contradict each other are an error, because then changes are missing. An example is an update of a row
+    that an earlier change removed. The rows of the table itself are not read.
 
     Args:
         changes: rows of the committed view in apply order and in plain types (`schema/plain.py`), with their metadata

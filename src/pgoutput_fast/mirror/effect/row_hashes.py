@@ -10,21 +10,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_fast.mirror.effect.row_codes import float_bits, row_codes, storage
+from pgoutput_fast.mirror.effect.fixed_values import fixed_values, is_fixed, validity
+from pgoutput_fast.mirror.effect.row_codes import row_codes, storage
 
 __all__ = ["Hashes", "row_hashes"]
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 # An odd number whose bits are mixed well: 2 ** 64 divided by the golden ratio.
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT = np.uint64(29)
+_FACTOR = 0x9E3779B97F4A7C15
+_HALF = np.uint64(32)
 
 
 def row_hashes(columns: Sequence[pa.ChunkedArray]) -> Hashes:
-    """A hash of each row. Equality is that of `row_codes`.
+    """A hash of each row, in which the upper bits are mixed best. Equality is that of `row_codes`.
 
-    Of values of fixed size the whole value counts, of texts, bytes and lists the length only. If the first column has
+    Of values of fixed size the first 64 bits count, of texts, bytes and lists the length only. If the first column has
     such values, they count as a whole: they often identify the row.
 
     Args:
@@ -33,50 +34,39 @@ def row_hashes(columns: Sequence[pa.ChunkedArray]) -> Hashes:
     found = np.zeros(len(columns[0]), np.uint64)
     for number, column in enumerate(columns):
         column = storage(column)
-        values = _quick(column)
-        if number == 0 and not _is_fixed(column.type):
-            values = row_codes([column])[0]
-        if values is not None:
-            found = (found ^ values.astype(np.uint64)) * _FACTOR
-            found ^= found >> _SHIFT
+        # Each column has a factor of its own, so that few sums are equal by chance.
+        factor = np.uint64(pow(_FACTOR, number + 1, 1 << 64))
+        if number == 0 and not is_fixed(column.type):
+            found += row_codes([column])[0].astype(np.uint64) * factor
+            continue
+        end = 0
+        # Chunk by chunk: what one step writes is in the cache for the next one.
+        for chunk in column.chunks:
+            begin, end = end, end + len(chunk)
+            values = _quick(chunk)
+            if values is not None:
+                found[begin:end] += np.multiply(values, factor, dtype=np.uint64)
     return found
 
 
-def _is_fixed(kind: pa.DataType) -> bool:
-    try:
-        return kind.bit_width in (1, 8, 16, 32, 64, 128, 256)
-    except ValueError:
-        return False
-
-
-def _quick(column: pa.ChunkedArray) -> npt.NDArray[Any] | None:
-    kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _whole(pc.list_value_length(column))
-    if pa.types.is_boolean(kind):
-        return _whole(column.cast(pa.uint8()))
-    if pa.types.is_floating(kind):
-        return _whole(float_bits(column))
-    if _is_fixed(kind):
-        return _raw(column.combine_chunks())
-    if pa.types.is_struct(kind) or pa.types.is_null(kind):
+def _quick(chunk: pa.Array) -> npt.NDArray[Any] | None:
+    """Unsigned integers, the same for equal values; None if all values count as the same."""
+    kind = chunk.type
+    if chunk.null_count == len(chunk):
         return None
-    return _whole(pc.binary_length(column))
+    if is_fixed(kind):
+        values = fixed_values(chunk)[0]
+        # Round numbers of 64 bits differ in their upper half only.
+        return values ^ (values >> _HALF) if pa.types.is_float64(kind) else values
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offsets = np.frombuffer(chunk.buffers()[1], np.uint32)[chunk.offset : chunk.offset + len(chunk) + 1]
+        lengths = offsets[1:] - offsets[:-1]
+        return lengths * validity(chunk) if chunk.null_count else lengths
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _unsigned(pc.list_value_length(chunk))
+    return None if pa.types.is_struct(kind) else _unsigned(pc.binary_length(chunk))
 
 
-def _whole(integers: pa.ChunkedArray) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = pc.fill_null(integers, 0).to_numpy()
-    return values
-
-
-def _raw(array: pa.Array) -> npt.NDArray[Any]:
-    """The bytes of values of fixed size as integers; of large values the first eight bytes."""
-    width = array.type.bit_width
-    step = max(width // 64, 1)
-    if not len(array):
-        return np.empty(0, np.uint64)
-    raw = np.frombuffer(array.buffers()[1], f"u{width // step // 8}")
-    values = raw[array.offset * step : (array.offset + len(array)) * step : step]
-    return (
-        np.where(array.is_valid().to_numpy(zero_copy_only=False), values, 0) if array.null_count else values
-    )
+def _unsigned(lengths: pa.Array) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = pc.fill_null(lengths, 0).to_numpy()
+    return values.view(f"u{values.itemsize}")

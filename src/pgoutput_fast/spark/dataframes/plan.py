@@ -24,8 +24,13 @@ def task_options(options: Options | None, transactions: Transactions | None) -> 
     """Returns the options for executors, and which transactions to give them.
 
     Executors decode these as they were sent.
+
+    Raises:
+        ValueError: for options that Spark does not take.
     """
     options = options if options is not None else Options()
+    if options.plain:
+        raise ValueError("plain=True is for tables in Python: those of Spark have plain types anyway")
     # `replace` validates the value, so the error is the one of Options.
     options = options if transactions is None else replace(options, transactions=transactions)
     return replace(options, transactions="as_sent", spill_directory=None), options.transactions

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.types import described_schema
-from pgoutput_fast.storage.paths import is_uri
 from pgoutput_fast.storage.stores import open_store
 from pgoutput_fast.typed_files.unify import find_typed_table
 
 __all__ = ["read_typed"]
-
-# Characters of Hadoop's globs.
-_GLOB = re.compile(r"([\\\[\]{}*?])")
 
 
 def read_typed(path: str | os.PathLike[str], table: str, spark: SparkSession | None = None) -> DataFrame:
@@ -62,7 +57,7 @@ def read_typed(path: str | os.PathLike[str], table: str, spark: SparkSession | N
         session.read.schema(described_schema(found.schema))
         # The files have PostgreSQL's calendar, which is the one that Spark has now.
         .option("datetimeRebaseMode", "CORRECTED")
-        .parquet(*(_GLOB.sub(r"\\\1", _spark_path(path, name)) for name in found.directories))
+        .parquet(*(spark_path(path, name) for name in found.directories))
     )
 
 
@@ -82,15 +77,3 @@ def _check_case(session: SparkSession, names: Sequence[str], table: str) -> None
                 f"{table}: the names of columns {other!r} and {name!r} differ only in case: set "
                 "spark.sql.caseSensitive to true before you call this"
             )
-
-
-def _spark_path(path: str | os.PathLike[str], name: str) -> str:
-    """Returns the path of a directory as Spark takes it: a URI without escapes, query and password."""
-    text = os.fspath(path)
-    if not is_uri(text):
-        return f"file://{os.path.abspath(text)}/{name}"
-    uri = urlsplit(text)
-    user, _, host = uri.netloc.rpartition("@")
-    # In URIs of Azure a container stands there, without a password.
-    place = uri.netloc if ":" not in user else host
-    return f"{uri.scheme}://{place}{unquote(uri.path).rstrip('/')}/{name}"

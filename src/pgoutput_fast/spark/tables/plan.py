@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pgoutput_fast.lake.partitions import Partitioning, check_partition_columns
 from pgoutput_fast.protocol.limits import SPARK_PARTITION_BYTES
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.plain import plain_schema
-from pgoutput_fast.schema.resolve import resolve
+from pgoutput_fast.schema.resolve import Resolved, resolve
 from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA
 from pgoutput_fast.segments.footers import one_batch
 from pgoutput_fast.segments.listing import SegmentList
@@ -26,7 +27,15 @@ from pgoutput_fast.spark.tasks.tables import SegmentPiece, SegmentTask, TablePar
 from pgoutput_fast.spark.types import spark_arrow_schema
 from pgoutput_fast.storage.paths import absolute
 
-__all__ = ["PartitionBy", "last_of_all", "outcomes_behind", "partition_columns", "plan_tables", "plan_work"]
+__all__ = [
+    "PartitionBy",
+    "described_tables",
+    "last_of_all",
+    "outcomes_behind",
+    "partition_columns",
+    "plan_tables",
+    "plan_work",
+]
 
 # Columns of all tables, or qualified name -> columns.
 PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
@@ -35,26 +44,37 @@ PartitionBy = Sequence[str] | Mapping[str, Sequence[str]]
 _TASKS_PER_CORE = 2
 
 
-def plan_tables(
+@dataclass(frozen=True)
+class DescribedTable:
+    """A table as the source describes it.
+
+    Attributes:
+        resolved: its versions, and the schema of its rows.
+        schema: its columns in plain types.
+        partition_columns: the columns by which its files are divided.
+    """
+
+    resolved: Resolved
+    schema: pa.Schema
+    partition_columns: tuple[str, ...]
+
+
+def described_tables(
     known: Catalog,
     names: Sequence[str] | None,
     options: Options,
-    run: Run,
     partition_by: PartitionBy,
     *,
-    whole: bool,
     start: int | None,
-) -> list[TablePart]:
-    """Plans the tables of the catalog, or those with these names.
+) -> list[DescribedTable]:
+    """The tables of the catalog, or those with these names. It touches no target.
 
     Args:
         known: all relation versions.
         names: qualified names, quoted as in SQL. None: all.
         options: how to decode.
-        run: its targets say how far their tables go.
         partition_by: the partition columns of all tables, or of some by name.
-        whole: whether everything is written, however far the tables go.
-        start: the position of a table that has none. None: it gets everything.
+        start: as for `plan_tables`.
 
     Raises:
         KeyError: if there is no such table.
@@ -62,13 +82,38 @@ def plan_tables(
     """
     if names is None:
         names = sorted({relation.qualified_name for relation in known.relations})
-    parts = []
+    found = []
     for name in names:
         resolved = resolve(known, name, options, None)
-        newest = resolved.versions[-1]
-        directory = run.directory_of(newest.namespace, newest.name)
         schema = plain_schema(spark_arrow_schema(resolved.schema))
         bare = pa.schema([pa.field(field.name, field.type) for field in schema])
+        columns = partition_columns(partition_by, name)
+        check_partition_columns(bare, columns, name)
+        found.append(DescribedTable(resolved, bare, columns))
+    if not found:
+        raise KeyError("the source describes no table")
+    if start is None and isinstance(partition_by, Mapping):  # a stream may describe the others later
+        _check_names(partition_by, names)
+    return found
+
+
+def plan_tables(
+    tables: Sequence[DescribedTable], options: Options, run: Run, *, whole: bool, start: int | None
+) -> list[TablePart]:
+    """Plans tables.
+
+    Args:
+        tables: the tables.
+        options: how to decode.
+        run: its targets say how far their tables go.
+        whole: whether everything is written, however far the tables go.
+        start: the position of a table that has none. None: it gets everything.
+    """
+    parts = []
+    for each in tables:
+        resolved, bare = each.resolved, each.schema
+        newest = resolved.versions[-1]
+        directory = run.directory_of(newest.namespace, newest.name)
         decode = DecodeChanges(
             resolved.catalog.to_json(), options, resolved.schema, bare, resolved.table, resolved.fingerprint
         )
@@ -76,14 +121,10 @@ def plan_tables(
         after = None if whole else table.position()
         if after is None:
             after = start
-        columns = partition_columns(partition_by, name)
-        check_partition_columns(bare, columns, name)
-        partitioning = Partitioning(columns, table.partition_directories, table.partition_columns_stored)
+        partitioning = Partitioning(
+            each.partition_columns, table.partition_directories, table.partition_columns_stored
+        )
         parts.append(TablePart(directory, resolved.oids, resolved.others, decode, after, partitioning))
-    if not parts:
-        raise KeyError("the source describes no table")
-    if start is None and isinstance(partition_by, Mapping):  # a stream may describe the others later
-        _check_names(partition_by, names)
     return parts
 
 
@@ -135,7 +176,8 @@ def outcomes_behind(
 
 def plan_work(
     segments: Sequence[Segment],
-    tables: Sequence[TablePart],
+    oids: Sequence[int],
+    after: int | None,
     outcomes: pa.RecordBatch | None,
     cores: int,
 ) -> tuple[SegmentTask, ...]:
@@ -143,12 +185,12 @@ def plan_work(
 
     Args:
         segments: the segments, in the order of the stream.
-        tables: the tables.
+        oids: the relations.
+        after: the position that all of their tables have reached. None: everything is read.
         outcomes: the outcomes of transactions, if only committed rows are wanted.
         cores: how many tasks can run at once.
     """
-    oids = sorted({oid for table in tables for oid in table.oids})
-    txns, after = None, last_of_all(tables)
+    txns = None
     if after is not None:
         if outcomes is None:
             segments = [each for each in segments if each.last_seq > after]

@@ -23,6 +23,7 @@ from pgoutput_fast.lake.marker import (
     put_marker,
     remove_marker,
 )
+from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, open_store
@@ -86,6 +87,7 @@ class Run:
         schema: pa.Schema,
         mode: Mode,
         partition_by: tuple[str, ...] = (),
+        stream: Stream | None = None,
     ) -> None:
         """Commits a table's files.
 
@@ -94,7 +96,7 @@ class Run:
         """
         check_marker(self.store, self.name)
         self.added[directory] = {visible_name(each.name) for each in files}
-        self.table(directory).commit(files, position, schema, mode, partition_by)
+        self.table(directory).commit(files, position, schema, mode, partition_by, stream)
 
     def check_format(self, directory: str) -> None:
         """Checks that a directory in which this format has no table has no table of another format.

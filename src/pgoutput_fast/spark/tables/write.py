@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
-from pgoutput_fast.lake.target import Mode
+from pgoutput_fast.lake.stream import Stream
+from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
@@ -30,12 +31,14 @@ from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
 from pgoutput_fast.spark.tables.plan import (
     PartitionBy,
+    described_tables,
     last_of_all,
     outcomes_behind,
     plan_tables,
     plan_work,
 )
 from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
+from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
 from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import (
     FILES_SCHEMA,
@@ -75,13 +78,15 @@ def write_tables(
 
     The tasks decode and write the files. The driver then commits each table once: its rows appear together, or not at
     all. A table remembers how far it goes (its position). So a run that is repeated adds nothing, and a run over a
-    source that has grown adds what is new. If a run was killed, the next one finishes or removes what it left.
+    source that has grown adds what is new. If a run was killed, the next one finishes or removes what it left. From
+    segments, a table also remembers of which stream it is: server, database, slot, and the LSNs where it stops.
 
     The columns are those of `changes`: the metadata columns, then the columns of all versions of the relation, in
     Spark's types. Rows that `Options(on_error="quarantine")` rejects go to `<target>/_rejects/<table>`.
 
     Args:
-        source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads.
+        source: paths of segments (files, directories, globs, URIs), or a DataFrame of tagged payloads. A DataFrame does
+            not say of which stream it is. So see to it that a table gets the payloads of one stream only.
         target: a directory or URI. Each table is a directory in it: the schema's name, a dot and the table's name,
             both percent-encoded (with `+` in place of `%` for Delta and Iceberg).
         tables: qualified names, quoted as in SQL. Default: all tables of the source.
@@ -202,10 +207,10 @@ def _write(
     partition_by: PartitionBy,
     file_bytes: int,
 ) -> list[Row]:
+    # First this: a run that is refused for its arguments leaves no target behind.
+    described = described_tables(source.catalog, tables, options, partition_by, start=source.start)
     with begin() as run:
-        parts = plan_tables(
-            source.catalog, tables, options, run, partition_by, whole=mode != "append", start=source.start
-        )
+        parts = plan_tables(described, options, run, whole=mode != "append", start=source.start)
         parts = _checked_targets(run, parts, mode, source)
         task = WriteTables(
             target,
@@ -217,7 +222,7 @@ def _write(
             None,
             source.last_seq,
         )
-        return _commit(run, parts, source.write(task), source.last_seq, mode)
+        return _commit(run, parts, source.write(task), source, mode)
 
 
 def _check_arguments(
@@ -267,6 +272,8 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
             table.check_overwrite()
         if mode == "error" and table.exists():
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
+        if mode != "overwrite":
+            _check_stream(run, part.directory, table, source)
         if part.after is None or table.position() is None:
             if mode == "append" and table.exists():
                 raise ValueError(
@@ -276,7 +283,8 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
         elif part.after > source.last_seq:
             raise ValueError(
                 f"{run.store}/{part.directory} goes up to message {part.after}, but the source ends at message "
-                f"{source.last_seq}: it is not the stream that the table was written from"
+                f"{source.last_seq}: it is not the stream that the table was written from, or its last segments are "
+                "missing. Pass all segments, or write to another target"
             )
         elif part.after + 1 < source.first_seq:
             raise ValueError(
@@ -294,26 +302,40 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
     return checked
 
 
+def _check_stream(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
+    """Checks that a table does not get changes of another stream than the one that it has."""
+    if source.streams is None:
+        return
+    source.streams.check(f"{run.store}/{directory}", table)
+    if table.stream() is None:  # else its rejects are of the same stream
+        rejects = rejects_of(directory)
+        source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
+
+
 def _commit(
-    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], position: int, mode: Mode
+    run: Run, parts: Sequence[TablePart], files: Iterable[WrittenFile], source: _Source, mode: Mode
 ) -> list[Row]:
+    position, stream = source.last_seq, source.stream
     by_table: dict[str, list[WrittenFile]] = {}
     for file in sorted(files, key=lambda each: (each.first or 0, each.name)):
         by_table.setdefault(file.directory, []).append(file)
     rows = []
     for part in parts:
         # The rejects first: a run that is repeated makes only those of tables that were not committed.
-        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), position, mode)
+        _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), source, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
-        if part.after != position or mode == "overwrite":
-            run.commit(part.directory, found, position, part.decode.target, mode, part.partitioning.columns)
+        known = part.after == position and mode != "overwrite"
+        # A table of an earlier version has no stream. It gets one, once.
+        if not known or (stream is not None and run.table(part.directory).stream() is None):
+            columns = part.partitioning.columns
+            run.commit(part.directory, found, position, part.decode.target, mode, columns, stream)
         rows.append(_summary(part.directory, found, position))
     return rows
 
 
 def _commit_rejects(
-    run: Run, part: TablePart, files: Sequence[WrittenFile], position: int, mode: Mode
+    run: Run, part: TablePart, files: Sequence[WrittenFile], source: _Source, mode: Mode
 ) -> None:
     if not files and mode != "overwrite":
         return
@@ -321,8 +343,8 @@ def _commit_rejects(
     schema = pa.schema([pa.field(field.name, field.type) for field in REJECTS_SCHEMA])
     before = run.table(directory).position()
     overwritten = mode == "overwrite" and (files or before is not None)
-    if overwritten or (mode != "overwrite" and (before is None or before < position)):
-        run.commit(directory, files, position, schema, mode)
+    if overwritten or (mode != "overwrite" and (before is None or before < source.last_seq)):
+        run.commit(directory, files, source.last_seq, schema, mode, stream=source.stream)
     else:
         run.added.setdefault(directory, set())  # so that the files are removed
 
@@ -342,7 +364,8 @@ def _summary(directory: str, files: Sequence[WrittenFile], position: int) -> Row
 class _SegmentSource:
     """Segments: planned as the data source plans them.
 
-    `start` is the position of a table that has none, and `last` the ordinal of the last message that counts.
+    `start` is the position of a table that has none, and `last` the ordinal of the last message that counts. `stream`
+    is what tables have then, and `streams` checks what they had before.
     """
 
     def __init__(
@@ -365,6 +388,8 @@ class _SegmentSource:
         self.first_seq = found[0].first_seq
         # A segment may go beyond `last`, if small segments were joined.
         self.last_seq = found[-1].last_seq if last is None else last
+        self.stream: Stream | None = stream_at(found, self.last_seq)
+        self.streams: StreamCheck | None = StreamCheck(found)
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
         work = self._listed.read(lambda segments: self._work(segments, task.tables))
@@ -380,13 +405,17 @@ class _SegmentSource:
         outcomes = None
         if self._committed:
             outcomes = outcomes_behind(self._listed, segments, last_of_all(tables), self.last_seq)
-        return plan_work(segments, tables, outcomes, cores_of(self._spark))
+        oids = sorted({oid for table in tables for oid in table.oids})
+        return plan_work(segments, oids, last_of_all(tables), outcomes, cores_of(self._spark))
 
 
 class _TaggedSource:
     """A DataFrame of tagged payloads: they go to Python once, and nothing comes back."""
 
     start = None
+    # Tagged payloads do not say of which stream they are.
+    stream: Stream | None = None
+    streams: StreamCheck | None = None
 
     def __init__(self, wal: DataFrame, options: Options, committed: bool, catalog: Catalog | None) -> None:
         expect_tagged(wal)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
-from pgoutput_fast.segments.segment import newest_segment
+from pgoutput_fast.segments.read import newest_segment
 from pgoutput_fast.spark.dataframes.tagged import ends_of, expect_tagged
 from pgoutput_fast.spark.shipping import shipped
 from pgoutput_fast.spark.tagging.states import given_state

@@ -16,7 +16,9 @@ from pgoutput_fast.protocol.kinds import SESSION_MARK
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.known import KnownLog
-from pgoutput_fast.segments.segment import Source, newest_segment, write_segment
+from pgoutput_fast.segments.read import newest_segment
+from pgoutput_fast.segments.segment import Source
+from pgoutput_fast.segments.write import write_segment
 from pgoutput_fast.storage.paths import shown
 from pgoutput_fast.storage.stores import open_store
 

@@ -29,6 +29,8 @@ __all__ = [
     "WriteSegments",
     "WriteTables",
     "rejects_of",
+    "rows_behind",
+    "rows_of_task",
 ]
 
 FILES_SCHEMA = pa.schema(
@@ -114,7 +116,7 @@ class WriteTables:
         ) as files:
             for rows, outcomes in pieces:
                 for after, tables in _by_position(self.tables).items():
-                    chosen = _rows_behind(rows, outcomes, after, self.last)
+                    chosen = rows_behind(rows, outcomes, after, self.last)
                     for table in tables:
                         _write_table(files, table, chosen, catalogs[table.directory])
         return _as_batch(files.written)
@@ -128,7 +130,7 @@ def _by_position(tables: Iterable[TablePart]) -> Mapping[int | None, list[TableP
     return groups
 
 
-def _rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None, last: int) -> pa.Table:
+def rows_behind(rows: pa.Table, outcomes: pa.RecordBatch | None, after: int | None, last: int) -> pa.Table:
     """The changes behind a position, up to `last`: those of transactions that commit there, or that are there.
 
     No outcome is behind `last`.
@@ -210,10 +212,10 @@ class WriteSegments:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                yield self.write.write(_rows_of_task(SegmentTask.unpack(self.work[task])))
+                yield self.write.write(rows_of_task(SegmentTask.unpack(self.work[task])))
 
 
-def _rows_of_task(task: SegmentTask) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
+def rows_of_task(task: SegmentTask) -> Iterator[tuple[pa.Table, pa.RecordBatch | None]]:
     """Yields the rows of each row group with its outcomes. One row group is in memory at a time."""
     outcomes = None if task.outcomes is None else unpack_batch(task.outcomes)
     for piece in task.pieces:

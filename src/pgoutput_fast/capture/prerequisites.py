@@ -1,0 +1,94 @@
+"""Checks once, before anything is read from a slot, what may prevent it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pgoutput_fast.capture.errors import CaptureError
+from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.findings import Finding
+from pgoutput_fast.postgres.session import Server
+from pgoutput_fast.postgres.slots import Slot
+
+__all__ = ["Prerequisites", "expect_own_plugin"]
+
+_log = logging.getLogger("pgoutput_fast.capture")
+
+# At most this many tables with the same finding are named.
+_MOST_ALIKE = 5
+
+
+class Prerequisites:
+    """What a server, its publications and the user must have.
+
+    Args:
+        dsn: of the database.
+        publications: names of the publications.
+        slot: the slot's name.
+        through: as in `Capture`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        publications: Sequence[str],
+        slot: str,
+        through: Literal["walsender", "sql"] = "walsender",
+    ) -> None:
+        self._dsn = dsn
+        self._publications = publications
+        self._slot = slot
+        self._through = through
+        self._findings: list[str] | None = None  # None before the check
+
+    @property
+    def findings(self) -> list[str]:
+        """The errors that the check found. They may be the reason if the server refuses a connection."""
+        return self._findings or []
+
+    def check(self) -> None:
+        """Checks at the first call, and logs what it finds. A later call does nothing.
+
+        Raises:
+            CaptureError: if nothing could be read, or changes would be missed silently.
+            psycopg2.Error: if the server cannot be asked.
+        """
+        if self._findings is not None:
+            return
+        report = check(self._dsn, self._publications, self._slot, through=self._through)
+        stops = [finding for finding in report.findings if finding.stops]
+        if stops:
+            raise CaptureError("the capture cannot begin: " + " ".join(map(_sentence, stops)))
+        _log_findings([finding for finding in report.findings if finding.level != "note"])
+        self._findings = [str(finding) for finding in report.findings if finding.level == "error"]
+
+
+def expect_own_plugin(slot: Slot, server: Server) -> None:
+    """Checks that a slot decodes this database with pgoutput.
+
+    Raises:
+        CaptureError: if it does not.
+    """
+    if (slot.plugin, slot.database) != ("pgoutput", server.database):
+        raise CaptureError(
+            f"slot {slot.name} has plugin {slot.plugin} and decodes database {slot.database}: choose another name"
+        )
+
+
+def _log_findings(findings: list[Finding]) -> None:
+    """Logs findings. Of many findings that differ only in their subject it logs the first ones and a count."""
+    alike = Counter[tuple[str, str]]()
+    for finding in findings:
+        alike[finding.level, finding.problem] += 1
+        if alike[finding.level, finding.problem] <= _MOST_ALIKE:
+            _log.warning("%s", finding)
+    for (level, problem), count in alike.items():
+        if count > _MOST_ALIKE:
+            _log.warning("%s: %d more: %s. `check` names them all", level, count - _MOST_ALIKE, problem)
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.subject}: {finding.problem}. {finding.advice}."

@@ -1,0 +1,74 @@
+"""Names and types as text for a person: as SQL writes them, and without characters that a terminal would obey."""
+
+from __future__ import annotations
+
+from pgoutput_fast.catalog.builtin_types import ELEMENT_OF_ARRAY, NAME_OF_OID, numeric_modifier
+from pgoutput_fast.catalog.identifiers import quote_identifier
+from pgoutput_fast.display import escaped
+
+__all__ = ["shown_name", "shown_type"]
+
+_NAME_CHARACTERS = 200
+
+# What the bits of an interval's range mean, from the highest unit to the lowest. Those of month to second are
+# 1 << DTK_MONTH to 1 << DTK_SECOND of the server.
+_INTERVAL_FIELDS = {2: "year", 1: "month", 3: "day", 10: "hour", 11: "minute", 12: "second"}
+_WHOLE_INTERVAL, _ANY_PRECISION = 0x7FFF, 0xFFFF
+
+
+def shown_name(name: str) -> str:
+    """A name as SQL quotes it, escaped, and cut if it is longer than any name of a server.
+
+    >>> shown_name("orders"), shown_name("Order Lines"), shown_name("")
+    ('orders', '"Order Lines"', '""')
+    """
+    if len(name) > _NAME_CHARACTERS:
+        return f"{escaped(quote_identifier(name[:_NAME_CHARACTERS]))}... ({len(name):,} characters)"
+    return escaped(quote_identifier(name))
+
+
+def shown_type(oid: int, typmod: int, name: str | None = None) -> str:
+    """A column's type with its modifier in words, as SQL writes it.
+
+    Args:
+        oid: oid of the type.
+        typmod: the modifier, -1 for none.
+        name: the name of a type that is not built in, if it is known.
+
+    >>> shown_type(1700, (10 << 16 | 2) + 4), shown_type(1015, 24), shown_type(1184, 3), shown_type(23, -1)
+    ('numeric(10,2)', 'varchar(20)[]', 'timestamptz(3)', 'int4')
+    >>> shown_type(1186, 0x1C08 << 16 | 3), shown_type(16500, -1), shown_type(16500, 7, "public.mood")
+    ('interval day to second(3)', 'type 16500', 'public.mood with modifier 7')
+    """
+    element = ELEMENT_OF_ARRAY.get(oid, oid)
+    array = "[]" if element != oid else ""
+    base = NAME_OF_OID.get(element)
+    if base is None:
+        known = f"type {oid}" if name is None else name
+        return known if typmod == -1 else f"{known} with modifier {typmod}"
+    return f"{base}{_modifier(base, typmod)}{array}"
+
+
+def _modifier(name: str, typmod: int) -> str:
+    """A type's modifier as SQL writes it behind the name; one that no server makes as a number."""
+    if typmod == -1:
+        return ""
+    if name == "numeric" and (found := numeric_modifier(typmod)) is not None:
+        return f"({found[0]},{found[1]})"
+    if name in ("varchar", "bpchar") and typmod >= 4:
+        return f"({typmod - 4})"
+    if name in ("bit", "varbit", "time", "timetz", "timestamp", "timestamptz") and typmod >= 0:
+        return f"({typmod})"
+    if name == "interval" and typmod >= 0:
+        return _interval_modifier(typmod >> 16, typmod & 0xFFFF)
+    return f" with modifier {typmod}"
+
+
+def _interval_modifier(fields: int, precision: int) -> str:
+    names = [word for bit, word in _INTERVAL_FIELDS.items() if fields >> bit & 1]
+    words = (
+        ""
+        if fields == _WHOLE_INTERVAL or not names
+        else f" {' to '.join(dict.fromkeys((names[0], names[-1])))}"
+    )
+    return words if precision == _ANY_PRECISION else f"{words}({precision})"

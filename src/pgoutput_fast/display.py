@@ -1,0 +1,56 @@
+"""What a person sees of an object: short texts and tables of HTML, whatever the names in them are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+
+__all__ = ["escaped", "html_table", "some_of"]
+
+
+def escaped(text: str) -> str:
+    r"""The text with an escape such as \x1b for each character that is not printable, and with \\ for a backslash.
+
+    >>> escaped("caf\u00e9 \x1b[31m"), escaped("a\u202eb\\")
+    ('café \\x1b[31m', 'a\\u202eb\\\\')
+    """
+    return "".join(
+        each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def some_of(names: Collection[str], most: int = 5) -> str:
+    """The first names, and how many others there are.
+
+    >>> some_of(["a", "b"]), some_of([]), some_of([str(each) for each in range(10_000)])
+    ('a, b', 'none', '0, 1, 2, 3, 4 and 9,995 more')
+    """
+    shown = ", ".join(islice(names, most)) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], left_out: int = 0) -> str:
+    """A table for a notebook. Every text is escaped.
+
+    Args:
+        title: the line above it.
+        head: names of the columns.
+        rows: the cells. Integers are written with commas.
+        left_out: how many rows there are that are not shown.
+
+    >>> html_table("one <table>", ["name"], [["<b>"]]).partition("<tbody>")[2]
+    '<tr><td>&lt;b&gt;</td></tr></tbody></table></div>'
+    """
+    from html import escape  # its table of names takes a millisecond to load
+
+    def cells(tag: str, values: Iterable[object]) -> str:
+        texts = (f"{each:,}" if isinstance(each, int) else escaped(str(each)) for each in values)
+        return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    more = f"<p>and {left_out:,} more</p>" if left_out > 0 else ""
+    return (
+        f"<div><p>{escape(escaped(title))}</p><table><thead>{cells('th', head)}</thead>"
+        f"<tbody>{body}</tbody></table>{more}</div>"
+    )

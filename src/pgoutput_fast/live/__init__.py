@@ -1,0 +1,1 @@
+"""Changes of a slot, decoded as they arrive: `pgoutput_fast.follow`."""

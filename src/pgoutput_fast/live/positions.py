@@ -1,0 +1,123 @@
+"""Which changes were handed out, and up to which position of the stream they are acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pgoutput_fast.protocol.kinds import KIND_NAMES, MSG_PREPARE, MSG_STREAM_PREPARE, OPENINGS, SENT_IN_FULL
+
+__all__ = ["Acknowledged", "StreamPosition"]
+
+_OPENINGS = {KIND_NAMES[kind] for kind in OPENINGS}
+_ENDS = {KIND_NAMES[kind] for kind in SENT_IN_FULL}
+_PREPARES = {KIND_NAMES[kind] for kind in (MSG_PREPARE, MSG_STREAM_PREPARE)}
+
+
+class StreamPosition:
+    """How far a stream is decoded.
+
+    Args:
+        keeps_prepared: whether a prepared transaction is given only when it commits, as in the committed view.
+
+    Attributes:
+        decoded: everything that committed or was prepared up to this LSN is decoded.
+        is_inside: whether a transaction is partly received.
+
+    >>> position = StreamPosition(keeps_prepared=True)
+    >>> position.advance(108)
+    >>> position.decoded, position.given
+    (108, 108)
+    """
+
+    def __init__(self, *, keeps_prepared: bool) -> None:
+        self.decoded = 0
+        self.is_inside = False
+        self._keeps_prepared = keeps_prepared
+        self._prepared: dict[int, int] = {}  # xid -> LSN of its prepare
+
+    @property
+    def given(self) -> int:
+        """If the slot goes on from this LSN, it sends again what is not yet given.
+
+        A prepared transaction that waits for its commit is not given. The server sends its changes only if the slot
+        begins before its prepare.
+        """
+        return min(self.decoded, *self._prepared.values()) if self._prepared else self.decoded
+
+    def start_session(self) -> None:
+        """Forgets the transaction that the last session left unfinished: the server sends it again."""
+        self.is_inside = False
+
+    def follow(self, transactions: pa.RecordBatch) -> None:
+        """Takes the boundary messages that were decoded, as in `Decoded.transactions`."""
+        columns = [transactions.column(name).to_pylist() for name in ("kind", "xid", "lsn", "end_lsn")]
+        for kind, xid, lsn, end_lsn in zip(*columns, strict=True):
+            self.is_inside = kind in _OPENINGS
+            if kind not in _ENDS:
+                continue
+            self.decoded = max(self.decoded, end_lsn)
+            if kind in _PREPARES and self._keeps_prepared:
+                self._prepared[xid] = lsn
+            else:
+                self._prepared.pop(xid, None)
+
+    def advance(self, lsn: int) -> None:
+        """Notes that the server has nothing more to send up to this LSN."""
+        self.decoded = max(self.decoded, lsn)
+
+
+class Acknowledged:
+    """The position that the reader of the changes has acknowledged. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lsn = 0
+        self._newest: list[int] | None = (
+            None  # the position of the newest changes, while they are not acknowledged
+        )
+        self._has_ended = False
+
+    @property
+    def lsn(self) -> int:
+        """Everything that committed up to this LSN is acknowledged; 0 for nothing."""
+        with self._lock:
+            return self._lsn
+
+    def hand_out(self, lsn: int) -> Callable[[], None]:
+        """Returns the function that acknowledges the next changes, and all before them.
+
+        Args:
+            lsn: the slot may go on from this LSN when the changes are acknowledged.
+        """
+        place = [lsn]
+        with self._lock:
+            self._newest = place
+
+        def acknowledge() -> None:
+            with self._lock:
+                if self._has_ended:
+                    raise ValueError(
+                        "this connection to the slot has ended, so nothing can be acknowledged: acknowledge changes "
+                        "before you take the next ones or end the loop. The slot sends them again"
+                    )
+                self._lsn = max(self._lsn, place[0])
+                if self._newest is place:
+                    self._newest = None
+
+        return acknowledge
+
+    def extend(self, lsn: int) -> None:
+        """Notes that nothing had to be handed out up to this LSN. It belongs to the newest changes."""
+        with self._lock:
+            if self._newest is None:
+                self._lsn = max(self._lsn, lsn)
+            else:
+                self._newest[0] = max(self._newest[0], lsn)
+
+    def end(self) -> None:
+        """From now on nothing can be acknowledged."""
+        with self._lock:
+            self._has_ended = True

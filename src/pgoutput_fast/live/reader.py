@@ -1,0 +1,251 @@
+"""Reads a slot on a thread of its own, for `follow`: connects, connects again, and confirms what is acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Literal
+
+from pgoutput_fast.capture.confirmation import confirm
+from pgoutput_fast.capture.errors import BehindError, CaptureError
+from pgoutput_fast.capture.preparation import SlotSettings
+from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
+from pgoutput_fast.capture.retries import Retries
+from pgoutput_fast.capture.watch import Watch
+from pgoutput_fast.live.positions import Acknowledged, StreamPosition
+from pgoutput_fast.postgres.plugin import expect_publications, plugin_options
+from pgoutput_fast.postgres.session import (
+    Server,
+    position_of,
+    read_position,
+    read_server,
+    session,
+    with_identifier,
+)
+from pgoutput_fast.postgres.slots import Slot, check_name, create_slot, find_slot, read_slot
+from pgoutput_fast.postgres.walsender import Received, Walsender
+from pgoutput_fast.protocol.limits import RECEIVED_BYTES
+from pgoutput_fast.protocol.lsn import Lsn, format_lsn
+
+__all__ = ["Reader"]
+
+_log = logging.getLogger("pgoutput_fast.follow")
+
+_READ_SECONDS = 0.5
+# How long to wait for the decoder before the server hears from this client again.
+_OFFER_SECONDS = 0.2
+# What waits for the decoder; a batch has some MB. When it is full, nothing more is read from the server.
+_MOST_WAITING = 4
+
+_LOST = "The changes in between are lost: create a new slot, and load the tables again"
+
+
+class Reader:
+    """What a slot sends, in the order of arrival: an iterator and a context manager.
+
+    It gives batches of messages; None where a session begins; an LSN if the server has nothing more to send up to it.
+
+    Args:
+        settings: which slot.
+        position: how far the stream is decoded. Whoever iterates moves it on.
+        acknowledged: what may be confirmed to the server.
+        until_lsn: the LSN at which the reader of the changes will stop, or "now".
+        stop: the iteration ends when this event is set.
+        retry_seconds: how long one outage may last.
+        receive_timeout: how long the server may answer nothing; 0 for any time.
+
+    Raises:
+        ValueError, TypeError: for a name that no slot or publication can have, and an `until_lsn` that is no position.
+        psycopg2.Error: if the server is asked for its position and does not answer.
+    """
+
+    def __init__(
+        self,
+        settings: SlotSettings,
+        position: StreamPosition,
+        acknowledged: Acknowledged,
+        *,
+        until_lsn: Lsn | Literal["now"] | None,
+        stop: threading.Event,
+        retry_seconds: float,
+        receive_timeout: float,
+    ) -> None:
+        check_name(settings.slot)
+        expect_publications(settings.publications)
+        self.position = position
+        self.acknowledged = acknowledged
+        self.until_lsn = None if until_lsn is None else position_of(until_lsn, settings.dsn)
+        self._settings = settings
+        self._given_stop = stop
+        self._stop = threading.Event()
+        self._retry_seconds = retry_seconds
+        self._prerequisites = Prerequisites(settings.dsn, settings.publications, settings.slot)
+        self._watch = Watch(settings.dsn, settings.publications, settings.slot, receive_timeout)
+        self._retries = Retries(
+            None, receive_timeout, lambda: self._prerequisites.findings, f"follow({settings.slot!r})"
+        )
+        self._waiting: queue.Queue[Received | int | None] = queue.Queue(_MOST_WAITING)
+        # How many batches this thread gave, and how many of them the other one has dealt with.
+        self._given = self._taken = 0
+        self._server: Server | None = None
+        self._slot_lsn: int | None = None  # the position of the slot when it was ours first
+        self._failed: BaseException | None = None
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pgoutput_fast follow", daemon=True)
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.acknowledged.end()
+
+    def __iter__(self) -> Iterator[Received | int | None]:
+        while not self._given_stop.is_set():
+            try:
+                received = self._waiting.get(timeout=_OFFER_SECONDS)
+            except queue.Empty:
+                if self._has_ended.is_set() and self._waiting.empty():
+                    break
+                continue
+            yield received
+            del received
+            self._taken += 1
+        if self._failed is not None:
+            raise self._failed
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._retries.run(self._read_connection, self._stop, self._retry_seconds)
+        except BaseException as problem:
+            self._failed = problem
+        finally:
+            self._has_ended.set()
+
+    def _read_connection(self) -> None:
+        # What was received must be decoded first: its end is where the next session begins.
+        while self._taken < self._given:
+            if self._stop.wait(_OFFER_SECONDS / 10):
+                return
+        server = self._find_server()
+        settings = self._settings
+        with self._watch.explained(), self._watch:
+            slot = find_slot(settings.dsn, settings.slot)
+            assert slot is not None
+            options = plugin_options(
+                server.version, settings.publications, two_phase=slot.two_phase, overrides=settings.overrides
+            )
+            with Walsender(
+                settings.dsn,
+                settings.slot,
+                options,
+                self.position.decoded,
+                silent_seconds=self._retries.silent_seconds,
+                hear=self._watch.hear,
+            ) as sender:
+                self._retries.mark_connected()
+                self._note_own_slot()
+                self._give(None, sender)
+                self._read(sender)
+
+    def _read(self, sender: Walsender) -> None:
+        idle_lsn = 0
+        while not self._stop.is_set():
+            received = sender.read(RECEIVED_BYTES, _READ_SECONDS, ask=self.until_lsn is not None)
+            if len(received.payloads):
+                self._retries.mark_received()
+                self._give(received, sender)
+            elif self._taken == self._given and sender.wal_end > idle_lsn:
+                idle_lsn = sender.wal_end
+                self._give(idle_lsn, sender)
+            self._confirm(sender)
+        self._confirm(sender)
+
+    def _give(self, received: Received | int | None, sender: Walsender) -> None:
+        self._given += 1
+        while not self._stop.is_set():
+            try:
+                self._waiting.put(received, timeout=_OFFER_SECONDS)
+                return
+            except queue.Full:
+                sender.status()
+                self._confirm(sender)
+
+    def _confirm(self, sender: Walsender) -> None:
+        confirm(sender, self._watch, self.acknowledged.lsn)
+
+    # ---- the server and the slot ---------------------------------------------------------------------------------
+
+    def _find_server(self) -> Server:
+        """Checks that the slot has all changes behind those that were given. Creates the slot for the first connection.
+
+        Raises:
+            CaptureError: if the slot cannot be followed.
+            psycopg2.Error: if the server cannot be asked or refuses.
+        """
+        settings = self._settings
+        with session(settings.dsn) as cursor:
+            server = with_identifier(read_server(cursor), settings.dsn)
+            server_lsn = read_position(cursor)
+            slot = read_slot(cursor, settings.slot)
+        is_first = self._slot_lsn is None
+        if is_first:
+            self._prerequisites.check()
+            if slot is None:
+                slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
+                _log.info("created slot %s", settings.slot)
+        slot = self._usable(slot)
+        expect_own_plugin(slot, server)
+        if not is_first:
+            self._expect_same(server, server_lsn, slot)
+        self._server = server
+        return server
+
+    def _usable(self, slot: Slot | None) -> Slot:
+        name = self._settings.slot
+        if slot is None:
+            raise CaptureError(f"slot {name} is gone: somebody dropped it. {_LOST}")
+        if slot.invalidated is not None:
+            raise CaptureError(f"the server invalidated slot {name} ({slot.invalidated}). {_LOST}")
+        return slot
+
+    def _expect_same(self, server: Server, server_lsn: int, slot: Slot) -> None:
+        """Checks that these are the server and the slot of the last connection, and nobody else read from the slot."""
+        assert self._server is not None
+        assert self._slot_lsn is not None
+        if server.system_identifier != self._server.system_identifier:
+            raise CaptureError(
+                f"another server answers now: its system identifier is {server.system_identifier}, and was "
+                f"{self._server.system_identifier}. {_LOST}"
+            )
+        if server_lsn < self.position.decoded:
+            problem = BehindError if server.in_recovery else CaptureError
+            raise problem(
+                f"the WAL of the server ends at {format_lsn(server_lsn)}, but changes up to "
+                f"{format_lsn(self.position.decoded)} were given: somebody restored the server from an older copy, or "
+                "a standby took over that lacked the last changes. Create a new slot, and load the tables again"
+            )
+        # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than
+        # requested.
+        own = max(self._slot_lsn, self.acknowledged.lsn)
+        if server.major >= 11 and (slot.confirmed_flush_lsn or 0) > own:
+            raise CaptureError(
+                f"somebody else read from slot {slot.name}, or dropped it and created it again: it is confirmed up to "
+                f"{format_lsn(slot.confirmed_flush_lsn or 0)}, but only {format_lsn(own)} was acknowledged here. "
+                f"{_LOST}"
+            )
+
+    def _note_own_slot(self) -> None:
+        """Notes the position of the slot when no other client can change it any more."""
+        if self._slot_lsn is None:
+            slot = find_slot(self._settings.dsn, self._settings.slot)
+            self._slot_lsn = (slot.confirmed_flush_lsn or 0) if slot is not None else 0

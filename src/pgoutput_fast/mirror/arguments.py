@@ -1,0 +1,122 @@
+"""Checks the arguments of a mirror before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pgoutput_fast.capture.retention import Retention
+from pgoutput_fast.schema.options import Options
+
+__all__ = ["expect_arguments", "expect_bool", "expect_place"]
+
+
+def expect_arguments(given: Mapping[str, Any]) -> None:
+    """Checks the arguments of `Mirror` that have these names.
+
+    Args:
+        given: {name of the argument: value}.
+
+    Raises:
+        TypeError: if a value has a wrong type.
+        ValueError: if a number is too small.
+
+    >>> expect_arguments({"seconds": 1, "threads": 2, "options": None})
+    >>> expect_arguments({"threads": 0})
+    Traceback (most recent call last):
+    ...
+    ValueError: threads must be at least 1, not 0
+    >>> expect_arguments({"in_step": "no"})
+    Traceback (most recent call last):
+    ...
+    TypeError: in_step must be True or False, not a str
+    """
+    for name, value in given.items():
+        _CHECKS[name](name, value)
+
+
+def expect_bool(name: str, value: object) -> None:
+    """Checks that a value is True or False: every text would count as True.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {_kind(value)}")
+
+
+def expect_place(name: str, value: object) -> None:
+    """Checks that a value is a path or a URI.
+
+    Raises:
+        TypeError: if it is neither.
+        ValueError: if it is empty: it would stand for the working directory.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} must be a path or a URI, not {_kind(value)}")
+    if not os.fspath(value):
+        raise ValueError(f'{name} is empty: give a path or a URI. "." is the working directory')
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {_kind(value)}")
+
+
+def _seconds(name: str, value: Any, *, zero: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {_kind(value)}")
+    if not (value >= 0 if zero else value > 0):
+        raise ValueError(f"{name} must {'not be negative' if zero else 'be positive'}")
+
+
+def _count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {_kind(value)}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+
+
+def _optional(check: Callable[[str, object], None]) -> Callable[[str, object], None]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _of(kind: type, what: str) -> Callable[[str, object], None]:
+    def expect(name: str, value: object) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what} or None, not {_kind(value)}")
+
+    return _optional(expect)
+
+
+def _callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be a function or None, not {_kind(value)}")
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
+    "dsn": _text,
+    "slot": _text,
+    "target": expect_place,
+    "segments": _optional(expect_place),
+    "seconds": _seconds,
+    "merge_seconds": _optional(_seconds),
+    "options": _of(Options, "an Options"),
+    "adopt": expect_bool,
+    "retention": _of(Retention, "a Retention"),
+    "keep_points": _count,
+    "in_step": expect_bool,
+    "threads": _count,
+    "progress": _optional(_callable),
+    "storage_options": _of(Mapping, "a dict"),
+    "retry_seconds": lambda name, value: _seconds(name, value, zero=True),
+    "iceberg_catalog": _of(Mapping, "a dict"),
+    "metrics_file": _optional(expect_place),
+    "metrics_address": _optional(_text),
+}

@@ -1,0 +1,172 @@
+"""Compares all rows of a current table with those of the server, with bounded memory.
+
+First both sides are read once, in any order, into digests of many small sets of keys. Then only the rows of the sets
+that differ are compared one by one, by the digests of rows. What is compared is what a load would write: the server's
+rows are decoded as for a load, and have the types of the current table. So a table without a difference is what a load
+would make of it, except for `_commit_lsn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pgoutput_fast.mirror.compare.differences import KeyedRows, UncomparableError, expect_keys
+from pgoutput_fast.mirror.compare.digests import Digests, RowDigests, SetDigests
+from pgoutput_fast.mirror.compare.divisions import Division, divided
+from pgoutput_fast.mirror.current.columns import in_schema
+from pgoutput_fast.mirror.current.table import CurrentTable
+from pgoutput_fast.mirror.effect.effect import UNREPRESENTABLE
+
+__all__ = ["Comparison", "Differences", "UncomparableError"]
+
+# So many rows of the current table are compared one by one at a time; and so often that may be.
+_MOST_ROWS, _MOST_TIMES = 1 << 21, 8
+# More differences are not kept.
+_MOST_DIFFERENT, _MOST_BYTES = 1_000_000, 256 << 20
+
+_Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How the server's table differs from the current table.
+
+    Attributes:
+        rows: how many rows the server has.
+        sets: how many sets of keys were compared.
+        different: how many of them differ.
+        gone: the keys of the rows that the server does not have.
+        new: the server's rows that the current table does not have, as they were read.
+        changed: the server's rows that have other values here, as they were read.
+    """
+
+    rows: int
+    sets: int
+    different: int
+    gone: pa.Table
+    new: pa.Table
+    changed: pa.Table
+
+
+class Comparison:
+    """A comparison of a current table with the server's.
+
+    Args:
+        current: the table. Nobody else changes its rows meanwhile.
+        key: the columns of its key.
+        read: reads the server's rows: all of them, or at least those for which an SQL condition is true. All calls
+            read the same snapshot. The rows have the relation's columns, `_unrepresentable`, and maybe others.
+        schema: of these rows.
+        columns: the relation's columns.
+    """
+
+    def __init__(
+        self,
+        current: CurrentTable,
+        key: Sequence[str],
+        read: Callable[[str | None], Iterator[pa.Table]],
+        schema: pa.Schema,
+        columns: Sequence[str],
+    ) -> None:
+        there = current.schema()
+        assert there is not None
+        self._current, self._key, self._read, self._schema = current, tuple(key), read, schema
+        # The key comes first.
+        names = [*self._key, *(name for name in columns if name not in self._key), UNREPRESENTABLE]
+        self._types = pa.schema([there.field(name) for name in names])
+        self._digests = Digests()
+
+    def run(self) -> Differences:
+        """Compares.
+
+        Raises:
+            UncomparableError: if too much differs, or rows have no keys of their own.
+        """
+        kinds = [self._types.field(name).type for name in self._key]
+        division = divided(self._key, self._current.scan(self._key), kinds)
+        here, there = SetDigests(division.count), SetDigests(division.count)
+        for rows in self._current.scan(self._types.names):
+            here.add(division.numbers(self._keys(rows)), self._digests.of(rows))
+        for _, rows in self._read_fitted(None):
+            there.add(division.numbers(self._keys(rows)), self._digests.of(rows))
+        different = here.different(there)
+        found = _Found(self._schema, self._types.empty_table().select(self._key))
+        for numbers in _portions(different, here.rows):
+            self._compare(division, numbers, found)
+        return Differences(
+            int(there.rows.sum()),
+            division.count,
+            len(different),
+            *map(pa.concat_tables, (found.gone, found.new, found.changed)),
+        )
+
+    def _compare(self, division: Division, numbers: _Numbers, found: _Found) -> None:
+        """Compares the rows of some sets, one by one."""
+        wanted = np.zeros(division.count, np.bool_)
+        wanted[numbers] = True
+        keys: list[pa.Table] = []
+        digests: list[RowDigests] = []
+        for rows in self._current.scan(self._types.names):
+            rows = rows.filter(pa.array(wanted[division.numbers(self._keys(rows))]))
+            keys.append(rows.select(self._key))
+            digests.append(self._digests.of(rows))
+        known = KeyedRows(keys, digests, self._types.empty_table().select(self._key))
+        for read, rows in self._read_fitted(division.condition(numbers)):
+            chosen = pa.array(wanted[division.numbers(self._keys(rows))])
+            read, rows = read.filter(chosen), rows.filter(chosen)
+            new, changed = known.compared(rows.select(self._key), self._digests.of(rows))
+            found.add(read.take(pa.array(new)), read.take(pa.array(changed)))
+        found.add_gone(known.unseen())
+
+    def _read_fitted(self, condition: str | None) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The server's rows as they were read, and in the types of the current table."""
+        for read in self._read(condition):
+            yield read, in_schema(read.select(self._types.names), self._types)
+
+    def _keys(self, rows: pa.Table) -> pa.Table:
+        keys = rows.select(self._key)
+        expect_keys(keys)
+        return keys
+
+
+class _Found:
+    """The differences that were found until now."""
+
+    def __init__(self, schema: pa.Schema, keys: pa.Table) -> None:
+        self.gone, self.new, self.changed = [keys], [schema.empty_table()], [schema.empty_table()]
+        self._rows = self._nbytes = 0
+
+    def add(self, new: pa.Table, changed: pa.Table) -> None:
+        self.new.append(new)
+        self.changed.append(changed)
+        self._count(new)
+        self._count(changed)
+
+    def add_gone(self, keys: pa.Table) -> None:
+        self.gone.append(keys)
+        self._count(keys)
+
+    def _count(self, rows: pa.Table) -> None:
+        self._rows += rows.num_rows
+        self._nbytes += rows.nbytes
+        if self._rows > _MOST_DIFFERENT or self._nbytes > _MOST_BYTES:
+            raise UncomparableError("too many of its rows differ")
+
+
+def _portions(numbers: _Numbers, rows: _Numbers) -> list[_Numbers]:
+    """Sets, divided so that each part has a bounded number of rows of the current table.
+
+    Raises:
+        UncomparableError: if there are too many parts.
+    """
+    if not len(numbers):
+        return []
+    parts = np.cumsum(rows[numbers]) // _MOST_ROWS
+    if parts[-1] >= _MOST_TIMES:
+        raise UncomparableError("too many of its rows lie beside rows that differ")
+    return np.split(numbers, np.flatnonzero(np.diff(parts)) + 1)

@@ -1,0 +1,26 @@
+"""The error of a current table whose own files cannot be read. It concerns this table alone, and no other."""
+
+from __future__ import annotations
+
+__all__ = ["DamagedError", "first_line"]
+
+
+class DamagedError(ValueError):
+    """A current table is there, but cannot be read.
+
+    Args:
+        table: names the table.
+        problem: what the reader says.
+        remove: how to remove the table, so that it can be loaded again; None if it can be loaded again as it is.
+    """
+
+    def __init__(self, table: object, problem: BaseException, remove: str | None) -> None:
+        again = f"{'' if remove is None else f'{remove}, and '}load the table again"
+        super().__init__(
+            f"{table} is damaged: {first_line(problem)}. Restore it. Or {again} (in a mirror: Mirror.reload, --reload)"
+        )
+
+
+def first_line(problem: BaseException) -> str:
+    """What an error says, in one line without a full stop at its end; its type, if it says nothing."""
+    return (str(problem).strip() or type(problem).__name__).partition("\n")[0].strip().rstrip(".:")

@@ -1,0 +1,272 @@
+"""Current tables in the format of Iceberg. Needs `pip install 'pyiceberg[pyarrow,sql-sqlite]>=0.12'`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.lake.iceberg import can_become, can_widen, iceberg_name, iceberg_root, open_catalog
+from pgoutput_fast.lake.iceberg_bounds import leave_out_bounds, with_bounds_or_without
+from pgoutput_fast.lake.target import plain_types
+from pgoutput_fast.mirror.current.columns import stored_schema
+from pgoutput_fast.mirror.current.damaged import DamagedError
+from pgoutput_fast.mirror.current.file_table import ChangedError, FileTable
+from pgoutput_fast.mirror.current.files import FILE_BYTES, DataFile, Version
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["IcebergCurrent"]
+
+# The property of a snapshot that has the position. `write_tables` has a property of the table, for ordinals.
+_POSITION = "pgoutput-fast.mirror-position"
+_RETRIES = "commit.retry.num-retries"
+# Without these, the catalog keeps a file of metadata for each commit.
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+
+
+class IcebergCurrent(FileTable):
+    """A current table in the format of Iceberg.
+
+    The position is the property `pgoutput-fast.mirror-position` of a snapshot. A version is the sequence number of a
+    snapshot. A commit is one snapshot, which replaces files.
+
+    Args:
+        target: the directory or URI with all tables.
+        directory: the table's directory in it, as `delta_directory` names it.
+        properties: of a pyiceberg catalog. Without them, a local target has a catalog in the file `_catalog.db`.
+        file_bytes: about how many bytes a file has at most.
+
+    Raises:
+        ImportError: if `pyiceberg` is not installed.
+        ValueError: for a target in a store without the properties of a catalog.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        directory: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        super().__init__(open_store(target), directory, file_bytes)
+        self._store.make()
+        self._catalog = open_catalog(self._store, properties or {})
+        # A catalog in a file keeps the file open, but takes a new connection whenever it needs one.
+        self._catalog.close()
+        self._identifier = iceberg_name(directory)
+        self._location = f"{iceberg_root(self._store)}/{directory}"
+        # The version that was read last, and its files as pyiceberg knows them.
+        self._known: tuple[Version, dict[str, Any]] | None = None
+
+    _remove = "remove it from the catalog"
+
+    def _can_widen(self, there: pa.DataType, wide: pa.DataType) -> bool:
+        return can_widen(there, wide)
+
+    # ---- versions ------------------------------------------------------------------------------------------------
+
+    def _table(self) -> Any:
+        """The table as the catalog has it now; None if there is none.
+
+        Raises:
+            ValueError: if the catalog has a table of this name elsewhere.
+            DamagedError: if the file that the catalog names is missing or damaged.
+        """
+        from pyiceberg.exceptions import NoSuchTableError, ValidationError
+
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return None
+        except (FileNotFoundError, ValidationError) as problem:
+            raise DamagedError(self, problem, self._remove) from problem
+        finally:
+            self._catalog.close()
+        if table.location() != self._location:
+            raise ValueError(
+                f"the catalog has the table {'.'.join(self._identifier)} at {table.location()}, not at "
+                f"{self._location}: use another catalog for each target"
+            )
+        return table
+
+    def _load(self, number: int | None = None) -> Version | None:
+        table = self._table()
+        snapshot = None if table is None else table.current_snapshot()
+        if number is not None:
+            snapshots = () if table is None else table.metadata.snapshots
+            snapshot = next((each for each in snapshots if each.sequence_number == number), None)
+            if snapshot is None:
+                raise FileNotFoundError(f"{self} has no version {number}, or has it no more")
+        if table is None:
+            return None
+        position = None if snapshot is None else snapshot.summary.additional_properties.get(_POSITION)
+        if snapshot is None or position is None:
+            raise ValueError(
+                f"{self} is not a table of a mirror, or something else changed it: use another target, or remove it"
+            )
+        if self._known is not None and self._known[0].number == snapshot.sequence_number:
+            return self._known[0]
+        try:
+            self._known = self._version(table, snapshot, int(position))
+        except (OSError, ValueError) as problem:
+            if number is None and isinstance(problem, FileNotFoundError):
+                raise DamagedError(self, problem, self._remove) from problem
+            raise
+        except Exception as problem:  # pyiceberg has no error of its own for bytes that are no manifest
+            raise DamagedError(self, problem, self._remove) from problem
+        return self._known[0]
+
+    def _version(self, table: Any, snapshot: Any, position: int) -> tuple[Version, dict[str, Any]]:
+        files: dict[str, Any] = {}
+        for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
+            name = task.file.file_path.removeprefix(f"{self._location}/")
+            if task.delete_files or task.file.file_path != f"{self._location}/{name}":
+                raise ValueError(
+                    f"{self} was changed by something else: it has deletes or files that a mirror does not know. Load "
+                    "the table again, into another target"
+                )
+            files[name] = task.file
+        schema = table.schemas()[snapshot.schema_id]
+        columns = stored_schema(plain_types(schema.as_arrow()))
+
+        def bounds(column: str) -> tuple[pa.Array, pa.Array]:
+            field, kind = schema.find_field(column), columns.field(column).type
+            lows, highs = (
+                [_value(field, getattr(each, which)) for each in files.values()]
+                for which in ("lower_bounds", "upper_bounds")
+            )
+            return pa.array(lows, kind), pa.array(highs, kind)
+
+        data = [DataFile(name, each.record_count, each.file_size_in_bytes) for name, each in files.items()]
+        return Version(snapshot.sequence_number, position, columns, data, bounds), files
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        before: Version | None,
+        schema: pa.Schema,
+        position: int,
+        added: Sequence[WrittenFile],
+        removed: Collection[str] | None,
+        *,
+        same_rows: bool = False,
+    ) -> None:
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        def commit(has_bounds: bool) -> None:
+            gone: list[Any] = []
+            if before is None:
+                self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+                transaction = self._catalog.create_table_transaction(
+                    self._identifier, schema, location=self._location, properties=_PROPERTIES
+                )
+            else:
+                table = self._table()
+                if self._load() is not before or self._known is None or table is None:
+                    raise ChangedError
+                gone = [file for name, file in self._known[1].items() if removed is None or name in removed]
+                # pyiceberg would put the same files on top of another commit. This changes only our copy.
+                table.metadata.properties[_RETRIES] = "0"
+                transaction = table.transaction()
+                self._alter(transaction, before.schema, schema, replaced=removed is None)
+            with transaction:
+                if not has_bounds:
+                    leave_out_bounds(transaction)
+                self._overwrite(transaction, position, added, gone)
+
+        try:
+            with_bounds_or_without(commit)
+        except (CommitFailedException, TableAlreadyExistsError) as problem:
+            raise ChangedError from problem
+        finally:
+            self._catalog.close()
+
+    def _alter(self, transaction: Any, there: pa.Schema, schema: pa.Schema, *, replaced: bool) -> None:
+        if there.equals(schema):
+            return
+        if replaced:
+            with transaction.update_schema() as update:
+                for field in there:
+                    if not can_become(field, schema):
+                        update.delete_column((field.name,))
+        with transaction.update_schema() as update:
+            update.union_by_name(schema)
+
+    def _overwrite(
+        self, transaction: Any, position: int, added: Sequence[WrittenFile], gone: Sequence[Any]
+    ) -> None:
+        """Makes one snapshot, in which files take the place of others."""
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+        from pyiceberg.table import TableProperties
+
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        with transaction.update_snapshot(
+            snapshot_properties={_POSITION: str(position)}
+        ).overwrite() as snapshot:
+            existing = snapshot._existing_manifests
+            # pyiceberg keeps the manifests that say which files earlier snapshots removed, one of each commit.
+            snapshot._existing_manifests = lambda: list(filter(_is_live, existing()))
+            for each in added:
+                path = f"{self._location}/{each.name}"
+                snapshot.append_data_file(
+                    parquet_file_to_data_file(
+                        io=transaction._table.io, table_metadata=transaction.table_metadata, file_path=path
+                    )
+                )
+            for file in gone:
+                snapshot.delete_data_file(file)
+
+    def _kept(self, now: Version, keep: int) -> Iterator[Version]:
+        """Forgets the snapshots before, so that none names files that are gone."""
+        table = self._table()
+        ordered = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)
+        old = [each.snapshot_id for each in ordered[:-keep]]
+        if old:
+            table.maintenance.expire_snapshots().by_ids(old).commit()
+            self._catalog.close()
+        for each in ordered[-keep:]:
+            with suppress(FileNotFoundError):
+                version = self._load(each.sequence_number)
+                if version is not None:
+                    yield version
+
+    def vacuum(self, keep: int = 1) -> int:
+        removed = super().vacuum(keep)
+        table = self._table()
+        if table is None:
+            return removed
+        # pyiceberg has no function that removes what only expired snapshots need.
+        kept = set()
+        for snapshot in table.metadata.snapshots:
+            named = [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+            kept |= {each.rpartition("/")[2] for each in named}
+        for name in self._store.names(f"{self._directory}/metadata"):
+            if name.endswith(".avro") and name.rpartition("/")[2] not in kept:
+                removed += self._store.remove(name)
+        return removed
+
+
+def _is_live(manifest: Any) -> bool:
+    """Whether a manifest has files that are in the table. Later snapshots need no other."""
+    return bool(manifest.added_files_count != 0 or manifest.existing_files_count != 0)
+
+
+def _value(field: Any, bounds: Mapping[int, bytes] | None) -> Any:
+    """A bound of a column in a file; None if it is not known."""
+    from pyiceberg.conversions import from_bytes
+
+    found = None if bounds is None else bounds.get(field.field_id)
+    if found is None:
+        return None
+    # Of dates it gives days, and of timestamps microseconds.
+    return from_bytes(field.field_type, found)

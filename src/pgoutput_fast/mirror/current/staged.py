@@ -1,0 +1,84 @@
+"""Several effects that become one commit: each changes the files that the one before left, which no reader sees.
+
+So the effects of a transaction that is larger than the memory are computed part by part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.lake.files import WrittenFile
+from pgoutput_fast.mirror.current.files import DataFile, Version, typed_bounds
+
+__all__ = ["Staged"]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What a table will have, if it is committed.
+
+    Attributes:
+        before: the version of now; None if there is no table.
+        schema: the columns then; None if there is no table, and no effect yet.
+        added: the new files.
+        removed: the names of the files of `before` that go; None for all.
+    """
+
+    before: Version | None
+    schema: pa.Schema | None = None
+    added: Sequence[WrittenFile] = ()
+    removed: frozenset[str] | None = frozenset()
+
+    def behind(
+        self, schema: pa.Schema, added: Sequence[WrittenFile], removed: Collection[str] | None
+    ) -> tuple[Staged, list[WrittenFile]]:
+        """(this behind one more effect, the files of earlier effects that nobody needs any more).
+
+        Args:
+            schema: the columns behind the effect.
+            added: the files that it brings.
+            removed: the names of the files that it takes away; None for all.
+        """
+        stay = [] if removed is None else [each for each in self.added if each.name not in removed]
+        gone = [each for each in self.added if each not in stay]
+        whole = None if removed is None or self.removed is None else self.removed | frozenset(removed)
+        if whole is not None and self.before is not None:
+            whole &= {each.name for each in self.before.files}
+        return replace(self, schema=schema, added=[*stay, *added], removed=whole), gone
+
+    @property
+    def version(self) -> Version | None:
+        """The table as the next effect finds it; None if there is none."""
+        if self.schema is None:
+            return self.before
+        before, removed = self.before, self.removed
+        old = () if before is None or removed is None else before.files
+        kept = [k for k, each in enumerate(old) if removed is not None and each.name not in removed]
+        new = [DataFile(each.name, each.rows, each.nbytes) for each in self.added]
+        statistics = [json.loads(each.statistics) for each in self.added]
+        schema = self.schema
+
+        def bounds(column: str) -> tuple[pa.Array, pa.Array]:
+            kind = schema.field(column).type
+            low, high = _of_files(statistics, column, kind)
+            if not kept:
+                return low, high
+            there = before is not None and column in before.schema.names
+            olds = before.bounds(column) if before is not None and there else (pa.nulls(len(old)),) * 2
+            lows, highs = (each.take(pa.array(kept, pa.int64())).cast(kind) for each in olds)
+            return pa.concat_arrays([lows, low]), pa.concat_arrays([highs, high])
+
+        number, position = (-1, -1) if before is None else (before.number, before.position)
+        return Version(number, position, schema, [*(old[k] for k in kept), *new], bounds)
+
+
+def _of_files(
+    statistics: Sequence[Mapping[str, Any]], column: str, kind: pa.DataType
+) -> tuple[pa.Array, pa.Array]:
+    low, high = ([each[which].get(column) for each in statistics] for which in ("minValues", "maxValues"))
+    return typed_bounds(low, kind), typed_bounds(high, kind)

@@ -1,0 +1,260 @@
+"""Reads from the server's catalogs what they say of all published tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
+from pgoutput_fast.catalog.identifiers import quote_qualified_name
+from pgoutput_fast.catalog.read_types import read_types
+from pgoutput_fast.catalog.user_types import NO_TYPES, UserTypes
+from pgoutput_fast.mirror.fingerprint import CatalogColumn, Fingerprint, Leaf
+from pgoutput_fast.postgres.publications import OPERATIONS
+
+__all__ = ["read_columns", "read_fingerprints"]
+
+# Columns that only later versions have are read as JSON: attnames and rowfilter of 15, pubtruncate of 11.
+_TABLES = """
+SELECT t.pubname::pg_catalog.text, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.oid::pg_catalog.int8,
+       c.relnamespace::pg_catalog.int8, c.relfilenode::pg_catalog.int8, c.reltoastrelid::pg_catalog.int8,
+       pg_catalog.to_json(t) OPERATOR(pg_catalog.->) 'attnames',
+       pg_catalog.to_json(t) OPERATOR(pg_catalog.->>) 'rowfilter'
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+ AND c.relname OPERATOR(pg_catalog.=) t.tablename
+WHERE t.pubname OPERATOR(pg_catalog.=) ANY (%s)
+ORDER BY n.nspname, c.relname, t.pubname
+"""
+
+_PUBLICATIONS = """
+SELECT p.pubname::pg_catalog.text, p.oid::pg_catalog.int8, p.xmin::pg_catalog.text,
+       pubinsert, pubupdate, pubdelete,
+       coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true)
+FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)
+"""
+
+# Why a table is published: itself, or a table of which it is a partition.
+_MEMBERS = """
+WITH RECURSIVE above (leaf, oid, links) AS (
+    SELECT oid, oid, ''::pg_catalog.text FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION ALL
+    SELECT a.leaf, i.inhparent, pg_catalog.concat(a.links, ' ', i.xmin::pg_catalog.text)
+    FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid OPERATOR(pg_catalog.=) a.oid
+    JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.inhparent
+     AND c.relkind OPERATOR(pg_catalog.=) 'p')
+SELECT a.leaf::pg_catalog.int8, pg_catalog.concat('table ', r.oid, ' ', r.xmin::pg_catalog.text, a.links)
+FROM above a JOIN pg_catalog.pg_publication_rel r ON r.prrelid OPERATOR(pg_catalog.=) a.oid
+WHERE r.prpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+"""
+
+# From 15 on.
+_SCHEMAS = """
+SELECT s.pnnspid::pg_catalog.int8, pg_catalog.concat('schema ', s.oid, ' ', s.xmin::pg_catalog.text)
+FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+"""
+
+# atthasmissing came with 11, attidentity with 10, attgenerated with 12.
+_COLUMNS = """
+SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text, a.attnum::pg_catalog.int4,
+       a.atttypid::pg_catalog.int8, a.atttypmod::pg_catalog.int8,
+       a.atthasdef OR a.attidentity::pg_catalog.text OPERATOR(pg_catalog.<>) '',
+       coalesce((pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'atthasmissing')::pg_catalog.bool, false),
+       a.xmin::pg_catalog.text::pg_catalog.int8,
+       coalesce(pg_catalog.to_json(a) OPERATOR(pg_catalog.->>) 'attgenerated', '') OPERATOR(pg_catalog.<>) ''
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.oid[])
+  AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+
+# From 11 on. A table with partitions has no rows itself: its partitions have the values of their old rows.
+_MISSING_BELOW = """
+WITH RECURSIVE below (root, oid) AS (
+    SELECT oid, oid FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, i.inhrelid
+    FROM below b JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) b.oid
+     AND p.relkind OPERATOR(pg_catalog.=) 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT DISTINCT b.root::pg_catalog.int8, a.attname::pg_catalog.text
+FROM below b JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) b.oid
+WHERE b.root OPERATOR(pg_catalog.<>) b.oid AND a.atthasmissing
+  AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+"""
+
+# CREATE TABLE ... PARTITION OF inserts the columns of a user and those of the system in one command. ATTACH PARTITION
+# changes each column of a user, in a later command. So a column that is as it was inserted proves that the table has
+# been a partition from its first moment on. The numbers of transactions prove nothing: a transaction that attaches a
+# table may be older than the rows of it, and may have written them itself.
+_LEAVES = """
+WITH RECURSIVE below (root, oid, links, is_born) AS (
+    SELECT oid, oid, ARRAY[]::pg_catalog.int8[], true FROM pg_catalog.unnest(%s::pg_catalog.oid[]) AS u (oid)
+    UNION ALL
+    SELECT b.root, i.inhrelid, pg_catalog.array_append(b.links, i.xmin::pg_catalog.text::pg_catalog.int8),
+           b.is_born AND EXISTS (
+               SELECT 1 FROM pg_catalog.pg_attribute s JOIN pg_catalog.pg_attribute a
+                 ON a.attrelid OPERATOR(pg_catalog.=) s.attrelid
+                AND a.xmin OPERATOR(pg_catalog.=) s.xmin AND a.cmin OPERATOR(pg_catalog.=) s.cmin
+               WHERE s.attrelid OPERATOR(pg_catalog.=) i.inhrelid AND s.attnum OPERATOR(pg_catalog.=) -1
+                 AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+                 AND s.xmin OPERATOR(pg_catalog.=) i.xmin
+                 AND s.xmax::pg_catalog.text OPERATOR(pg_catalog.=) '0'
+                 AND a.xmax::pg_catalog.text OPERATOR(pg_catalog.=) '0')
+    FROM below b JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) b.oid
+     AND p.relkind OPERATOR(pg_catalog.=) 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) b.oid)
+SELECT b.root::pg_catalog.int8, c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text,
+       c.relfilenode::pg_catalog.int8, b.links,
+       b.is_born AND c.relfilenode OPERATOR(pg_catalog.=) c.oid
+FROM below b JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) b.oid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.relkind OPERATOR(pg_catalog.=) 'r' AND b.root OPERATOR(pg_catalog.<>) b.oid
+"""
+
+_HORIZON = "SELECT pg_catalog.txid_snapshot_xmin(pg_catalog.txid_current_snapshot())"
+
+
+def read_fingerprints(
+    cursor: Any, publications: Sequence[str]
+) -> tuple[dict[str, Fingerprint], UserTypes | None]:
+    """What the catalogs say of the published tables, in the cursor's transaction, which must keep its snapshot.
+
+    Returns:
+        {qualified name: fingerprint}, and the types that are not built in; None if no column has one.
+
+    Raises:
+        psycopg2.Error: if the server cannot be asked.
+    """
+    cursor.execute(_TABLES, (list(publications),))
+    rows: dict[int, list[Any]] = {}
+    for row in cursor.fetchall():
+        rows.setdefault(row[3], []).append(row)
+    oids = list(rows)
+    operations, members = _published(cursor, publications, rows)
+    columns, generated = _columns(cursor, oids)
+    leaves = _leaves(cursor, oids)
+    cursor.execute(_HORIZON)
+    horizon = cursor.fetchone()[0] % (1 << 32)
+    used = {column.type_oid for each in columns.values() for column in each.values()}
+    types = read_types(cursor.connection) if any(oid >= FIRST_USER_OID for oid in used) else None
+    major, found = cursor.connection.server_version // 10000, {}
+    for oid, each in rows.items():
+        _, schema, name, _, _, filenode, toast, *_ = each[0]
+        filters = [row[8] for row in each]
+        sent = _sent(columns[oid], generated[oid], [row[7] for row in each], major)
+        found[quote_qualified_name(schema, name)] = Fingerprint(
+            oid,
+            filenode,
+            toast,
+            sent,
+            () if None in filters else tuple(sorted(set(filters))),
+            tuple(what for what in OPERATIONS if what in operations[oid]),
+            tuple(sorted(members[oid])),
+            leaves.get(oid, {}),
+            _parts_of((column.type_oid for column in sent.values() if column.is_published), types),
+            horizon,
+        )
+    return found, types
+
+
+def read_columns(cursor: Any, oid: int) -> dict[str, CatalogColumn]:
+    """{name: column} of one table; empty if it is gone. Column lists are not looked at."""
+    columns, generated = _columns(cursor, [oid])
+    return _sent(columns[oid], generated[oid], [None], 0)
+
+
+def _published(
+    cursor: Any, publications: Sequence[str], rows: Mapping[int, Sequence[Any]]
+) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
+    """What is published of each table, and the entries of the catalog that say so."""
+    cursor.execute(_PUBLICATIONS, (list(publications),))
+    known = {name: more for name, *more in cursor.fetchall()}
+    pubs = [oid for oid, *_ in known.values()]
+    operations: dict[int, set[str]] = {oid: set() for oid in rows}
+    members: dict[int, set[str]] = {oid: set() for oid in rows}
+    schemas: dict[int, set[str]] = {}
+    if cursor.connection.server_version >= 150000:
+        cursor.execute(_SCHEMAS, (pubs,))
+        for schema, entry in cursor.fetchall():
+            schemas.setdefault(schema, set()).add(entry)
+    for oid, each in rows.items():
+        for name, _, _, _, schema, *_ in each:
+            pub, xmin, *sent = known[name]
+            members[oid] |= {f"publication {pub} {xmin}"} | schemas.get(schema, set())
+            operations[oid] |= {what for what, is_sent in zip(OPERATIONS, sent, strict=True) if is_sent}
+    cursor.execute(_MEMBERS, (list(rows), pubs))
+    for oid, entry in cursor.fetchall():
+        members[oid].add(entry)
+    return operations, members
+
+
+def _columns(
+    cursor: Any, oids: Sequence[int]
+) -> tuple[dict[int, dict[str, CatalogColumn]], dict[int, set[str]]]:
+    """The columns of each table, and the names of its generated ones."""
+    columns: dict[int, dict[str, CatalogColumn]] = {oid: {} for oid in oids}
+    generated: dict[int, set[str]] = {oid: set() for oid in oids}
+    cursor.execute(_COLUMNS, (list(oids),))
+    for oid, name, number, type_oid, typmod, has_default, is_missing, xmin, is_generated in cursor.fetchall():
+        columns[oid][name] = CatalogColumn(
+            number, type_oid, typmod, has_default or is_missing, is_missing, xmin
+        )
+        if is_generated:
+            generated[oid].add(name)
+    if cursor.connection.server_version >= 110000:
+        cursor.execute(_MISSING_BELOW, (list(oids),))
+        for oid, name in cursor.fetchall():
+            if name in columns[oid]:
+                columns[oid][name] = replace(columns[oid][name], is_filled=True)
+    return columns, generated
+
+
+def _sent(
+    columns: Mapping[str, CatalogColumn],
+    generated: set[str],
+    lists: Sequence[Sequence[str] | None],
+    major: int,
+) -> dict[str, CatalogColumn]:
+    """The columns with what the publications send. Before 18 they send no generated ones, even if the view has them."""
+    found = {}
+    for name, each in columns.items():
+        may_be = name not in generated or major >= 18
+        is_sent = may_be and any(
+            name in listed if listed is not None else name not in generated for listed in lists
+        )
+        found[name] = CatalogColumn(
+            each.number, each.type_oid, each.typmod, each.is_filled, each.is_missing, each.xmin, is_sent
+        )
+    return found
+
+
+def _leaves(cursor: Any, oids: Sequence[int]) -> dict[int, dict[str, Leaf]]:
+    found: dict[int, dict[str, Leaf]] = {}
+    cursor.execute(_LEAVES, (list(oids),))
+    for root, oid, schema, name, filenode, links, is_born in cursor.fetchall():
+        found.setdefault(root, {})[str(oid)] = Leaf(
+            quote_qualified_name(schema, name), filenode, tuple(links), is_born
+        )
+    return found
+
+
+def _parts_of(oids: Iterable[int], types: UserTypes | None) -> dict[str, tuple[str, ...]]:
+    """What the enums and composites consist of that these types are made of."""
+    types, found, left = types or NO_TYPES, {}, list(oids)
+    seen: set[int] = set()
+    while left:
+        oid = left.pop()
+        if oid in seen or oid not in types:
+            continue
+        seen.add(oid)
+        one = types[oid]
+        left += [one.of, *(each.type_oid for each in one.fields)]
+        if one.kind == "enum":
+            found[str(oid)] = ("enum", *one.labels)
+        elif one.kind == "composite":
+            fields = (f"{each.name} {each.type_oid} {each.typmod}" for each in one.fields)
+            found[str(oid)] = ("composite", *fields)
+    return found

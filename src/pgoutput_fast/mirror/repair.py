@@ -1,0 +1,239 @@
+"""A slot that was lost: another one takes its place, and the tables get what the server did in between.
+
+1. What is in the segments of the lost slot goes into histories and current tables.
+2. A new slot is made, with the snapshot at which it begins.
+3. Each table is compared with the snapshot (`compare/`). What differs goes into its history in one commit, and then
+   into its current table in one commit. A table that cannot be compared is loaded again.
+4. The mirror goes on with the stream of the new slot, whose segments have a directory of their own.
+
+If it is interrupted, it begins again with another slot: tables that are repaired already then have little that differs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from pgoutput_fast.capture.retention import Consumers, retain
+from pgoutput_fast.mirror.begin import check_server, drop_own, save_start
+from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SegmentsGoneError, SlotLostError
+from pgoutput_fast.mirror.follow import Follower
+from pgoutput_fast.mirror.identity import read_source
+from pgoutput_fast.mirror.layout import CONSUMER, stream_directory
+from pgoutput_fast.mirror.load import load_table, logged
+from pgoutput_fast.mirror.memory import Beginning, Memory, Progress
+from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.repair_table import TableRepair, catch_up, repair_table, why_loaded
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.mirror.slot import behind, expect_slot, lost
+from pgoutput_fast.mirror.tables import UNPUBLISHED, MirroredTable
+from pgoutput_fast.postgres.slots import drop_slot, find_slot
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.segments.names import newest_named
+from pgoutput_fast.snapshot.export import SnapshotError
+from pgoutput_fast.snapshot.snapshot import Snapshot
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["Repair", "in_stream", "last_change"]
+
+_log = logging.getLogger("pgoutput_fast.mirror")
+
+
+def in_stream(settings: MirrorSettings, progress: Progress | None) -> MirrorSettings:
+    """The settings with the directory that has the segments of the newest slot."""
+    if progress is None or not progress.stream:
+        return settings
+    return replace(settings, segments=stream_directory(settings.segments, progress.stream))
+
+
+def _next_stream(settings: MirrorSettings, stream: int) -> int:
+    """The next number of a stream, whose directory has no segments. If somebody removed the progress, `stream` is 0."""
+    stream += 1
+    while newest_named(open_store(stream_directory(settings.segments, stream))) is not None:
+        stream += 1
+    return stream
+
+
+def last_change(follower: Follower, tables: Tables) -> int:
+    """The target has changes up to this LSN."""
+    return max([follower.read.lsn, *(each.position or 0 for each in tables)])
+
+
+class Repair:
+    """A repair of all tables.
+
+    Args:
+        given: settings of the mirror, with the directory of all segments.
+        store: the target.
+        memory, tables, server: of the mirror.
+        follower: takes what is in the segments of the lost slot.
+        run: names this process.
+        wanted: called from time to time: whether to go on.
+        further: called with the number of tables that are done.
+    """
+
+    def __init__(
+        self,
+        given: MirrorSettings,
+        store: Store,
+        memory: Memory,
+        tables: Tables,
+        server: ServerView,
+        follower: Follower,
+        run: str,
+        wanted: Callable[[], bool],
+        further: Callable[[int], object],
+    ) -> None:
+        self._further = further
+        self._given, self._settings = given, in_stream(given, follower.applied)
+        self._store, self._memory, self._tables = store, memory, tables
+        self._server, self._follower, self._run, self._wanted = server, follower, run, wanted
+
+    def all_tables(self) -> tuple[Progress, list[TableRepair]]:
+        """Repairs all tables, if the slot is lost.
+
+        Returns:
+            How far all tables are; and what was done to each, nothing if the slot is usable.
+
+        Raises:
+            LoadStoppedError: if `wanted` became false. The next call begins again, and so after each other error.
+            SlotLostError: if the slot must be dropped first: somebody else has made another one, or advanced it, or it
+                can never go on.
+            MirrorError: if the tables are ahead of the server, or another server has a slot of this name.
+            SnapshotError, ValueError, psycopg2.Error: if the tables cannot be read.
+        """
+        known, settings = self._memory.beginning(), self._settings
+        assert known is not None
+        source = read_source(settings.dsn)
+        if not self._is_lost(known, source):
+            _log.info("slot %s is usable: there is nothing to repair", settings.slot)
+            return self._follower.applied, []
+        check_server(settings, None)
+        self._take_segments()
+        known = replace(self._expect_ahead(known), source=source, lost=None)
+        self._memory.set_beginning(known)
+        with self._snapshot() as snapshot:
+            position, (time, _) = snapshot.consistent_lsn - 1, self._server.now()
+            self._memory.set_beginning(known.at("repair", position))
+            done: list[TableRepair] = []
+            for name in snapshot.tables:
+                done.append(self._repair(self._tables.named(name), snapshot))
+                self._further(len(done))
+            for each in self._tables:
+                if each.facts.table not in snapshot.tables and each.facts.error != UNPUBLISHED:
+                    each.stop(UNPUBLISHED)
+        stream = _next_stream(self._given, self._follower.applied.stream)
+        progress = Progress(-1, 0, position, time, stream)
+        save_start(open_store(stream_directory(self._given.segments, stream)), snapshot.consistent_lsn)
+        self._memory.set_progress(progress)
+        self._memory.set_reached(position)
+        self._memory.set_beginning(known.at("done", position))
+        if settings.retention is not None and settings.retention.consumed:
+            retain(settings.segments, consumed=True)
+        _log.info("the repair is complete up to %s", format_lsn(position))
+        return progress, done
+
+    def _is_lost(self, known: Beginning, source: tuple[str, str]) -> bool:
+        """Whether there must be another slot. Drops what is left of the last one.
+
+        Args:
+            known: how the mirror began.
+            source: the source of now, which another repair may have begun to use.
+        """
+        settings = self._settings
+        slot = find_slot(settings.dsn, settings.slot)
+        if known.source != source:
+            if slot is not None:
+                raise MirrorError(
+                    f"slot {settings.slot} exists on this server, and this mirror did not make it there. If nobody "
+                    "else reads the slot, drop it with drop_slot. Then repair the mirror again"
+                )
+        elif known.stage != "done":
+            drop_own(settings.dsn, known)
+        elif lost(settings.slot, slot) is None:
+            expect_slot(settings, last_change(self._follower, self._tables))
+            if known.lost is not None:
+                raise SlotLostError(known.lost)
+            return False
+        elif slot is not None:
+            drop_slot(settings.dsn, settings.slot)
+        return True
+
+    def _snapshot(self) -> Snapshot:
+        settings = self._settings
+        try:
+            return Snapshot(
+                settings.dsn,
+                settings.publications,
+                settings.slot,
+                options=settings.options,
+                wanted=self._wanted,
+            )
+        except SnapshotError as problem:
+            if not self._wanted():
+                raise LoadStoppedError from problem
+            raise
+
+    def _take_segments(self) -> None:
+        """Lets histories and current tables have all that the lost slot sent."""
+        follower = self._follower
+        try:
+            while follower.take(self._wanted, alone=True):  # a table that is stopped is loaded soon
+                pass
+        except SegmentsGoneError as problem:
+            # History and current table of each table agree without them, and are compared with the server.
+            _log.warning("the repair goes on without some segments: %s", problem)
+        if not self._wanted():
+            raise LoadStoppedError
+        follower.apply(alone=True)
+        if follower.consumed is not None:
+            Consumers(self._settings.segments).set(CONSUMER, follower.consumed)
+
+    def _expect_ahead(self, known: Beginning) -> Beginning:
+        """The beginning of the repair.
+
+        Raises:
+            MirrorError: if tables have changes that the server does not have.
+        """
+        _, lsn = self._server.now()
+        if (ahead := last_change(self._follower, self._tables)) > lsn:
+            raise behind(ahead, lsn)
+        return replace(known, made=True).at("new slot", lsn)
+
+    def _repair(self, table: MirroredTable, snapshot: Snapshot) -> TableRepair:
+        name, settings = table.facts.table, self._settings
+        progress = settings.progress or logged([name])
+        try:
+            why = why_loaded(table, snapshot, self._server)
+            if why is None:
+                table.note_gap(self._follower.histories, snapshot.consistent_lsn - 1)
+                catch_up(table, snapshot)
+                done = repair_table(
+                    table, snapshot, self._store, self._run, self._wanted, settings.threads, progress
+                )
+                if done.loaded is None:
+                    table.remember(fingerprint=self._server.fingerprint_in(snapshot, name))
+                    _log.info("%s", done)
+                    return done
+                why = done.loaded
+            _log.info("loading %s: %s", name, why)
+            load_table(
+                table,
+                snapshot,
+                self._server,
+                self._store,
+                self._run,
+                fresh=table.facts.history_error is not None,
+                wanted=self._wanted,
+                threads=settings.threads,
+                progress=progress,
+            )
+        except SnapshotError as problem:
+            if name not in str(problem):
+                raise
+            table.want_load(why := str(problem))  # altered or dropped meanwhile: it gets a load of its own
+        except ValueError as problem:
+            table.stop(why := str(problem))
+        return TableRepair(name, why)

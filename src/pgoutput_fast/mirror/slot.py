@@ -1,0 +1,81 @@
+"""What may be wrong with the slot of a mirror, and what to do about it."""
+
+from __future__ import annotations
+
+from pgoutput_fast.capture.errors import CANNOT_GO_ON, NEW_SLOT, START_OVER, AwayError, CaptureError
+from pgoutput_fast.capture.segment_directory import SegmentDirectory
+from pgoutput_fast.mirror.errors import MirrorError, SlotLostError
+from pgoutput_fast.mirror.settings import MirrorSettings
+from pgoutput_fast.postgres.session import read_position, read_server, session
+from pgoutput_fast.postgres.slots import Slot, read_slot
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["behind", "expect_slot", "in_mirror", "lost"]
+
+_REPAIR = "Mirror.repair() (--repair) makes another slot, compares the tables with the server, and repairs what differs"
+
+
+def lost(name: str, slot: Slot | None) -> str | None:
+    """What happened to a slot; None if it is usable."""
+    if slot is None:
+        return f"slot {name} is gone"
+    return None if slot.invalidated is None else f"the server invalidated slot {name} ({slot.invalidated})"
+
+
+def expect_slot(settings: MirrorSettings, ahead: int) -> None:
+    """Checks that the slot was not lost, and that the server has everything that the target has.
+
+    Args:
+        settings: of the mirror, with the directory that has the segments of the slot.
+        ahead: the tables have changes up to this LSN.
+
+    Raises:
+        SlotLostError: if the slot was lost; the message says what to do.
+        MirrorError: if the server is behind.
+        psycopg2.Error: if the server cannot be asked.
+    """
+    with session(settings.dsn) as cursor:
+        slot, server, end = read_slot(cursor, settings.slot), read_server(cursor), read_position(cursor)
+    why = lost(settings.slot, slot)
+    if why is not None:
+        raise SlotLostError(f"{why}: the changes since then do not come any more. {_REPAIR}")
+    reached = SegmentDirectory(settings.segments).reached()
+    # A standby may only have to replay more: the capture waits for that.
+    if end < (most := max(ahead, reached)) and not server.in_recovery:
+        raise behind(most, end)
+    # Before PostgreSQL 11, reading from a slot confirms its position, which may go one record further than requested.
+    if slot is not None and reached and (slot.confirmed_flush_lsn or 0) > reached and server.major >= 11:
+        raise SlotLostError(
+            f"somebody else has advanced slot {settings.slot}, or made another one with this name: the changes from "
+            f"{format_lsn(reached)} on do not come any more. If nobody else reads the slot, drop it with drop_slot. "
+            f"Then repair the mirror. {_REPAIR}"
+        )
+
+
+def behind(ahead: int, end: int) -> MirrorError:
+    """The error of a server whose log ends before the last changes of the tables.
+
+    Args:
+        ahead: the tables, or the segments, have changes up to this LSN.
+        end: the end of the server's log.
+    """
+    return MirrorError(
+        f"the tables have changes up to {format_lsn(ahead)}, but the WAL of the server ends at {format_lsn(end)}: "
+        "somebody restored the server from an older copy, or another server took its place that lacks the last "
+        "changes. No repair is possible. Mirror into another target with another slot"
+    )
+
+
+def in_mirror(problem: CaptureError) -> Exception:
+    """The error of a capture with the advice for a mirror, which needs no other target.
+
+    Returns:
+        a SlotLostError if this slot can never go on.
+    """
+    said = str(problem)
+    if isinstance(problem, AwayError) or START_OVER not in said:
+        return problem
+    drop = f"drop the slot with drop_slot. Then repair the mirror. {_REPAIR}"
+    said = said.replace(NEW_SLOT, f"Create the publication if it does not exist, and {drop}")
+    said = said.replace(START_OVER, f"D{drop[1:]}")
+    return SlotLostError(said) if any(each in said for each in CANNOT_GO_ON) else CaptureError(said)

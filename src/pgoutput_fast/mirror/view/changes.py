@@ -1,0 +1,173 @@
+"""The changes that a history has behind one position and up to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pgoutput_fast.lake.delta import reached
+from pgoutput_fast.lake.target import plain_types
+from pgoutput_fast.mirror.apply_order import in_order
+from pgoutput_fast.mirror.current.columns import in_schema
+from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.storage.paths import open_file
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["Changes", "read_changes"]
+
+# About so many changes are read at a time.
+_PART_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one table: those that commit behind `after` and up to `through`.
+
+    Attributes:
+        version: the version of the history.
+        schema: the columns of the history.
+        parts: paths or URIs of the files that may have such changes. They may have others, too. All changes of a part
+            commit before those of the next part.
+        after, through: LSNs.
+        grown: columns whose structs have more fields in the files than in `schema`.
+    """
+
+    version: int
+    schema: pa.Schema
+    parts: Sequence[Sequence[str]]
+    after: int
+    through: int
+    grown: Sequence[str] = ()
+
+    def as_in(self, base: pa.Schema) -> Changes:
+        """The changes with the structs of an earlier version of the table, which did not have all of their fields.
+
+        When a struct gets a field, its history is written again with this field. Changes of before have null in it.
+        """
+        grown = {
+            field.name: base.field(field.name)
+            for field in self.schema
+            if field.name in base.names and _has_grown(base.field(field.name).type, field.type)
+        }
+        schema = pa.schema([grown.get(field.name, field) for field in self.schema])
+        return replace(self, schema=schema, grown=tuple(grown))
+
+    @property
+    def files(self) -> list[str]:
+        """The files of all parts."""
+        return [file for part in self.parts for file in part]
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """The changes in the order in which to apply them.
+
+        Args:
+            columns: of the history, among them those of `apply_order.ORDER`.
+        """
+        return pa.concat_tables([self._types(columns).empty_table(), *self.read_parts(columns)])
+
+    def read_parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The same, part by part. A part has whole transactions."""
+        types = self._types(columns)
+        for part in self.parts:
+            # In no variable, so that it is not in memory together with the next one.
+            yield in_order(
+                pa.concat_tables([in_schema(self._rows_of(each, columns), types) for each in part])
+            )
+
+    def _types(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in columns])
+
+    def _rows_of(self, file: str, columns: Sequence[str]) -> pa.Table:
+        with pq.ParquetFile(open_file(file)) as opened:
+            there = set(opened.schema_arrow.names)
+        commits = pc.field("_commit_lsn")
+        return pq.read_table(
+            open_file(file),
+            columns=[name for name in columns if name in there],
+            filters=(commits > self.after) & (commits <= self.through),
+            partitioning=None,
+        )
+
+
+def read_changes(
+    store: Store, directory: str, storage_options: Mapping[str, str], after: int, through: int
+) -> Changes:
+    """The changes that a history has now. Only the log of the history is read.
+
+    Args:
+        store: the target of the mirror.
+        directory: of the history in it.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        after, through: LSNs.
+
+    Raises:
+        ImportError: if `deltalake` is not installed.
+        FileNotFoundError: if there is no history.
+    """
+    try:
+        import deltalake
+    except ImportError:
+        raise ImportError("histories need delta-rs: pip install 'deltalake>=1.6.6'") from None
+    place, said = reached(str(store.at(directory)))
+    options = {**said, **storage_options} or None
+    if not deltalake.DeltaTable.is_deltatable(place, storage_options=options):
+        raise FileNotFoundError(
+            f"{store}/{directory} has no history: run the mirror until its first load is complete"
+        )
+    table = deltalake.DeltaTable(place, storage_options=options)
+    files = pa.table(table.get_add_actions(flatten=True))
+    found = [
+        _File(str(store.at(f"{directory}/{name}")), low, high, rows)
+        for name, low, high, rows in zip(
+            files["path"].to_pylist(),
+            _bounds(files, "min"),
+            _bounds(files, "max"),
+            files["num_records"].to_pylist(),
+            strict=True,
+        )
+        if (low is None or low <= through) and (high is None or high > after)
+    ]
+    schema = plain_types(pa.schema(table.schema().to_arrow()))
+    return Changes(table.version(), schema, _parts(found), after, through)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a history: the least and the largest LSN in it, None if they are not known, and its rows."""
+
+    place: str
+    low: int | None
+    high: int | None
+    rows: int
+
+
+def _parts(files: Sequence[_File]) -> list[list[str]]:
+    """Files, in parts of about `_PART_ROWS`. Files that have changes of the same LSNs are in one part."""
+    if any(each.low is None or each.high is None for each in files):
+        return [[each.place for each in files]]
+    parts: list[list[str]] = []
+    rows, end = 0, -1
+    for each in sorted(files, key=lambda file: (file.low, file.high)):
+        assert each.low is not None
+        assert each.high is not None
+        if not parts or (rows >= _PART_ROWS and each.low > end):
+            parts.append([])
+            rows = 0
+        parts[-1].append(each.place)
+        rows, end = rows + each.rows, max(end, each.high)
+    return parts
+
+
+def _has_grown(before: pa.DataType, now: pa.DataType) -> bool:
+    """Whether structs have more fields now."""
+    return widen(before, now) is None and widen(before, now, more_fields=True) is not None
+
+
+def _bounds(files: pa.Table, which: str) -> list[int | None]:
+    """The least or the largest LSN in each file; None if it is not known."""
+    name = f"{which}._commit_lsn"
+    return files[name].to_pylist() if name in files.schema.names else [None] * files.num_rows

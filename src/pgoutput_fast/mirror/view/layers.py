@@ -1,0 +1,130 @@
+"""The rows of a table with the effects of later changes. Nothing is read before somebody asks for pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.mirror.current.columns import fitted, in_schema, merged
+from pgoutput_fast.mirror.current.matching import Finder, check_all_gone, chosen
+from pgoutput_fast.mirror.current.table import HeldVersion
+from pgoutput_fast.mirror.effect.effect import Effect
+
+__all__ = ["Base", "Changed", "Rows"]
+
+
+class Rows(Protocol):
+    """Rows of a table.
+
+    Attributes:
+        schema: their columns.
+    """
+
+    schema: pa.Schema
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, piece by piece."""
+
+
+class Base:
+    """The rows of a version of a current table.
+
+    Args:
+        held: the version.
+    """
+
+    def __init__(self, held: HeldVersion) -> None:
+        self.schema = held.schema
+        self._held = held
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, piece by piece."""
+        return self._held.pieces(columns)
+
+
+class Changed:
+    """Rows after an effect.
+
+    Args:
+        below: the rows before it.
+        effect: the effect.
+        place: names the table, for errors.
+
+    Raises:
+        ValueError: if the effect lacks rows, or has types that do not fit.
+    """
+
+    def __init__(self, below: Rows, effect: Effect, place: str) -> None:
+        keys, columns = effect.wanted()
+        if columns:
+            effect = effect.filled(_found(below, keys, columns, place))
+        types = fitted(below.schema, effect.rows.schema, place, lambda *_: True)
+        self.schema = merged(below.schema, types)
+        self._below, self._effect, self._place = below, effect, place
+        self._rows = in_schema(effect.rows, self.schema)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, with these columns, piece by piece.
+
+        Raises:
+            ValueError: if a row that goes has no key, and is not there.
+        """
+        if not self._effect.truncated:
+            yield from self._stay(columns)
+        if self._rows.num_rows:
+            yield self._rows.select(columns)
+
+    def _stay(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of before that stay."""
+        keys = bool(self._effect.key)
+        gone = self._effect.gone
+        names = self._effect.identity
+        wanted = in_schema(gone, pa.schema([self.schema.field(name) for name in names]))
+        if keys:
+            wanted = pa.concat_tables([wanted, self._rows.select(names)])
+        if not wanted.num_rows:
+            for piece in _pieces(self._below, columns, self.schema):
+                yield piece
+            return
+        finder = Finder(wanted, keys=keys)
+        left = finder.counts()
+        for piece in _pieces(self._below, list(dict.fromkeys([*columns, *names])), self.schema):
+            codes = finder.find(piece.select(names))
+            stays = codes < 0
+            if not keys:
+                stays[:] = True
+                stays[chosen(codes, left)] = False
+            yield piece.select(columns).filter(pa.array(stays))
+        if not keys:
+            check_all_gone(left, self._place)
+
+
+def _pieces(rows: Rows, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows with columns of a schema. Those that they lack are null."""
+    types = pa.schema([schema.field(name) for name in columns])
+    known = [name for name in columns if name in rows.schema.names]
+    for piece in rows.pieces(known or rows.schema.names[:1]):
+        yield in_schema(piece, types)
+
+
+def _found(rows: Rows, keys: pa.Table, columns: Sequence[str], place: str) -> pa.Table:
+    """The rows with these keys: the key columns, and other columns as far as they are there."""
+    wanted = in_schema(keys, fitted(rows.schema, keys.schema, place, lambda *_: True))
+    names = [name for name in (*keys.schema.names, *columns) if name in rows.schema.names]
+    types = pa.schema(
+        [
+            wanted.schema.field(name) if name in wanted.schema.names else rows.schema.field(name)
+            for name in names
+        ]
+    )
+    finder = Finder(wanted, keys=True)
+    found = [types.empty_table()]
+    for piece in rows.pieces(names):
+        piece = in_schema(piece, types)
+        hits = finder.find(piece.select(wanted.schema.names)) >= 0
+        if np.any(hits):
+            found.append(piece.filter(pa.array(hits)))
+    return pa.concat_tables(found)

@@ -1,0 +1,268 @@
+"""A mirrored table at one moment: a version of its current table, and the changes behind it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.mirror.current.columns import merged
+from pgoutput_fast.mirror.current.table import HeldVersion
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.mirror.errors import MirrorError
+from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.mirror.layout import HISTORY, directory_of
+from pgoutput_fast.mirror.memory import Memory, TableFacts
+from pgoutput_fast.mirror.points import Point, Points, at_time, lsn_of
+from pgoutput_fast.mirror.view.changes import Changes, read_changes
+from pgoutput_fast.protocol.lsn import Lsn, format_lsn
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["Moment", "Position", "open_moment"]
+
+# A position as a caller gives it.
+Position = Lsn | datetime | Literal["latest"]
+
+# So often the state of a table is read again, if the mirror loads the table meanwhile.
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A table of a mirror at one position.
+
+    Attributes:
+        table: qualified name, quoted as in SQL.
+        position: everything that committed up to this LSN is in the table, and nothing else.
+        format: of the current table.
+        base: a version of the current table.
+        changes: what the history has behind it, up to the position.
+        facts: what the mirror knows of the table.
+    """
+
+    table: str
+    position: int
+    format: str
+    base: HeldVersion
+    changes: Changes
+    facts: TableFacts
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table at this moment."""
+        known = {name for lsn in self._begins() for name in self.facts.shape_at(lsn)[1]}
+        new = [name for name in self._taken(known) if name not in self.base.schema.names]
+        return merged(self.base.schema, pa.schema([self.changes.schema.field(name) for name in new]))
+
+    def columns(self, key: Sequence[str], lsn: int | None = None) -> list[str]:
+        """The columns of the changes under a key.
+
+        A history also has columns of earlier times. Rows without a key are compared by the columns that the relation
+        had then: a column that was dropped is null in new rows, but not in old ones.
+
+        Args:
+            key: the key; empty if only whole rows identify rows.
+            lsn: where one of the changes commits. By default, that of the first changes.
+        """
+        if key:
+            return self._taken(self.schema.names)
+        return self._taken(self.facts.shape_at(self.changes.after + 1 if lsn is None else lsn)[1])
+
+    def _taken(self, names: Collection[str]) -> list[str]:
+        hidden = (COMMIT_LSN, UNREPRESENTABLE)
+        return [name for name in self.changes.schema.names if name in names and name not in hidden]
+
+    def keys(self) -> set[tuple[tuple[str, ...], int]]:
+        """What tells rows apart in the changes: (key, 0), or ((), the LSN since which rows have their columns).
+
+        Before the first known key there are only rows of loads, if any.
+        """
+        found = set()
+        for lsn in self._begins():
+            key = self.facts.key_at(lsn)
+            if key is not None:
+                found.add((key, 0 if key else self.facts.shape_at(lsn)[0]))
+        return found or {((), self.facts.shape_at(self.changes.through)[0])}
+
+    def _begins(self) -> list[int]:
+        """The LSNs at which the changes begin, and at which they have another key or lack columns."""
+        begin, through = self.changes.after + 1, self.changes.through
+        known = {lsn for lsn, _ in (*self.facts.keys, *self.facts.shapes)}
+        return sorted({begin, *(lsn for lsn in known if begin < lsn <= through)})
+
+    def stretches(self, rows: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+        """Yields (key, changes under this key), in order. Without a key, the changes have the same columns.
+
+        Args:
+            rows: changes in order, with `_commit_lsn`.
+
+        Raises:
+            MirrorError: if the key is not known.
+        """
+        commits = rows[COMMIT_LSN].to_numpy()
+        cuts = {lsn for lsn, _ in self.facts.keys} | {
+            lsn for lsn, _ in self.facts.shapes if not self.facts.key_at(lsn)
+        }
+        starts = [0, *(int(np.searchsorted(commits, lsn)) for lsn in sorted(cuts)), rows.num_rows]
+        for begin, end in pairwise(starts):
+            if begin < end:
+                yield self._key_at(rows, begin, end), rows.slice(begin, end - begin)
+
+    def _key_at(self, rows: pa.Table, begin: int, end: int) -> tuple[str, ...]:
+        key = self.facts.key_at(int(rows[COMMIT_LSN][begin].as_py()))
+        if key is not None:
+            return key
+        # Before the first change with a known key, only a load writes into a history. Its rows are new.
+        if rows["_seq"].slice(begin, end - begin).to_numpy().max() >= 0:
+            raise MirrorError(
+                f"{self.table}: its history has changes from before this version of pgoutput_fast, which does not know "
+                "their key: run the mirror until it has applied them, or load the table again"
+            )
+        return ()
+
+
+def open_moment(
+    target: str | os.PathLike[str],
+    table: str,
+    position: Position,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> Moment:
+    """Finds what belongs to a position. The mirror may run meanwhile.
+
+    Raises:
+        KeyError: if the table is not mirrored.
+        LookupError: if the position cannot be read; the message says what can.
+        MirrorError: if the table is stopped, or must be loaded.
+        ValueError, TypeError: if `position` is no position.
+    """
+    store = open_store(target)
+    memory = Memory(store)
+    parts = parse_qualified_name(table)
+    name = table if parts is None else quote_qualified_name(*parts)
+    directory = directory_of(name)
+    beginning = memory.beginning()
+    if beginning is None:
+        raise LookupError(f"{store} is not the target of a mirror, or its first load has not begun")
+    if beginning.iceberg_catalog is not None and not iceberg_catalog:
+        raise ValueError(
+            f"the current tables of {store} are in the catalog {beginning.iceberg_catalog}: pass iceberg_catalog= with "
+            "its properties"
+        )
+    for _ in range(_TRIES):
+        facts = memory.table(directory)
+        if facts is None:
+            known = ", ".join(sorted(each.table for each in memory.tables().values()))
+            raise KeyError(f"{table} is not mirrored; mirrored: {known or 'no table'}")
+        _expect_good(facts)
+        reader = _Reader(
+            store,
+            beginning.format,
+            directory,
+            facts,
+            memory.reached() or -1,
+            storage_options or {},
+            iceberg_catalog,
+        )
+        moment = reader.moment(position)
+        # What the mirror notes of a table, it notes before the history has the change. So if this is as before, version
+        # and changes belong together.
+        if memory.table(directory) == facts:
+            return moment
+    raise MirrorError(f"{table} is loaded again and again meanwhile: try it later")
+
+
+def _expect_good(facts: TableFacts) -> None:
+    """
+    Raises:
+        MirrorError: if history and current table do not give the table.
+    """
+    if facts.stage == "load":
+        raise MirrorError(
+            f"{facts.table} must be loaded first, which the mirror does when it runs: {facts.error}"
+        )
+    if facts.stage == "stopped":
+        raise MirrorError(f"{facts.table} is stopped: {facts.error}. Mirror.reload loads it again")
+    if facts.history_error is not None:
+        raise MirrorError(
+            f"the history of {facts.table} does not go on: {facts.history_error}. Read its current table, or load it "
+            "again with Mirror.reload"
+        )
+
+
+@dataclass
+class _Reader:
+    """Reads what the files of a mirror say of one table."""
+
+    store: Store
+    format: str
+    directory: str
+    facts: TableFacts
+    reached: int
+    storage_options: Mapping[str, str]
+    iceberg_catalog: Mapping[str, str] | None
+
+    def moment(self, position: Position) -> Moment:
+        table = self.facts.table
+        current = open_current(
+            self.format, self.store, table, self.storage_options, iceberg_catalog=self.iceberg_catalog
+        )
+        base = current.held()
+        newest = base.position
+        if position == "latest":
+            lsn = max(self.reached, base.position)
+        else:
+            lsn = self._lsn(position)
+            self._expect_known(lsn, max(self.reached, base.position))
+            if base.position > lsn:
+                point = self._point(lsn)
+                try:
+                    base = current.held(point.versions[table])
+                except ValueError as problem:
+                    raise LookupError(f"{problem}. Read 'latest'") from None
+                # Something else than the mirror may move current tables. It writes no history.
+                if max(self.reached, point.position) < lsn:
+                    raise LookupError(
+                        f"the history of {table} goes up to {format_lsn(max(self.reached, 0))}, and not to "
+                        f"{format_lsn(lsn)}: run the mirror, or take 'latest', {format_lsn(newest)} or {point.lsn}"
+                    )
+        history = f"{HISTORY}/{self.directory}"
+        changes = read_changes(self.store, history, self.storage_options, base.position, lsn)
+        return Moment(table, lsn, self.format, base, changes.as_in(base.schema), self.facts)
+
+    def _lsn(self, position: Lsn | datetime) -> int:
+        if isinstance(position, datetime):
+            return at_time(Points(self.store).read(), position, str(self.store)).position
+        return lsn_of(position)
+
+    def _expect_known(self, lsn: int, end: int) -> None:
+        if lsn > end:
+            raise LookupError(
+                f"{self.store} goes up to {format_lsn(end)}, and not to {format_lsn(lsn)}: run the mirror, or take "
+                "'latest'"
+            )
+        for begin, behind in self.facts.gaps:
+            if begin < lsn < behind:
+                raise LookupError(
+                    f"{self.facts.table} was loaded or repaired at {format_lsn(behind)}. What it was between "
+                    f"{format_lsn(max(begin, 0))} and then, nobody knows: take {format_lsn(behind)} or later"
+                )
+
+    def _point(self, lsn: int) -> Point:
+        """The newest point with the table that is not later."""
+        known = Points(self.store).read()
+        fitting = [each for each in known if each.position <= lsn and self.facts.table in each.versions]
+        if not fitting:
+            oldest = next((each.lsn for each in known if self.facts.table in each.versions), None)
+            raise LookupError(
+                f"{self.store} has no point of {self.facts.table} as old as {format_lsn(lsn)}"
+                + ("" if oldest is None else f": the oldest is {oldest}")
+            )
+        return fitting[-1]

@@ -1,0 +1,155 @@
+"""Reads a mirrored table as it is now: its current table, and what its history has since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.mirror.apply_order import ORDER
+from pgoutput_fast.mirror.effect.effect import COMMIT_LSN, UNREPRESENTABLE
+from pgoutput_fast.mirror.effect.net_effect import net_effect
+from pgoutput_fast.mirror.view.layers import Base, Changed, Rows
+from pgoutput_fast.mirror.view.moment import Moment, Position, open_moment
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["chosen_columns", "fresh", "fresh_batches", "rows_of"]
+
+_NEEDED = (*ORDER, "_key_only", "_unchanged", "_unrepresentable")
+# So often a table is read again, if the mirror has removed a file of it meanwhile.
+_TRIES = 3
+
+
+def fresh(
+    target: str | os.PathLike[str],
+    table: str,
+    columns: Sequence[str] | None = None,
+    position: Position = "latest",
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """Reads a mirrored table with all changes of its history, including those that its current table lacks yet.
+
+    The mirror may run meanwhile. For polars: `polars.from_arrow(fresh(...))`.
+
+    Args:
+        target: of the mirror: a path or a URI.
+        table: qualified name, quoted as in SQL.
+        columns: which columns; None for all.
+        position: `"latest"`; an LSN, as for `parse_lsn`; or a datetime with a time zone, for the newest recorded point
+            that is not later. Tables that are read at the same LSN belong together.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        iceberg_catalog: that of the mirror, if it was given one.
+
+    Returns:
+        The rows in no order: the columns of the current table, `_commit_lsn` and `_unrepresentable` among them. The
+        metadata of the schema has the position, as `position`.
+
+    Raises:
+        KeyError: if the table is not mirrored, or has no such column.
+        LookupError: if the position cannot be read; the message says what can.
+        MirrorError: if the table is stopped, or must be loaded.
+        ValueError, TypeError: if `position` is no position; ValueError also if changes are missing.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            with fresh_batches(
+                target,
+                table,
+                columns,
+                position,
+                storage_options=storage_options,
+                iceberg_catalog=iceberg_catalog,
+            ) as reader:
+                return reader.read_all()
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise AssertionError
+
+
+def fresh_batches(
+    target: str | os.PathLike[str],
+    table: str,
+    columns: Sequence[str] | None = None,
+    position: Position = "latest",
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> pa.RecordBatchReader:
+    """Reads the same as `fresh`, in batches: only the changes, and a part of a file, are in memory at a time.
+    If current tables are in DuckDB, the table is copied into a temporary file first.
+
+    If the mirror has removed a file meanwhile, you get a FileNotFoundError: then begin again. A mirror keeps the files
+    of its recorded points.
+    """
+    if columns is not None:
+        expect_list("columns", columns)
+    moment = open_moment(target, table, position, storage_options, iceberg_catalog)
+    schema = moment.schema
+    chosen = chosen_columns(columns, schema, table)
+    rows = rows_of(moment, chosen)
+    said = {b"position": format_lsn(moment.position).encode()}
+    result = pa.schema([rows.schema.field(name) for name in chosen], metadata=said)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for piece in rows.pieces(chosen):
+            yield from piece.cast(result).to_batches()
+
+    return pa.RecordBatchReader.from_batches(result, batches())
+
+
+def chosen_columns(columns: Sequence[str] | None, schema: pa.Schema, table: str) -> list[str]:
+    """The columns that a caller wants; all by default.
+
+    Raises:
+        KeyError: if the table lacks one.
+    """
+    if columns is None:
+        return list(schema.names)
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise KeyError(
+            f"{table} has no column {', '.join(map(repr, missing))}; it has {', '.join(schema.names)}"
+        )
+    return list(columns)
+
+
+def rows_of(moment: Moment, columns: Sequence[str]) -> Rows:
+    """The rows of a table at a moment, with at least these columns.
+
+    Raises:
+        ValueError: if changes are missing.
+    """
+    rows: Rows = Base(moment.base)
+    changes = moment.changes
+    if not changes.files:
+        return rows
+    parts = parse_qualified_name(moment.table)
+    assert parts is not None
+    said = {b"pg.namespace": parts[0].encode(), b"pg.relation": parts[1].encode()}
+    identities = moment.keys()
+    keys = {key for key, _ in identities}
+    needed = {*columns, *(name for key in keys for name in key)}
+    if () in keys or UNREPRESENTABLE in columns:
+        needed |= set(moment.schema.names)
+    wanted = [name for name in moment.columns(("any",)) if name in needed]
+    for part in changes.read_parts([*_NEEDED, *wanted]):
+        rows = _behind(rows, moment, part.replace_schema_metadata(said))
+        # Only what it does stays in memory, while the next part is read.
+        del part
+        pa.default_memory_pool().release_unused()
+    return rows
+
+
+def _behind(rows: Rows, moment: Moment, changes: pa.Table) -> Rows:
+    """Rows behind some changes of the moment."""
+    for key, stretch in moment.stretches(changes):
+        kept = set(moment.columns(key, int(stretch[COMMIT_LSN][0].as_py())))
+        stretch = stretch.select([name for name in stretch.column_names if name in kept or name in _NEEDED])
+        rows = Changed(rows, net_effect(stretch, key), moment.table)
+    return rows

@@ -1,0 +1,24 @@
+"""What to do if a server refuses to read a table."""
+
+from __future__ import annotations
+
+__all__ = ["advice"]
+
+
+def advice(said: str) -> str:
+    """What to do, as a part of a sentence.
+
+    Args:
+        said: the server's error.
+
+    >>> advice("ERROR:  permission denied for table orders")
+    'Let its user read it (GRANT SELECT)'
+    """
+    # Servers in other languages name the right and the function in English, too, but not the cause.
+    if "row-level security" in said:
+        return (
+            "A policy of row level security would leave rows out. Give the user the attribute BYPASSRLS (ALTER ROLE "
+            "... BYPASSRLS, as a superuser). Or connect as the owner of the table, if the table does not have "
+            "FORCE ROW LEVEL SECURITY"
+        )
+    return "Let its user read it (GRANT SELECT)"

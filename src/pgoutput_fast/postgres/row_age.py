@@ -1,0 +1,69 @@
+"""Whether a table has rows, or rows that are older than a transaction; and errors that are about one table alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg2
+import psycopg2.errors
+
+from pgoutput_fast.postgres.refusals import advice
+from pgoutput_fast.postgres.session import session
+
+__all__ = ["RowAgeError", "has_row", "of_one_table"]
+
+# Somebody may hold a lock for long; the caller asks again.
+_LOCK_MS = 5000
+
+_OLDER = (
+    "WHERE pg_catalog.age(xmin) OPERATOR(pg_catalog.>) "
+    "pg_catalog.age(%(before)s::pg_catalog.text::pg_catalog.xid)"
+)
+
+
+class RowAgeError(RuntimeError):
+    """The server cannot be asked now for the rows of a table, such as behind a lock."""
+
+
+def has_row(dsn: str, table: str, before: int | None = None) -> bool | None:
+    """Whether a heap has a row.
+
+    Args:
+        dsn: of the database.
+        table: the heap: its qualified name, quoted as in SQL.
+        before: only rows of transactions before this one count, 32 bits; None for all rows.
+
+    Returns:
+        None if nobody can tell: the table is gone, or the user may not read it.
+
+    Raises:
+        RowAgeError: if the server cannot be asked now, such as behind a lock.
+    """
+    which = "" if before is None else _OLDER
+    try:
+        with session(dsn) as cursor:
+            cursor.execute(f"SET lock_timeout = {_LOCK_MS}")
+            cursor.execute("SET row_security = off")  # an error instead of rows that are hidden
+            with suppress(psycopg2.ProgrammingError, psycopg2.NotSupportedError):
+                cursor.execute(f"SELECT EXISTS (SELECT 1 FROM ONLY {table} {which})", {"before": str(before)})
+                return bool(cursor.fetchone()[0])
+    except psycopg2.Error as problem:
+        raise RowAgeError(str(problem).strip()) from problem
+    return None
+
+
+@contextmanager
+def of_one_table(table: str) -> Iterator[None]:
+    """Says of an error of the block that the server refuses to read a table.
+
+    Raises:
+        ValueError: if the server has refused a statement as it is, such as without the right to read the table.
+    """
+    try:
+        yield
+    except (psycopg2.ProgrammingError, psycopg2.NotSupportedError) as problem:
+        said = str(problem).strip().partition("\n")[0]
+        raise ValueError(
+            f"the server refuses to read {table} ({said}). {advice(said)}, or do not publish it"
+        ) from problem

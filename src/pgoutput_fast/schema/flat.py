@@ -1,0 +1,92 @@
+"""Columns that every tool takes: `Options(plain=True)`. What CSV files, polars or a spreadsheet lack becomes text."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.schema.plain import plain_schema, to_types
+
+__all__ = ["flat_schema", "flatten"]
+
+# Types whose Python values need no text for JSON, beside bytes.
+_HELD = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_binary,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def flat_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without lists, structs, times and intervals: strings stand for them.
+
+    >>> import pyarrow as pa
+    >>> flat_schema(pa.schema({"at": pa.time64("us"), "tags": pa.list_(pa.string()), "n": pa.int32()})).types
+    [DataType(string), DataType(string), DataType(int32)]
+    """
+    return pa.schema(
+        [field.with_type(pa.string()) if _is_nested(field.type) else field for field in plain_schema(schema)],
+        metadata=schema.metadata,
+    )
+
+
+def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the types of `flat_schema`.
+
+    A list or a struct becomes JSON: an array, or an object with the names of its fields. Decimals, dates, times, NaN
+    and infinities in it are JSON strings. Bytes are strings of hexadecimal digits behind a backslash and an x.
+
+    >>> import pyarrow as pa
+    >>> tags = pa.array([["a", None], None], pa.list_(pa.string()))
+    >>> flatten(pa.record_batch({"tags": tags})).to_pydict()
+    {'tags': ['["a", null]', None]}
+    """
+    schema = flat_schema(batch.schema)
+    columns = [
+        _json(column) if _is_nested(column.type) else _converted(column, field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_struct(kind))
+
+
+def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type.equals(kind):
+        return column
+    return to_types(pa.table([column], ["c"]), pa.schema([("c", kind)])).column(0).combine_chunks()
+
+
+def _json(column: pa.Array) -> pa.Array:
+    """JSON texts of a nested column."""
+    values = _converted(column, _json_type(column.type)).to_pylist()
+    texts = [None if each is None else json.dumps(_jsonable(each), ensure_ascii=False) for each in values]
+    return pa.array(texts, pa.string())
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    """The type whose Python values JSON can have: numbers, booleans and strings, and bytes."""
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_json_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_json_type(field.type)) for field in kind])
+    return kind if any(has(kind) for has in _HELD) else pa.string()
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _jsonable(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(each) for each in value]
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

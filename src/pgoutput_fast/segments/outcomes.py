@@ -1,0 +1,134 @@
+"""The outcomes of transactions in segments: from their control rows, or from the footers of small segments.
+
+A capture makes thousands of small segments a day. Reading a few control rows of each takes as long as reading all
+footers, so the footer of a segment with few outcomes has them, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.errors import DecodeError
+from pgoutput_fast.protocol.kinds import OUTCOMES
+from pgoutput_fast.schema.tables import OUTCOMES_SCHEMA, TAGGED_SCHEMA
+
+__all__ = ["NEEDED", "joined_text", "outcomes_of_rows", "outcomes_of_texts", "text_of_rows"]
+
+# What decoding an outcome needs. The other columns of TAGGED_SCHEMA are not read.
+NEEDED = ("seq", "lsn", "kind", "txn", "in_stream", "payload")
+# A footer has at most so many outcomes.
+_MOST = 64
+
+
+def text_of_rows(rows: pa.RecordBatch | pa.Table) -> str | None:
+    """The outcomes of the rows of a segment, column by column, as JSON. None if they are many, or cannot be decoded.
+
+    Args:
+        rows: tagged rows.
+    """
+    if int(np.count_nonzero(np.isin(rows.column("kind").to_numpy(), OUTCOMES))) > _MOST:
+        return None
+    try:
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        outcomes = _decoded(_ends([table.select(NEEDED)])[0])
+    except DecodeError:  # a reader of the rows gets the error
+        return None
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in outcomes
+    ]
+    return json.dumps([column.to_pylist() for column in columns])
+
+
+def joined_text(first: str | None, second: str | None) -> str | None:
+    """The text of two segments that are joined, the second behind the first. None if they have too many outcomes.
+
+    >>> joined_text("[[7], [null], [\\"aborted\\"], [3], [null], [null]]", "[[], [], [], [], [], []]")
+    '[[7], [null], ["aborted"], [3], [null], [null]]'
+    """
+    if first is None or second is None:
+        return None
+    try:
+        columns = [one + other for one, other in zip(json.loads(first), json.loads(second), strict=True)]
+    except (TypeError, ValueError):  # damaged: the rows have the outcomes, too
+        return None
+    return json.dumps(columns) if len(columns[0]) <= _MOST else None
+
+
+def outcomes_of_texts(texts: Sequence[str]) -> list[pa.RecordBatch]:
+    """The inverse of `text_of_rows`, for several segments: batches with OUTCOMES_SCHEMA.
+
+    Raises:
+        ValueError: if a text is not what `text_of_rows` gives.
+    """
+    expect_list("texts", texts)
+    # One batch is made of all texts: it takes longer to make a batch than to parse a text.
+    columns: list[list[int | str | None]] = [[] for _ in OUTCOMES_SCHEMA]
+    counts = []
+    try:
+        for text in texts:
+            found = json.loads(text)
+            if len({len(each) for each in found}) != 1:
+                raise ValueError("its columns differ in length")
+            counts.append(len(found[0]))
+            for column, values in zip(columns, found, strict=True):
+                column += values
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(values, field.type) for values, field in zip(columns, OUTCOMES_SCHEMA, strict=True)],
+            schema=OUTCOMES_SCHEMA,
+        )
+    except (pa.ArrowException, LookupError, OverflowError, TypeError, ValueError) as problem:
+        raise ValueError(f"the outcomes in its footer have a wrong form: {problem}") from None
+    return _cut(batch, counts)
+
+
+def outcomes_of_rows(rows: Sequence[pa.Table]) -> list[pa.RecordBatch]:
+    """The outcomes in rows of segments, in stream order: batches with OUTCOMES_SCHEMA.
+
+    Args:
+        rows: for each segment the columns NEEDED of its control rows, and perhaps of others.
+
+    Raises:
+        DecodeError: if a boundary message is malformed.
+    """
+    expect_list("rows", rows)
+    # All segments are decoded at once, because each call costs more than the few rows of one segment.
+    ends, counts = _ends(rows)
+    outcomes = _decoded(ends)
+    if outcomes.num_rows != ends.num_rows:  # a transaction that nobody knows has no outcome
+        return [_decoded(_ends([each])[0]) for each in rows]
+    return _cut(outcomes, counts)
+
+
+def _cut(batch: pa.RecordBatch, counts: Sequence[int]) -> list[pa.RecordBatch]:
+    """The first rows, the next ones, and so on."""
+    ends = np.cumsum(counts).tolist()
+    return [batch.slice(end - count, count) for end, count in zip(ends, counts, strict=True)]
+
+
+def _ends(tables: Sequence[pa.Table]) -> tuple[pa.Table, list[int]]:
+    """(the rows that say how transactions ended, segment by segment and in stream order; how many each segment has)."""
+    if not tables:
+        return TAGGED_SCHEMA.empty_table().select(NEEDED), []
+    rows = pa.concat_tables(tables)
+    of = np.repeat(np.arange(len(tables)), [each.num_rows for each in tables])
+    kept = np.flatnonzero(np.isin(rows.column("kind").to_numpy(), OUTCOMES))
+    order = kept[np.lexsort((rows.column("seq").to_numpy()[kept], of[kept]))]
+    counts: list[int] = np.bincount(of[kept], minlength=len(tables)).tolist()
+    return rows.take(pa.array(order)), counts
+
+
+def _decoded(ends: pa.Table) -> pa.RecordBatch:
+    columns = [
+        ends.column(field.name).cast(field.type)
+        if field.name in NEEDED
+        else pa.nulls(ends.num_rows, field.type)
+        for field in TAGGED_SCHEMA
+    ]
+    return decode_tagged(pa.Table.from_arrays(columns, schema=TAGGED_SCHEMA), Catalog()).outcomes

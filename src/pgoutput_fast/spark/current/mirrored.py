@@ -1,0 +1,132 @@
+"""The mirror of a target, as a sink of current tables finds it at the beginning of a batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pgoutput_fast.mirror.layout import SEGMENTS, stream_directory
+from pgoutput_fast.mirror.memory import UNPUBLISHED, Memory, TableFacts
+from pgoutput_fast.storage.paths import is_uri, shown, split_uri
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["Mirrored", "read_mirrored"]
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """What the mirror has written down.
+
+    Attributes:
+        store: the target.
+        directory: of the segments of the slot of now.
+        last_seq: ordinal of the last message there whose changes all tables have; -1 for none.
+        tables: {qualified name: what is known of the table}.
+    """
+
+    store: Store
+    directory: str
+    last_seq: int
+    tables: Mapping[str, TableFacts]
+
+    @property
+    def following(self) -> list[str]:
+        """The tables that follow their changes."""
+        return [name for name, facts in self.tables.items() if facts.stage == "follow"]
+
+    @property
+    def oids(self) -> dict[str, int]:
+        """{qualified name: the oid of the relation that was loaded}."""
+        return {name: facts.oid for name, facts in self.tables.items() if facts.oid}
+
+    def check_directory(self, directory: str) -> None:
+        """Checks that segments are those of the slot of now.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        if _place(directory) != _place(self.directory):
+            raise ValueError(
+                f"the segments in {shown(directory)} are not those of the mirror in {self.store}: let the query read "
+                f"{shown(self.directory)}, with a new checkpoint"
+            )
+
+    def check_named(self, names: Iterable[str], *, wanted: bool) -> None:
+        """Checks the tables that the sink keeps, before it begins to work.
+
+        Args:
+            names: the tables.
+            wanted: whether the user has named them. If not, the old segments may name tables that are not published
+                any more. They are an error only if they have changes.
+
+        Raises:
+            ValueError: if one of them does not follow its changes.
+        """
+        self.check_followed(
+            name
+            for name in names
+            if wanted or (name in self.tables and self.tables[name].error != UNPUBLISHED)
+        )
+
+    def check_followed(self, names: Iterable[str]) -> None:
+        """Checks that tables can take changes.
+
+        Raises:
+            ValueError: if one of them does not follow its changes.
+        """
+        for name in sorted(names):
+            facts = self.tables.get(name)
+            if facts is None:
+                raise ValueError(
+                    f"the mirror in {self.store} does not have {name}: run the mirror, which loads it, or leave it out "
+                    "with tables="
+                )
+            if facts.stage != "follow" or facts.error is not None:
+                raise ValueError(
+                    f"{name} does not follow its changes in the mirror in {self.store}: "
+                    f"{facts.error or 'it is not loaded'}. Load it with Mirror.reload, or leave it out with tables="
+                )
+
+
+def read_mirrored(store: Store, format: str) -> Mirrored | None:
+    """The mirror of a target; None if it has none.
+
+    Args:
+        store: the target.
+        format: of the sink's tables.
+
+    Raises:
+        ValueError: if the sink cannot go on behind this mirror, or a file is damaged.
+    """
+    memory = Memory(store)
+    beginning = memory.beginning()
+    if beginning is None:
+        return None
+    if beginning.format != format:
+        raise ValueError(
+            f"the mirror in {store} has tables in the format {beginning.format!r}, and the sink in {format!r}: give "
+            "the sink the same format, or another target"
+        )
+    if beginning.iceberg_catalog is not None:
+        raise ValueError(
+            f"the mirror in {store} has its tables in the catalog {beginning.iceberg_catalog}, which a sink of current "
+            "tables cannot use: let the mirror itself follow the changes"
+        )
+    if beginning.stage != "done":
+        raise ValueError(f"a load or a repair of the mirror in {store} was interrupted: run the mirror first")
+    progress = memory.progress()
+    segments = os.fspath(store.at(SEGMENTS)) if beginning.segments is None else beginning.segments
+    return Mirrored(
+        store,
+        segments if progress is None else stream_directory(segments, progress.stream),
+        -1 if progress is None else progress.last_seq,
+        {facts.table: facts for facts in memory.tables().values()},
+    )
+
+
+def _place(directory: str) -> str:
+    """One form of all names of a directory. It has no credentials: the mirror does not write them down."""
+    if is_uri(directory) and split_uri(directory).scheme != "file":
+        return shown(split_uri(directory).geturl()).rstrip("/")
+    return os.path.realpath(open_store(directory).at(""))

@@ -1,0 +1,80 @@
+"""What a sink of current tables remembers beside its tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from pgoutput_fast.mirror.layout import OWN
+from pgoutput_fast.storage.stores import Store
+
+__all__ = ["Notes", "read_notes", "write_notes"]
+
+_FILE = f"{OWN}/spark.json"
+
+
+@dataclass(frozen=True)
+class Notes:
+    """How far all tables are.
+
+    Attributes:
+        directory: the directory of the segments, without credentials; None before the first batch. In another one,
+            ordinals begin again.
+        tables: the tables that the sink was told to keep, sorted; None for all. Others do not have the messages.
+        seq: ordinal of the last message there whose commits all tables have; None before the first batch.
+        lsn: everything that committed up to this LSN is in all tables.
+        time: when the last of that committed, in microseconds since 1970; None if no commit is known.
+        oids: {qualified name of a table: the oid of its relation}.
+    """
+
+    directory: str | None = None
+    tables: Sequence[str] | None = None
+    seq: int | None = None
+    lsn: int = 0
+    time: int | None = None
+    oids: Mapping[str, int] = field(default_factory=dict)
+
+    def left_out(self, directory: str, tables: Collection[str] | None) -> str | None:
+        """Which of these tables do not have the messages up to `seq`, in words; None if all have them.
+
+        >>> notes = Notes("segments", ["public.orders"], 9)
+        >>> notes.left_out("segments", ["public.items", "public.orders"]), notes.left_out("segments", None)
+        ('public.items', 'all tables but public.orders')
+        """
+        if self.seq is None or self.tables is None or directory != self.directory:
+            return None
+        if tables is None:
+            return f"all tables but {', '.join(self.tables)}"
+        return ", ".join(sorted(set(tables) - set(self.tables))) or None
+
+    def within(self, directory: str, tables: Collection[str] | None) -> Notes:
+        """The notes for these segments and tables: if they are others, no message is known to be in all tables.
+
+        Positions of tables keep changes from coming twice.
+
+        >>> notes = Notes("segments", None, 9)
+        >>> notes.within("segments", ["public.orders"]).seq, notes.within("segments/stream-1", None).seq
+        (9, None)
+        """
+        seq = None if self.left_out(directory, tables) or directory != self.directory else self.seq
+        return replace(self, directory=directory, tables=None if tables is None else sorted(tables), seq=seq)
+
+
+def read_notes(store: Store) -> Notes:
+    """The notes of a target; empty ones if there are none.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    try:
+        return Notes(**json.loads(store.read(_FILE)))
+    except FileNotFoundError:
+        return Notes()
+    except (ValueError, TypeError):
+        raise ValueError(f"{store}/{_FILE} is damaged: restore it, or use another target") from None
+
+
+def write_notes(store: Store, notes: Notes) -> None:
+    """Replaces the notes of a target."""
+    store.put(_FILE, json.dumps(asdict(notes)).encode())

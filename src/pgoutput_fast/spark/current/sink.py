@@ -1,0 +1,408 @@
+"""A sink for `foreachBatch` that keeps current tables: one row for each row that a table on the server has."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.mirror.current.file_table import FileTable
+from pgoutput_fast.mirror.current.files import FILE_BYTES
+from pgoutput_fast.mirror.formats import check_format, open_current
+from pgoutput_fast.mirror.layout import CURRENT, OWN
+from pgoutput_fast.mirror.lock import locked
+from pgoutput_fast.mirror.points import MOST_POINTS, Point, Points
+from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.listing import SegmentList, catalog_of
+from pgoutput_fast.segments.names import named_segments
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.spark.current.jobs import run_jobs
+from pgoutput_fast.spark.current.merge import Merger
+from pgoutput_fast.spark.current.mirrored import Mirrored, read_mirrored
+from pgoutput_fast.spark.current.notes import Notes, read_notes, write_notes
+from pgoutput_fast.spark.current.stretches import stretches_of
+from pgoutput_fast.spark.current.versions import check_versions
+from pgoutput_fast.spark.dataframes.plan import task_options
+from pgoutput_fast.spark.sessions import cores_of
+from pgoutput_fast.spark.source.stream_files import EMITTED_SCHEMA
+from pgoutput_fast.spark.tables.plan import outcomes_behind, plan_work
+from pgoutput_fast.spark.tasks.current.divide import DivideChanges, Divided, Taken
+from pgoutput_fast.spark.tasks.current.reduce import Place
+from pgoutput_fast.storage.paths import absolute, shown
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["current_sink"]
+
+_FORMATS = ("delta", "parquet", "iceberg")
+_SCRATCH = f"{OWN}/scratch"
+_BUCKET_BYTES = 2 << 20
+_MOST_BUCKETS = 256
+# How often files are removed that no point needs.
+_CLEAN_SECONDS = 600.0
+
+
+def current_sink(
+    target: str | os.PathLike[str],
+    tables: Sequence[str] | None = None,
+    format: str = "delta",
+    *,
+    options: Options | None = None,
+    file_bytes: int = FILE_BYTES,
+    bucket_bytes: int = _BUCKET_BYTES,
+    storage_options: Mapping[str, str] | None = None,
+    catalog: Catalog | None = None,
+    keep_points: int = MOST_POINTS,
+) -> Callable[[DataFrame, int], None]:
+    """Returns a function for `foreachBatch` that keeps current tables while a capture writes segments.
+
+    The query names the segments of each batch (`format("pgoutput")` with the option `emit` set to `files`). Tasks
+    reduce the changes to one effect per key, and rewrite the files which have rows that go or change. The driver then
+    commits each table once per batch, with the LSN of the batch's last commit. If Spark runs a batch again, tables that
+    have it stay as they are.
+
+    A table that does not exist begins empty, so the segments must have all its changes. To begin with rows that were
+    there before, load the target with a `Mirror` first. The tables are those of a mirror: `<target>/current/<table>`.
+    After each batch a point is recorded, so `pgoutput_fast.mirror.at(target)` gives versions that belong together.
+
+    Args:
+        target: a directory or a URI. The executors must see it at the same place.
+        tables: qualified names, quoted as in SQL. Default: all tables of the segments.
+        format: `"delta"` (needs `pip install 'pgoutput_fast[delta]'`), `"parquet"`, or `"iceberg"` in a local target
+            (needs `pip install 'pgoutput_fast[iceberg]'`).
+        options: how to decode. `on_error`, `metadata_prefix` and `columns` must be the default.
+        file_bytes: about how many bytes a file has at most.
+        bucket_bytes: a task reduces the changes of about so many bytes of segments. Its memory follows this.
+        storage_options: what delta-rs needs to reach a store, beside what the URI says.
+        catalog: types that the stream does not describe: pass a snapshot's catalog.
+        keep_points: how many points can be read. Files that only older versions have are removed.
+
+    Raises:
+        ValueError: for wrong arguments. The query fails if a table cannot follow its changes; the error says why, and
+            whether to load the table again. It also fails if the target has a mirror of another format or slot, or one
+            whose load or repair was interrupted.
+        ImportError: at the first batch, if the format needs a package that is not installed.
+
+    Example:
+        query = (
+            spark.readStream.format("pgoutput").option("emit", "files").load("segments/")
+            .writeStream.foreachBatch(pgspark.current_sink("lake/"))
+            .option("checkpointLocation", "checkpoint/").start()
+        )
+    """
+    if format not in _FORMATS:
+        raise ValueError(f"format must be {', '.join(map(repr, _FORMATS))}, not {format!r}")
+    if file_bytes < 1 or bucket_bytes < 1 or keep_points < 1:
+        raise ValueError("file_bytes, bucket_bytes and keep_points must be at least 1")
+    names = None if tables is None else _quoted(tables)
+    decoding, _ = task_options(options, "committed")
+    if decoding.on_error != "raise" or decoding.metadata_prefix != "_" or decoding.columns is not None:
+        raise ValueError(
+            "a current table needs the default of the options on_error, metadata_prefix and columns: it cannot leave "
+            "changes out"
+        )
+    decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
+    check_format(format, open_store(target))
+    settings = _Settings(
+        absolute(target),
+        names,
+        format,
+        decoding,
+        file_bytes,
+        bucket_bytes,
+        dict(storage_options or {}),
+        catalog,
+        keep_points,
+    )
+    sinks: list[_Sink] = []
+
+    def keep_current(batch: DataFrame, batch_id: int) -> None:
+        if batch.columns != EMITTED_SCHEMA.names:
+            raise ValueError(
+                f"current_sink needs the columns {', '.join(EMITTED_SCHEMA.names)}: read the stream with "
+                '.format("pgoutput").option("emit", "files")'
+            )
+        found = batch.collect()
+        if found:
+            if not sinks:
+                sinks.append(_Sink(settings))
+            first, last = min(row["first"] for row in found), max(row["last"] for row in found)
+            sinks[0].take(batch.sparkSession, found[0]["directory"], first, last)
+
+    return keep_current
+
+
+def _quoted(tables: Sequence[str]) -> frozenset[str]:
+    """The names, as relations have them."""
+    expect_list("tables", tables)
+    found = set()
+    for name in tables:
+        parts = parse_qualified_name(name)
+        if parts is None:
+            raise ValueError(f"{name!r} is not a qualified name such as public.orders")
+        found.add(quote_qualified_name(*parts))
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of a sink."""
+
+    target: str
+    tables: frozenset[str] | None
+    format: str
+    options: Options
+    file_bytes: int
+    bucket_bytes: int
+    storage_options: Mapping[str, str]
+    catalog: Catalog | None
+    keep_points: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a batch has: the segments, and the outcomes of the transactions that end in it."""
+
+    spark: SparkSession
+    segments: Sequence[Segment]
+    outcomes: pa.RecordBatch
+    catalog: Catalog
+    after: int
+    last: int
+
+    def commit(self) -> tuple[int, int] | None:
+        """(LSN, time) of the last commit; None if nothing committed."""
+        committed = self.outcomes.filter(
+            pc.and_(
+                pc.equal(self.outcomes.column("outcome"), "committed"),
+                pc.greater(self.outcomes.column("at_seq"), self.after),
+            )
+        )
+        if not committed.num_rows:
+            return None
+        lsns = committed.column("commit_lsn").to_numpy()
+        last = int(np.argmax(lsns))
+        return int(lsns[last]), int(committed.column("commit_timestamp").cast(pa.int64())[last].as_py())
+
+
+class _Sink:
+    """The work of a sink. Its tables stay open between batches."""
+
+    def __init__(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._store = open_store(settings.target)
+        self._listed: dict[str, SegmentList] = {}
+        self._tables: dict[str, tuple[FileTable, Place]] = {}
+        self._next_cleaning = 0.0
+        self._check: Callable[[], object] | None = None
+
+    def take(self, spark: SparkSession, directory: str, first: int, last: int) -> None:
+        """Takes the messages from `first` to `last` into the tables."""
+        self._store.make()
+        with locked(self._store) as check:
+            self._check = check
+            for table, _ in self._tables.values():
+                table.check = check
+            # A mirror may have run since the last batch. So nothing that it writes is kept between batches.
+            mirrored = read_mirrored(self._store, self._settings.format)
+            if mirrored is not None:
+                mirrored.check_directory(directory)
+            place, wanted = shown(absolute(directory)), self._settings.tables
+            before = read_notes(self._store)
+            if mirrored is None:
+                self._check_tables(before, directory, first)
+            notes = before.within(place, wanted)
+            if notes.seq is not None and last <= notes.seq:
+                return
+            self._check_begin(first, notes, mirrored)
+            self._clear_scratch()
+            batch = self._batch(spark, directory, first, last)
+            if mirrored is not None:
+                mirrored.check_named(wanted or self._names(batch.catalog), wanted=wanted is not None)
+            commit = batch.commit()
+            if commit is not None:
+                notes = replace(notes, lsn=max(notes.lsn, commit[0]), time=commit[1])
+                notes = self._apply(batch, commit[0], notes, mirrored)
+            write_notes(self._store, replace(notes, seq=last))
+            points = Points(self._store, self._settings.keep_points)
+            if commit is not None:
+                self._mark(batch.catalog, notes, mirrored, points)
+            self._clear_scratch()
+            self._clean(points)
+
+    def _check_tables(self, before: Notes, directory: str, first: int) -> None:
+        """Checks that a table which was left out before gets its messages from the beginning: nobody has loaded it.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        added = before.left_out(shown(absolute(directory)), self._settings.tables)
+        begin = next((each.first_seq for each in named_segments(open_store(directory))), 0)
+        if added is not None and first > begin:
+            raise ValueError(
+                f"the sink was told to keep {added} in {self._store}, too, but the batch begins at message {first}: "
+                f"the changes of {added} before it are missing. Start the query with a new checkpoint, so that it "
+                "reads all segments. Tables that have changes already leave them out. If the segments do not begin "
+                "with the table, load the target with a Mirror first"
+            )
+
+    def _check_begin(self, first: int, notes: Notes, mirrored: Mirrored | None) -> None:
+        """Checks that no message is missing before a batch. A mirror may have taken some.
+
+        Raises:
+            ValueError: if some are.
+        """
+        known = [notes.seq] if notes.seq is not None else []
+        if mirrored is not None:
+            known.append(mirrored.last_seq)
+        if known and first > max(known) + 1:
+            raise ValueError(
+                f"the tables in {self._store} have the messages up to {max(known)}, but the batch begins at message "
+                f"{first}: messages in between are missing. Let the query begin there (option starting), or load the "
+                "tables again, into another target"
+            )
+
+    def _clear_scratch(self) -> None:
+        """Removes files between jobs, also those that a killed query left."""
+        for entry in self._store.entries(_SCRATCH, recursive=True):
+            self._store.remove(entry.name)
+
+    def _batch(self, spark: SparkSession, directory: str, first: int, last: int) -> _Batch:
+        listed = self._listed.setdefault(directory, SegmentList(directory))
+
+        def read(found: list[Segment]) -> _Batch:
+            segments = [each for each in found if each.first_seq <= last]
+            catalog = catalog_of(segments)
+            if self._settings.catalog is not None:
+                catalog = self._settings.catalog.merged(catalog)
+            outcomes = outcomes_behind(listed, segments, first - 1, last)
+            return _Batch(spark, segments, outcomes, catalog, first - 1, last)
+
+        return listed.read(read)
+
+    # ---- tables --------------------------------------------------------------------------------------------------
+
+    def _names(self, catalog: Catalog) -> list[str]:
+        """The tables that are kept."""
+        wanted = self._settings.tables
+        known = {each.qualified_name for each in catalog.relations}
+        return sorted(known if wanted is None else known & wanted)
+
+    def _table(self, name: str) -> tuple[FileTable, Place]:
+        if name not in self._tables:
+            settings = self._settings
+            table = open_current(
+                settings.format, self._store, name, settings.storage_options, file_bytes=settings.file_bytes
+            )
+            assert isinstance(table, FileTable)
+            table.check = self._check
+            place = Place(settings.format, settings.target, name, settings.storage_options)
+            self._tables[name] = table, place
+        return self._tables[name]
+
+    def _apply(self, batch: _Batch, lsn: int, notes: Notes, mirrored: Mirrored | None) -> Notes:
+        names = self._names(batch.catalog)
+        positions = {name: self._table(name)[0].position() for name in names}
+        behind = {
+            name: position for name, position in positions.items() if position is None or position < lsn
+        }
+        divided = self._divided(batch, behind)
+        changed = sorted({each.table for each in divided})
+        oids = dict(notes.oids)
+        if mirrored is not None:
+            mirrored.check_followed(changed)
+            oids |= mirrored.oids  # a table may have been loaded again
+        rounds = []
+        for name in changed:
+            own = [each for each in divided if each.table == name]
+            schema = self._table(name)[0].schema()
+            there = None if schema is None else schema.names
+            versions = {each.version for each in own}
+            oids[name] = check_versions(name, versions, batch.catalog, there, oids.get(name))
+            rounds.append(stretches_of(name, own, batch.catalog))
+        notes = replace(notes, oids=oids)
+        if rounds:
+            write_notes(self._store, notes)
+        place = str(self._store.at(CURRENT))
+        merger = Merger(batch.spark, place, str(self._store.at(_SCRATCH)), self._settings.file_bytes)
+        for n in range(max(map(len, rounds), default=0)):
+            now = [each[n] for each in rounds if len(each) > n]
+            ends = [lsn if len(each) == n + 1 else each[n].last for each in rounds if len(each) > n]
+            merger.apply(now, self._tables, ends)
+        return notes
+
+    def _divided(self, batch: _Batch, behind: Mapping[str, int | None]) -> list[Divided]:
+        oids: dict[str, set[int]] = {}
+        types: dict[str, dict[str, set[tuple[int, int]]]] = {}
+        for relation in batch.catalog.relations:
+            if relation.qualified_name in behind:
+                oids.setdefault(relation.qualified_name, set()).add(relation.oid)
+                seen = types.setdefault(relation.qualified_name, {})
+                for column in relation.columns:
+                    seen.setdefault(column.name, set()).add((column.type_oid, column.typmod))
+        taken = {}
+        for name, position in behind.items():
+            nbytes = sum(
+                each.row_groups[k].nbytes
+                for each in batch.segments
+                if each.last_seq > batch.after
+                for k in each.row_groups_of(sorted(oids[name]))
+            )
+            # Equal values of two types need not have the same bucket.
+            altered = any(len(each) > 1 for each in types[name].values())
+            buckets = 1 if altered else min(_MOST_BUCKETS, 1 + nbytes // self._settings.bucket_bytes)
+            taken[name] = Taken(position, buckets)
+        if not taken:
+            return []
+        every = sorted({oid for each in oids.values() for oid in each})
+        work = plan_work(batch.segments, every, batch.after, batch.outcomes, cores_of(batch.spark))
+        catalog = batch.catalog.to_json()
+        scratch = str(self._store.at(_SCRATCH))
+        jobs = [
+            DivideChanges(
+                scratch, taken, catalog, self._settings.options, each.pack(), batch.after, batch.last
+            )
+            for each in work
+        ]
+        return [each for found in run_jobs(batch.spark, jobs) for each in found]
+
+    # ---- points --------------------------------------------------------------------------------------------------
+
+    def _mark(self, catalog: Catalog, notes: Notes, mirrored: Mirrored | None, points: Points) -> None:
+        """Records which versions of the tables belong together, unless a table is ahead of the others.
+
+        The tables are those of the segments, of the last point, and of the mirror. Left out are tables that did not
+        take the batch.
+        """
+        known = points.read()
+        names = set(self._names(catalog)) | set(known[-1].versions if known else ())
+        if mirrored is not None:
+            names = (names | set(mirrored.following)) - (mirrored.tables.keys() - set(mirrored.following))
+        if self._settings.tables is not None:
+            names &= self._settings.tables
+        found = {name: now for name in sorted(names) if (now := self._table(name)[0].now()) is not None}
+        reached = [each.position for each in found.values()] + [each.position for each in known[-1:]]
+        # A mirror ran, and the query follows: what the mirror recorded stays.
+        if found and max(reached) <= notes.lsn:
+            versions = {name: each.number for name, each in found.items()}
+            points.add(Point(notes.lsn, notes.time, versions, notes.lsn))
+
+    def _clean(self, points: Points) -> None:
+        """Removes what only versions before the oldest point have, and what killed tasks left."""
+        if time.monotonic() < self._next_cleaning:
+            return
+        oldest = points.oldest()
+        for name, (table, _) in self._tables.items():
+            version = table.version()
+            if version is not None:
+                table.vacuum(max(1, version - oldest.get(name, version) + 1))
+        self._next_cleaning = time.monotonic() + _CLEAN_SECONDS

@@ -1,0 +1,111 @@
+"""Puts divided changes together: what is reduced in one task, and what is applied one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pgoutput_fast.catalog.relations import Catalog
+from pgoutput_fast.mirror.changes import key_of
+from pgoutput_fast.mirror.effect.schema import current_schema
+from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.spark.tasks.current.divide import TRUNCATES, Divided
+from pgoutput_fast.spark.tasks.current.scratch import Piece
+
+__all__ = ["Stretch", "groups_of", "stretches_of"]
+
+_METADATA = metadata_names("_")
+
+Pieces = tuple[tuple[Piece, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Changes of one table under one key.
+
+    Attributes:
+        table: the table's qualified name.
+        key: the columns of the key.
+        divided: the changes.
+        last: the LSN of the last commit.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    divided: tuple[Divided, ...]
+    last: int
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of a current table that has these changes.
+
+        Raises:
+            ValueError: if a column has types that do not fit together.
+        """
+        schemas = {
+            each.version: pa.schema([field for field in each.schema if field.name not in _METADATA])
+            for each in self.divided
+        }
+        try:
+            return current_schema(pa.unify_schemas(list(schemas.values()), promote_options="permissive"))
+        except pa.ArrowException as problem:
+            raise ValueError(
+                f"{self.table}: the type of a column has changed: {problem}. Load the table again"
+            ) from None
+
+
+def stretches_of(table: str, divided: Sequence[Divided], catalog: Catalog) -> list[Stretch]:
+    """The stretches of a table's changes, in the order in which they are applied.
+
+    Raises:
+        ValueError: if the key changed within a transaction that changed rows, too.
+    """
+    keys = {each.version: key_of(each) for each in catalog.relations}
+    by_key: dict[tuple[str, ...], list[Divided]] = {}
+    for each in divided:
+        by_key.setdefault(keys[each.version], []).append(each)
+    ordered = sorted(by_key.items(), key=lambda item: min(each.commits[0] for each in item[1]))
+    found: list[Stretch] = []
+    for key, parts in ordered:
+        if found and min(each.commits[0] for each in parts) <= found[-1].last:
+            raise ValueError(
+                f"{table}: its replica identity was altered more than once in one batch, or in a transaction that "
+                "changed rows, too. Load the table again, or take fewer segments per batch (max_segments)"
+            )
+        found.append(Stretch(table, key, tuple(parts), max(each.commits[1] for each in parts)))
+    return found
+
+
+def groups_of(divided: Iterable[Divided]) -> list[Pieces]:
+    """What each task reduces: buckets that belong together, and the truncates."""
+    divided = list(divided)
+    root: dict[int, int] = {}
+
+    def find(bucket: int) -> int:
+        while root.setdefault(bucket, bucket) != bucket:
+            root[bucket] = root[root[bucket]]
+            bucket = root[bucket]
+        return bucket
+
+    for each in divided:
+        for bucket in each.buckets:
+            if bucket != TRUNCATES:
+                find(bucket)
+        for one, other in each.links:
+            root[find(one)] = find(other)
+    groups = sorted({find(bucket) for bucket in list(root)}) or [TRUNCATES]
+    found = []
+    for group in groups:
+        pieces = []
+        for each in divided:
+            batches = tuple(
+                k
+                for k, bucket in enumerate(each.buckets)
+                if bucket == TRUNCATES or (group != TRUNCATES and find(bucket) == group)
+            )
+            if batches:
+                pieces.append((each.piece, batches))
+        found.append(tuple(pieces))
+    return found

@@ -1,0 +1,61 @@
+"""Checks whether a current table can follow changes of its relation, as far as a stream says what was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.schema.metadata_columns import metadata_names
+
+__all__ = ["check_versions"]
+
+_METADATA = metadata_names("_")
+_LOAD = "Load the table again"
+
+
+def check_versions(
+    table: str, versions: Iterable[int], catalog: Catalog, there: Collection[str] | None, oid: int | None
+) -> int:
+    """Checks the relation versions that changes have.
+
+    Args:
+        table: the table's qualified name.
+        versions: the versions of the changes.
+        catalog: all versions, in the order in which they came.
+        there: the columns that the table has; None if there is no table.
+        oid: the oid of the relation that the table has followed; None if that is not known.
+
+    Returns:
+        the oid of the relation.
+
+    Raises:
+        ValueError: if the table must be loaded again.
+    """
+    wanted = set(versions)
+    known = [each for each in catalog.relations if each.qualified_name == table]
+    for place, relation in enumerate(known):
+        if relation.version not in wanted:
+            continue
+        names = {column.name for column in relation.columns}
+        taken = sorted(names & _METADATA)
+        if taken:
+            raise ValueError(
+                f"{table}: its column {taken[0]!r} has the name of a metadata column: rename the column. {_LOAD}"
+            )
+        if oid is not None and relation.oid != oid:
+            raise ValueError(f"{table}: the server has another table of this name now. {_LOAD}")
+        oid = relation.oid
+        new = set() if there is None else names - set(there)
+        if new and place and _is_renamed(known[:place], relation):
+            raise ValueError(
+                f"{table}: its column {min(new)!r} was renamed, or took the place of another. {_LOAD}"
+            )
+    assert oid is not None
+    return oid
+
+
+def _is_renamed(before: list[Relation], relation: Relation) -> bool:
+    """Whether a version has new columns and lacks others, compared with the one before it."""
+    names = {column.name for column in relation.columns}
+    there = {column.name for column in before[-1].columns}
+    return bool(names - there) and bool(there - names)

@@ -1,0 +1,34 @@
+"""Paths and URIs as Spark takes them."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote, urlsplit
+
+from pgoutput_fast.storage.paths import is_uri
+
+__all__ = ["spark_path"]
+
+# Characters of Hadoop's globs.
+_GLOB = re.compile(r"([\\\[\]{}*?])")
+
+
+def spark_path(path: str | os.PathLike[str], name: str = "") -> str:
+    """Returns the path of a file or directory as Spark takes it: a URI without escapes, query and password.
+
+    Args:
+        path: a path or URI.
+        name: of a file or directory in it; empty for `path` itself.
+
+    >>> spark_path("s3a://user:secret@bucket/a%20b?region=x", "c{d}")
+    's3a://bucket/a b/c\\\\{d\\\\}'
+    """
+    text, below = os.fspath(path), f"/{name}" if name else ""
+    if not is_uri(text):
+        return _GLOB.sub(r"\\\1", f"file://{os.path.abspath(text)}{below}")
+    uri = urlsplit(text)
+    user, _, host = uri.netloc.rpartition("@")
+    # In URIs of Azure a container stands there, without a password.
+    place = uri.netloc if ":" not in user else host
+    return _GLOB.sub(r"\\\1", f"{uri.scheme}://{place}{unquote(uri.path).rstrip('/')}{below}")

@@ -1,0 +1,183 @@
+"""The first task: segments -> the changes of each table, divided by key, in files that the next tasks read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.decoding.decoder import decode_tagged
+from pgoutput_fast.mirror.changes import key_of
+from pgoutput_fast.schema.metadata_columns import metadata_names
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.spark.tasks.current.buckets import buckets_of
+from pgoutput_fast.spark.tasks.current.scratch import Piece, write_piece
+from pgoutput_fast.spark.tasks.tables import SegmentTask, rows_behind, rows_of_task
+
+__all__ = ["TRUNCATES", "DivideChanges", "Divided", "Taken"]
+
+#: The bucket of truncates, which every bucket needs.
+TRUNCATES = -1
+_METADATA = metadata_names("_")
+_PREIMAGE = "update_preimage"
+# About so many bytes of changes wait in memory.
+_MOST_WAITING = 64 << 20
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is taken of a table.
+
+    Attributes:
+        position: changes that committed up to this LSN are left out; None for none.
+        buckets: how many buckets it has.
+    """
+
+    position: int | None
+    buckets: int
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Changes of one table under one relation version.
+
+    Attributes:
+        table: the table's qualified name.
+        version: the relation version.
+        piece: the file; a batch per bucket.
+        buckets: the bucket of each batch.
+        schema: the columns of the changes.
+        commits: the LSNs of the first and the last commit.
+        links: pairs of buckets that must be reduced together.
+    """
+
+    table: str
+    version: int
+    piece: Piece
+    buckets: tuple[int, ...]
+    schema: pa.Schema
+    commits: tuple[int, int]
+    links: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class DivideChanges:
+    """Some row groups of segments -> files of changes.
+
+    Attributes:
+        scratch: where the files go: a path or a URI.
+        tables: {qualified name: what is taken of the table}. Others are left out.
+        catalog: the relation versions and types, as JSON.
+        options: how to decode.
+        task: the row groups, with outcomes.
+        after: only what commits behind this message is taken.
+        last: the ordinal of the last message that counts.
+    """
+
+    scratch: str
+    tables: Mapping[str, Taken]
+    catalog: str = field(repr=False)
+    options: Options
+    task: bytes = field(repr=False)
+    after: int
+    last: int
+
+    def __call__(self) -> list[Divided]:
+        """Returns the files."""
+        found: list[Divided] = []
+        waiting: dict[Relation, list[pa.Table]] = {}
+        nbytes = 0
+        for relation, rows in self._changes():
+            waiting.setdefault(relation, []).append(rows)
+            nbytes += rows.nbytes
+            if nbytes > _MOST_WAITING:
+                found += self._written(waiting)
+                waiting, nbytes = {}, 0
+        return found + self._written(waiting)
+
+    def _changes(self) -> Iterator[tuple[Relation, pa.Table]]:
+        catalog = Catalog.from_json(self.catalog)
+        for rows, outcomes in rows_of_task(SegmentTask.unpack(self.task)):
+            for batch in rows_behind(rows, outcomes, self.after, self.last).combine_chunks().to_batches():
+                by_version: dict[Relation, list[pa.RecordBatch]] = {}
+                for each in decode_tagged(batch, catalog, self.options).changes:
+                    by_version.setdefault(each.relation, []).append(each.batch)
+                for relation, batches in by_version.items():
+                    taken = self.tables.get(relation.qualified_name)
+                    if taken is not None:
+                        yield relation, _behind(_plain(batches), taken.position)
+
+    def _written(self, waiting: Mapping[Relation, list[pa.Table]]) -> list[Divided]:
+        return [
+            self._divided(relation, pa.concat_tables(parts).combine_chunks())
+            for relation, parts in waiting.items()
+            if sum(each.num_rows for each in parts)
+        ]
+
+    def _divided(self, relation: Relation, rows: pa.Table) -> Divided:
+        taken = self.tables[relation.qualified_name]
+        columns = key_of(relation) or [name for name in rows.column_names if name not in _METADATA]
+        buckets = buckets_of(rows, columns, taken.buckets)
+        rows, links = _with_split_updates(rows, buckets)
+        buckets[pc.equal(rows["_change_type"], "truncate").to_numpy()] = TRUNCATES
+        order = np.argsort(buckets, kind="stable")
+        rows, buckets = rows.take(pa.array(order)).combine_chunks(), buckets[order]
+        present, begins = np.unique(buckets, return_index=True)
+        ends = [*begins[1:].tolist(), len(buckets)]
+        (whole,) = rows.to_batches()
+        batches = (whole.slice(begin, end - begin) for begin, end in zip(begins.tolist(), ends, strict=True))
+        commits = rows["_commit_lsn"].to_numpy()
+        return Divided(
+            relation.qualified_name,
+            relation.version,
+            write_piece(self.scratch, batches, rows.schema, None),
+            tuple(present.tolist()),
+            rows.schema,
+            (int(commits.min()), int(commits.max())),
+            frozenset(links),
+        )
+
+
+def _plain(batches: list[pa.RecordBatch]) -> pa.Table:
+    rows = pa.Table.from_batches(batches)
+    schema = plain_schema(rows.schema)
+    return to_types(rows, schema)
+
+
+def _behind(rows: pa.Table, position: int | None) -> pa.Table:
+    return rows if position is None else rows.filter(pc.greater(rows["_commit_lsn"], position))
+
+
+def _with_split_updates(
+    rows: pa.Table, buckets: npt.NDArray[np.int32]
+) -> tuple[pa.Table, set[tuple[int, int]]]:
+    """The rows, where updates that move a row to another bucket are a row that goes and one that comes.
+
+    An update that leaves a value as it was needs the earlier states of its row. So its buckets stay together.
+
+    Returns:
+        (the rows, the pairs of buckets that stay together).
+    """
+    kinds = rows["_change_type"]
+    old = np.flatnonzero(pc.equal(kinds, _PREIMAGE).to_numpy())
+    old = old[old + 1 < len(buckets)]
+    old = old[buckets[old] != buckets[old + 1]]
+    if not len(old):
+        return rows, set()
+    lengths = pc.fill_null(pc.list_value_length(rows["_unchanged"]), 0).to_numpy()
+    unfilled = lengths[old + 1] > 0
+    links = {
+        (int(one), int(other))
+        for one, other in zip(buckets[old[unfilled]], buckets[old[unfilled] + 1], strict=True)
+    }
+    split = old[~unfilled]
+    names = np.array(kinds.to_pylist(), object)
+    names[split], names[split + 1] = "delete", "insert"
+    place = rows.column_names.index("_change_type")
+    return rows.set_column(place, rows.field(place), pa.array(names, rows.field(place).type)), links

@@ -1,0 +1,29 @@
+"""Files that no point needs are removed from time to time, however short the runs are."""
+
+from __future__ import annotations
+
+import time
+
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.storage.stores import open_store
+from support.mirrors import Place, expect_equal, place
+
+__all__ = ["place"]
+
+
+def test_short_runs_clean_up(place: Place) -> None:
+    place.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION mirrored FOR TABLE t")
+    memory, versions = Memory(open_store(place.target)), place.target / "current" / "public.t" / "_versions"
+    with place.mirror(format="parquet", keep_points=1) as mirror:
+        place.run_in(mirror)
+    begun = memory.cleaned()
+    assert begun is not None
+    for number in (1, 2):
+        place.database.execute(f"INSERT INTO t VALUES ({number})")
+        if number == 2:
+            memory.set_cleaned(time.time() - 3600)
+        place.run(format="parquet", keep_points=1)
+        # Without the cleaning there would be three. The point of before may still need its version.
+        assert len(list(versions.iterdir())) <= 2
+    assert (memory.cleaned() or 0) > begun
+    expect_equal(place, "public.t", format="parquet")

@@ -1,0 +1,191 @@
+"""Targets of single tables that are damaged, or that something else made: such a table stops, and the others go on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.lake.iceberg import iceberg_root, open_catalog
+from pgoutput_fast.mirror import Mirror, MirrorError
+from pgoutput_fast.storage.stores import open_store
+from support.current_tables import KINDS
+from support.mirrors import Place, expect_equal, expect_replayed, history_of, place
+
+__all__ = ["place"]
+
+_TABLES = ("before", "later", "meanwhile", "sound")
+
+
+def _catalog(place: Place) -> Any:
+    return open_catalog(open_store(place.target / "current"), {})
+
+
+def _query(place: Place, query: str) -> None:
+    with duckdb.connect(str(place.target / "current.duckdb")) as connection:
+        connection.execute(query)
+
+
+def _take(place: Place, format: str, name: str) -> None:
+    """Something else makes a table where the mirror wants to have its own."""
+    directory, rows = place.target / "current" / f"public.{name}", pa.table({"mine": [1]})
+    directory.mkdir(parents=True)
+    if format == "delta":
+        deltalake.write_deltalake(str(directory), rows)
+    elif format == "parquet":
+        (directory / "_versions").mkdir()
+        (directory / "_versions" / f"{0:020}.json").write_text('{"mine": 1}')
+    elif format == "iceberg":
+        catalog = _catalog(place)
+        catalog.create_namespace("public")
+        where = f"{iceberg_root(open_store(place.target))}/current/public.{name}"
+        catalog.create_table(("public", name), rows.schema, location=where)
+        catalog.close()
+    else:
+        _query(place, f"CREATE SCHEMA IF NOT EXISTS public; CREATE TABLE public.{name} (mine int)")
+
+
+def _damage(place: Place, format: str, name: str) -> None:
+    directory = place.target / "current" / f"public.{name}"
+    if format == "duckdb":
+        return _query(place, f"DELETE FROM _pgoutput_fast_positions WHERE name = '{name}'")
+    pattern = {"delta": "_delta_log/*.json", "parquet": "_versions/*.json", "iceberg": "metadata/*.json"}[
+        format
+    ]
+    for path in _found(directory, pattern):
+        path.write_text("{damaged")
+
+
+def _found(directory: Path, pattern: str) -> list[Path]:
+    found = sorted(directory.glob(pattern))
+    assert found
+    return found
+
+
+def _remove(place: Place, format: str, name: str) -> None:
+    """Does what the error says."""
+    if format == "duckdb":
+        return _query(place, f"DROP TABLE public.{name}")
+    if format == "iceberg":
+        catalog = _catalog(place)
+        catalog.drop_table(("public", name))
+        catalog.close()
+    shutil.rmtree(place.target / "current" / f"public.{name}")
+
+
+def _stopped(mirror: Mirror) -> dict[str, str]:
+    return {
+        each.table.removeprefix("public."): str(each.error)
+        for each in mirror.status()
+        if each.state != "follow"
+    }
+
+
+@pytest.mark.parametrize("format", KINDS)
+def test_one_table_stops_alone(place: Place, format: str) -> None:
+    """At the first load, at a start, and while the mirror runs. When the damage is removed, each is loaded again."""
+    database = place.database
+    for name in _TABLES:
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"INSERT INTO {name} VALUES (1, 'loaded')"
+        )
+    database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+    change = [
+        f"INSERT INTO {name} SELECT max(id) + 1, 'change' FROM {name}; UPDATE {name} SET v = 'new' WHERE id = 1"
+        for name in _TABLES
+    ]
+    _take(place, format, "before")
+    with place.mirror(format=format) as mirror:
+        mirror.run(until_lsn="now")
+        assert _stopped(mirror).keys() == {"before"}
+    _damage(place, format, "later")
+    database.execute(*change)
+    with place.mirror(format=format) as mirror:
+        assert _stopped(mirror).keys() == {"before", "later"}  # before it runs
+        mirror.run(until_lsn="now")
+        assert _stopped(mirror).keys() == {"before", "later"}
+        expect_equal(place, "public.meanwhile", "public.sound", format=format)
+        _damage(place, format, "meanwhile")
+        database.execute(*change)
+        mirror.run(until_lsn="now")
+        stopped = _stopped(mirror)
+        assert stopped.keys() == {"before", "later", "meanwhile"}
+        for said in stopped.values():
+            assert "is not a table of a mirror" in said or "is damaged" in said
+            assert "remove it" in said
+        expect_equal(place, "public.sound", format=format)
+        for name in stopped:
+            kinds = history_of(place.target, f"public.{name}")["_change_type"].to_pylist()
+            assert kinds.count("update_postimage") == 2  # the changes are kept
+        with pytest.raises(MirrorError, match="cannot be loaded"):
+            mirror.reload("public.before")
+        for name in stopped:
+            _remove(place, format, name)
+            mirror.reload(f"public.{name}")
+        database.execute(*change)
+        mirror.run(until_lsn="now")
+        place.expect_no_errors(mirror)
+    expect_equal(place, *(f"public.{name}" for name in _TABLES), format=format)
+    for name in _TABLES[1:]:  # the history of the first one begins with changes, before there was a load
+        expect_replayed(place, f"public.{name}", ["id"])
+
+
+def test_names_that_differ_only_in_case(place: Place) -> None:
+    """For DuckDB they are the same name. The table that comes second stops, and the others go on."""
+    database = place.database
+    database.execute('CREATE SCHEMA "Other"', "CREATE SCHEMA other")
+    tables = ['"Other".a', '"Other"."A"', "other.a", "other.b", "public.sound"]
+    for table in tables:
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    database.execute("CREATE PUBLICATION mirrored FOR ALL TABLES")
+    for _ in range(2):
+        with place.mirror(format="duckdb") as mirror:
+            mirror.run(until_lsn="now")
+            stopped = {each.table: str(each.error) for each in mirror.status() if each.state != "follow"}
+        assert stopped.keys() == {'"Other".a', "other.a"}
+        for said in stopped.values():
+            assert 'has the table "Other"."A" already' in said
+            assert "Rename one of the two tables or schemas on the server" in said
+        expect_equal(place, '"Other"."A"', "other.b", "public.sound", format="duckdb")
+        for table in tables:
+            database.execute(f"INSERT INTO {table} SELECT max(id) + 1 FROM {table}")
+    database.execute(
+        'ALTER TABLE "Other".a RENAME TO c',
+        "ALTER SCHEMA other RENAME TO apart",
+        "INSERT INTO apart.a VALUES (9)",
+    )
+    with place.mirror(format="duckdb") as mirror:
+        mirror.run(until_lsn="now")
+    tables = ['"Other".c', '"Other"."A"', "apart.a", "apart.b", "public.sound"]
+    expect_equal(place, *tables, format="duckdb")
+    assert history_of(place.target, "other.a")["id"].to_pylist() == [2, 3]  # the changes are kept
+
+
+def test_a_history_that_somebody_removed(place: Place) -> None:
+    """A new one would begin in the middle. So the history stands still until the table is loaded again."""
+    place.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1), (2)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run()
+    shutil.rmtree(place.target / "history" / "public.t")
+    place.database.execute("DELETE FROM t WHERE id = 1")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+        (status,) = mirror.status()
+        assert status.state == "follow"
+        assert "it is gone: somebody removed it" in str(status.history_error)
+        assert not (place.target / "history" / "public.t").exists()
+        expect_equal(place, "public.t")
+        mirror.reload("public.t")
+        place.run_in(mirror)
+    place.database.execute("INSERT INTO t VALUES (3)")
+    place.run()
+    expect_equal(place, "public.t")
+    expect_replayed(place, "public.t", ["id"])

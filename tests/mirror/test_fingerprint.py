@@ -1,0 +1,117 @@
+"""What two readings of the catalogs say of rows that came before; each rule for itself, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from pgoutput_fast.mirror.fingerprint import (
+    CatalogColumn,
+    Doubt,
+    Fingerprint,
+    Leaf,
+    difference,
+    doubts,
+    lacking,
+)
+from pgoutput_fast.postgres.publications import OPERATIONS
+
+_ID, _NOTE = CatalogColumn(1, 23, -1, False, False, 700), CatalogColumn(2, 1043, 9, False, False, 700)
+_TABLE = Fingerprint(
+    5, 100, 200, {"id": _ID, "note": _NOTE}, (), OPERATIONS, ("publication 1 700",), horizon=750
+)
+_ROOT = replace(_TABLE, filenode=0, toast=0, leaves={"6": Leaf("public.p", 101, (740,))})
+
+
+def _with(**columns: CatalogColumn) -> Fingerprint:
+    return replace(_TABLE, columns={**_TABLE.columns, **columns})
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        _TABLE,
+        replace(_TABLE, filenode=101),  # VACUUM FULL, CLUSTER or TRUNCATE
+        replace(_TABLE, members=(*_TABLE.members, "publication 2 800")),
+        replace(_TABLE, columns={"id": _ID}),
+        _with(note=replace(_NOTE, typmod=-1)),
+        _with(note=replace(_NOTE, type_oid=25, typmod=-1)),
+        _with(note=replace(_NOTE, xmin=800, is_filled=True)),  # SET DEFAULT
+        _with(new=CatalogColumn(3, 23, -1, False, False, 800)),
+        _with(new=CatalogColumn(3, 23, -1, True, False, 800, is_published=False)),
+    ],
+)
+def test_rows_stay_as_they_are(now: Fingerprint) -> None:
+    assert difference(_TABLE, now) is None
+    assert list(doubts(_TABLE, now)) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (replace(_TABLE, oid=6), "another table"),
+        (replace(_TABLE, members=("publication 1 701",)), "its publication was altered"),
+        (replace(_TABLE, filters=("(id > 1)",)), "row filter"),
+        (replace(_TABLE, toast=201), "written again by ALTER TABLE"),
+        (replace(_with(note=replace(_NOTE, xmin=800)), filenode=101), "its columns were altered"),
+        (_with(note=replace(_NOTE, number=3)), "'note' was renamed, or added again"),
+        (replace(_TABLE, columns={"id": _ID, "text": _NOTE}), "'text' was renamed"),
+        (_with(note=replace(_NOTE, typmod=8)), "the type of its column 'note'"),
+        (_with(note=replace(_NOTE, type_oid=1042)), "the type of its column 'note'"),
+        (_with(new=CatalogColumn(3, 23, -1, True, False, 800)), "'new' has values in old rows"),
+    ],
+)
+def test_rows_may_differ(now: Fingerprint, why: str) -> None:
+    assert why in str(difference(_TABLE, now))
+
+
+def test_a_column_that_comes_back_after_a_look() -> None:
+    """The current table still has the dropped column. So its number is not forgotten."""
+    looked = replace(_TABLE, columns={"id": _ID}, horizon=800).behind(_TABLE)
+    assert looked == _TABLE  # nothing to write down
+    assert "added again" in str(difference(looked, _with(note=replace(_NOTE, number=3))))
+
+
+def test_vacuum_full_writes_a_kept_default_into_the_rows() -> None:
+    before = _with(new=CatalogColumn(3, 23, -1, True, True, 740))
+    now = replace(_with(new=CatalogColumn(3, 23, -1, False, False, 800)), filenode=101)
+    assert difference(before, now) is None
+    # Without a TOAST table, ALTER TYPE ... USING looks the same.
+    assert "columns were altered" in str(difference(replace(before, toast=0), replace(now, toast=0)))
+
+
+def test_types_that_users_made() -> None:
+    before = replace(_TABLE, types={"9": ("enum", "a", "b"), "10": ("composite", "x 23 -1")})
+    assert (
+        difference(
+            before, replace(before, types={"9": ("enum", "c", "a", "b"), "10": ("composite", "x 23 -1")})
+        )
+        is None
+    )
+    for types in ({"9": ("enum", "a", "c")}, {"10": ("composite", "x 23 -1", "y 23 -1")}):
+        assert "ALTER TYPE" in str(difference(before, replace(before, types=types)))
+
+
+def test_partitions() -> None:
+    assert "detached or dropped" in str(difference(_ROOT, replace(_ROOT, leaves={})))
+    again = replace(_ROOT, leaves={"6": Leaf("public.p", 101, (800,))})
+    assert "attached again" in str(difference(_ROOT, again))
+    leaf = Leaf("public.q", 102, (800,))
+    (attached,) = doubts(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": leaf}))
+    assert attached == Doubt(leaf, None)
+    born = replace(leaf, is_born=True)
+    assert not list(doubts(_ROOT, replace(_ROOT, leaves={**_ROOT.leaves, "7": born})))
+    assert [attached.why(found) is None for found in (False, True, None)] == [True, False, False]
+    (written,) = doubts(_ROOT, replace(_ROOT, leaves={"6": Leaf("public.p", 103, (740,))}))
+    assert written.xid == 750
+    assert [written.why(found) is None for found in (False, True, None)] == [False, True, False]
+
+
+def test_operations_and_files() -> None:
+    assert lacking(OPERATIONS, _TABLE) is None
+    assert "no delete. Run ALTER PUBLICATION" in str(
+        lacking(OPERATIONS, replace(_TABLE, operations=("insert", "update", "truncate")))
+    )
+    assert Fingerprint.from_dict(json.loads(json.dumps(asdict(_ROOT)))) == _ROOT

@@ -1,0 +1,280 @@
+"""The fresh view is what the server has, while current tables are behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from pgoutput_fast.mirror import MirrorError, Point, at, fresh, fresh_batches, fresh_sql, points
+from pgoutput_fast.mirror.effect.effect import Effect
+from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.points import Points
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.storage.stores import open_store
+from support import transfers
+from support.forms import and_long
+from support.fresh import (
+    ahead,
+    expect_fresh,
+    expect_rows,
+    fresh_at,
+    fresh_total,
+    make_target,
+    position_now,
+    queried,
+    settled,
+)
+from support.mirrors import Place, expect_equal, lose_rows, place, rows_of
+from support.workload import Workload
+
+__all__ = ["place"]
+
+
+# Parquet is tried with Spark.
+@pytest.mark.parametrize("format", and_long(["delta"], ["duckdb", "iceberg"]))
+def test_a_workload(place: Place, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the reader, which reads each file of changes by itself, and in DuckDB. With keys that change, values that are not sent, truncates, columns that come and go, tables without a key."""
+    monkeypatch.setattr("pgoutput_fast.mirror.view.changes._PART_ROWS", 1)
+    database = place.database
+    work = Workload("w", f"fresh {format}", database.version)
+    tables = [f"public.{name}" for name in work.tables]
+    database.execute(work.schema, "CREATE PUBLICATION mirrored FOR ALL TABLES")
+    database.execute(*work.transactions(5))
+    with ahead(place, format=format) as mirror:
+        for _ in range(4 if format == "delta" else 2):
+            database.execute(*work.transactions(4))
+            lsn = position_now(place)
+            for table in tables:
+                at_once = settled(table, place, lsn)
+                expect_fresh(place, table, at_once)
+                if format == "duckdb":
+                    with pytest.raises(ValueError, match="read it with fresh"):
+                        fresh_sql(place.target, table)
+                else:
+                    query = fresh_sql(place.target, table, position=at_once)
+                    expect_rows(place, table, queried(query))
+                    _, expected = rows_of(place.database, table)
+                    query = fresh_sql(place.target, table, columns=["_commit_lsn"], position=at_once)
+                    assert queried(f"SELECT count(*) AS n FROM ({query})")["n"].to_pylist() == [
+                        expected.total()
+                    ]
+        assert sum(each.waiting_rows for each in mirror.status()) > 10
+    expect_equal(place, *tables, format=format)
+
+
+def test_columns_and_positions(place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT g, 0, repeat('x', 5000) FROM generate_series(1, 9) g",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    counted = []
+    with ahead(place):
+        for n in range(1, 4):
+            database.execute(
+                f"UPDATE t SET n = {n}, id = id + 10 WHERE id % 3 = {n % 3}", f"DELETE FROM t WHERE id = {n}"
+            )
+            lsn = position_now(place)
+            rows = fresh_at(place, "public.t", lsn)
+            assert set(rows["big"].to_pylist()) == {"x" * 5000}
+            counted.append((lsn, sorted(rows["n"].to_pylist())))
+        before = at(place.target)["public.t"]
+        # Earlier positions stay readable, also those at which no point was recorded.
+        for lsn, values in counted:
+            rows = fresh(place.target, "public.t", ["n"], lsn)
+            assert rows.schema.names == ["n"]
+            assert rows.schema.metadata == {b"position": format_lsn(lsn).encode()}
+            assert sorted(rows["n"].to_pylist()) == values
+        assert at(place.target)["public.t"] == before
+    place.run()
+    for lsn, values in counted:
+        assert sorted(fresh(place.target, "public.t", ["n"], format_lsn(lsn))["n"].to_pylist()) == values
+    last = points(place.target)[-1]
+    assert last.committed is not None
+    assert fresh(place.target, "public.t", position=last.committed).num_rows == len(counted[-1][1])
+    with fresh_batches(place.target, "public.t", ["id", "_unrepresentable"]) as reader:
+        assert {row["_unrepresentable"] for row in reader.read_all().to_pylist()} == {None}
+    with pytest.raises(LookupError, match=r"goes up to .*, and not to FFFF/0: run the mirror"):
+        fresh(place.target, "public.t", position="FFFF/0")
+    with pytest.raises(LookupError, match=r"public\.t was loaded or repaired at .* nobody knows"):
+        fresh(place.target, "public.t", position=5)
+    with pytest.raises(KeyError, match=r"public\.u is not mirrored; mirrored: public\.markers, public\.t"):
+        fresh(place.target, "public.u")
+    with pytest.raises(KeyError, match="has no column 'm'; it has id, n, big, _commit_lsn"):
+        fresh(place.target, "public.t", ["m"])
+    with pytest.raises(ValueError, match="or give 'latest' or a datetime"):
+        fresh(place.target, "public.t", position="x")
+    with pytest.raises(LookupError, match="is not the target of a mirror"):
+        fresh(place.target / "other", "public.t")
+
+
+def test_a_key_that_changes(place: Place) -> None:
+    """Changes under several keys wait. Then the key is altered together with rows: the table must be loaded."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT g, g, repeat('x', 5000) FROM generate_series(1, 5) g",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place) as mirror:
+        for identity in ("DEFAULT", "USING INDEX t_code_key", "FULL", "DEFAULT"):
+            database.execute(
+                f"ALTER TABLE t REPLICA IDENTITY {identity}",
+                "UPDATE t SET id = id + 100, code = code + 100 WHERE id % 2 = 1",
+                "DELETE FROM t WHERE id = 2",
+                "INSERT INTO t VALUES ((SELECT max(id) + 1 FROM t), (SELECT max(code) + 1 FROM t), 'new')",
+            )
+            lsn = position_now(place)
+            expect_fresh(place, "public.t", lsn)
+        with pytest.raises(ValueError, match=r"the replica identity of public\.t was altered .* with fresh"):
+            fresh_sql(place.target, "public.t")
+        assert mirror.status()[-1].waiting_rows > 10
+    memory = Memory(open_store(place.target))
+    known = memory.table("public.t")
+    assert known is not None
+    assert (len(known.gaps), len(known.keys)) == (1, 4)
+    database.execute("DELETE FROM t WHERE id = 4")
+    place.run(keep_points=1)
+    memory.set_run("killed")  # so the next one cleans up
+    place.run(keep_points=1)
+    expect_fresh(place, "public.t", points(place.target)[-1].position)
+    cleaned = memory.table("public.t")
+    assert cleaned is not None
+    assert (cleaned.gaps, cleaned.keys) == ((), known.keys[-1:])
+
+
+def test_columns_that_go_without_a_key(place: Place) -> None:
+    """Whole rows are compared by the columns of their time, in the view and in the merge."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (a int, b int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, 10), (2, 20), (2, 20)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+
+    def pairs(position: Any) -> list[tuple[int, int | None]]:
+        rows = fresh(place.target, "public.t", ["a", "b"], position).to_pylist()
+        return sorted(((row["a"], row["b"]) for row in rows), key=str)
+
+    with ahead(place):
+        database.execute("INSERT INTO t VALUES (1, 11)", "DELETE FROM t WHERE b = 10")
+        lsn, there = position_now(place), [(1, 11), (2, 20), (2, 20)]
+        assert pairs(lsn) == there
+        query = fresh_sql(place.target, "public.t", position=lsn)
+        assert queried(query).num_rows == len(there)
+        database.execute(
+            "ALTER TABLE t DROP COLUMN b", "DELETE FROM t WHERE a = 2", "INSERT INTO t VALUES (5)"
+        )
+        later, now = position_now(place), [(1, 11), (5, None)]
+        assert (pairs(lsn), pairs(later), pairs("latest")) == (there, now, now)
+        assert fresh_sql(place.target, "public.t", position=lsn) == query
+        with pytest.raises(ValueError, match=r"public\.t has no key, and a column .* with fresh"):
+            fresh_sql(place.target, "public.t")
+        database.execute(
+            "BEGIN; INSERT INTO t VALUES (6); ALTER TABLE t ADD c int; INSERT INTO t VALUES (7, 7); COMMIT"
+        )
+        expect_fresh(place, "public.t", position_now(place))
+    assert (pairs(lsn), pairs(later)) == (there, now)
+    expect_equal(place, "public.t")
+    assert pairs("latest") == [*now, (6, None), (7, None)]
+
+
+def test_tables_that_cannot_be_read(place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t VALUES (1, 1)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    place.run()
+    database.execute("ALTER TABLE t ALTER n TYPE text", "UPDATE t SET n = 'x'")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+    with pytest.raises(
+        MirrorError, match=r"the history of public\.t does not go on: .* Read its current table"
+    ):
+        fresh(place.target, "public.t")
+    with place.mirror() as mirror:
+        mirror.reload("public.t")
+    expect_fresh(place, "public.t", "latest")
+    database.execute("ALTER PUBLICATION mirrored DROP TABLE t")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+    with pytest.raises(MirrorError, match=r"public\.t is stopped: it is not published any more"):
+        fresh(place.target, "public.t")
+
+
+def test_current_tables_that_something_else_moves(tmp_path: Path) -> None:
+    """As a sink of Spark does. It writes no history, so a position in between is an error, not an old state."""
+    make_target(tmp_path)
+    store = open_store(tmp_path)
+    current = open_current("parquet", store, "public.t", {})
+    version = current.version()
+    assert version is not None
+    Points(store).add(Point(100, None, {"public.t": version}, 100))
+    new = pa.Table.from_pylist([{"id": 4, "big": "y", "_commit_lsn": 300}], current.schema())
+    current.apply(Effect(("id",), False, new.select(["id"]).slice(0, 0), new), 400)
+
+    def ids(position: int) -> list[int]:
+        return sorted(fresh(tmp_path, "public.t", ["id"], position)["id"].to_pylist())
+
+    assert [ids(lsn) for lsn in (100, 200, 400)] == [[1], [2, 3], [1, 4]]
+    for read in (fresh, fresh_sql):
+        with pytest.raises(
+            LookupError, match=r"history of public\.t goes up to 0/C8, .* 'latest', 0/190 or 0/64"
+        ):
+            read(tmp_path, "public.t", position=300)
+
+
+def test_a_table_that_lacks_rows(place: Place) -> None:
+    """A row is gone from the current table, and a change needs it."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t VALUES (1, 1, repeat('x', 5000))",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place, sound=False):
+        database.execute("UPDATE t SET n = 2")
+        position_now(place)
+        lose_rows(place, "public.t")
+        with pytest.raises(ValueError, match="the table lacks 1 row that changes refer to"):
+            fresh(place.target, "public.t")
+        with pytest.raises(duckdb.InvalidInputException, match=r"public\.t: changes are missing"):
+            queried(fresh_sql(place.target, "public.t"))
+        with pytest.raises(ValueError, match="dialect must be"):
+            fresh_sql(place.target, "public.t", "sqlite")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="columns is empty: name a column"):
+            fresh_sql(place.target, "public.t", columns=[])
+        # What this says of Delta, no session here can run.
+        query = fresh_sql(place.target, "public.t", "spark")
+        for kind in ("current", "history"):
+            assert f"delta.`{place.target}/{kind}/public.t` VERSION AS OF " in query
+
+
+def test_while_the_mirror_works(place: Place) -> None:
+    """Merges, loads and commits of histories happen between any two steps of a reader. The total is always the same."""
+    tables = ["public.left_accounts", "public.right_accounts"]
+    place.database.execute(*transfers.SCHEMA, f"CREATE PUBLICATION mirrored FOR TABLE {', '.join(tables)}")
+    done = 0
+    with ahead(place, seconds=0.1, merge_seconds=0.1), transfers.writing(place.database):
+        while done < 20:
+            if done == 10:
+                place.database.execute("ALTER TABLE left_accounts ADD COLUMN c int DEFAULT 1")
+            try:
+                total = fresh_total(place)
+            except (MirrorError, LookupError):
+                continue  # it is loaded; or the left one was, and the right one has not come so far
+            assert total == transfers.TOTAL
+            done += 1
+    expect_equal(place, *tables)

@@ -1,0 +1,511 @@
+"""`current_sink`: after each batch, current tables have what the server had, whatever fails in between.
+
+`PGOUTPUT_FAST_KILLS` says how often the test of random moments kills; `make soak` does so many times.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import pgoutput_fast as pgo
+from pgoutput_fast import encode
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.capture import Capture, drop_slot
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.mirror import at, points
+from pgoutput_fast.mirror.current.file_table import FileTable
+from pgoutput_fast.mirror.formats import open_current
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.protocol.lsn import parse_lsn
+from pgoutput_fast.segments import Source, list_segments, write_segment
+from pgoutput_fast.spark.current import merge
+from pgoutput_fast.storage.stores import open_store
+from support import pg
+from support.buckets import opened_bucket
+from support.current_streams import Sent, assert_as_reference, batch_of, rows_of
+from support.current_work import CurrentWork, Moment, readable
+from support.forms import and_long
+from support.lakes import running, settled
+from support.mirrors import Place, current_of, expect_equal, lose_rows, place
+from support.paths import DOCS
+
+__all__ = ["place"]
+
+KILLS = int(os.environ.get("PGOUTPUT_FAST_KILLS", "1"))
+SEED = os.environ.get("PGOUTPUT_FAST_SEED", "20261123")
+
+
+@pytest.fixture(scope="module")
+def work(servers: pg.Servers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sent, Moment]:
+    """Random work on tables with every replica identity, and what the tables have at its end."""
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    print(f"seed {SEED} (PGOUTPUT_FAST_SEED)")
+    database = pg.Database(servers[max(servers)])
+    try:
+        with database.slot("FOR ALL TABLES WITH (publish_via_partition_root = true)") as slot:
+            made = CurrentWork(slot, database.version, f"{SEED} sink")
+            made.create()
+            moments = list(made.moments(60))
+            payloads = [data for _, data in slot.peek(pg.all_options(database.version, binary=True))]
+            slot.execute(*(f"DROP TABLE {name}" for name in made.tables))
+    finally:
+        database.drop()
+    return Sent(payloads, made.tables, tmp_path_factory.mktemp("work") / "segments", 3), moments[-1]
+
+
+@pytest.mark.parametrize("format", and_long(["delta"], ["parquet", "iceberg"]))
+def test_tables_are_those_of_the_server(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
+) -> None:
+    """Keys that change, values that were not sent, truncates, moves between partitions, tables without a key."""
+    sent, moment = work
+    sink = pgspark.current_sink(tmp_path, format=format, file_bytes=4_000, bucket_bytes=4_000)
+    for number, (first, last) in enumerate(sent.batches()):
+        sink(batch_of(spark, sent.directory, first, last), number)
+        assert_as_reference(sent, tmp_path, format)
+    for table in sent.keys:
+        version = at(tmp_path)[f"public.{table}"]
+        rows = open_current(format, open_store(tmp_path), f"public.{table}", {}).read(version)
+        names = [name for name in rows.column_names if name != "_commit_lsn"]
+        found = [list(row.values()) for row in rows.select(names).to_pylist()]
+        assert readable(names, found) == moment.rows[table]
+    assert not any((tmp_path / "_mirror" / "scratch").iterdir())
+    assert len(points(tmp_path)) == 3
+
+
+def _versions(sent: Sent, target: Path, format: str) -> dict[str, int | None]:
+    return {
+        table: open_current(format, open_store(target), f"public.{table}", {}).version()
+        for table in sent.keys
+    }
+
+
+@pytest.mark.parametrize(
+    ("format", "kill"),
+    [
+        pytest.param(  # files, and one commit
+            *("delta", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", 2)),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("parquet", ("pgoutput_fast.mirror.current.file_table", "FileTable.commit", -9)),
+            marks=pytest.mark.long,
+        ),
+        ("parquet", ("pgoutput_fast.spark.current.sink", "write_notes", 4)),  # between commits and notes
+    ],
+    ids=str,
+)
+@pytest.mark.classic("a driver of its own shares the JVM")
+def test_a_driver_killed_at_a_step(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str, kill: Any
+) -> None:
+    """Spark runs the batch again, and earlier batches change nothing."""
+    sent, _ = work
+    target, arguments = tmp_path / "lake", {"format": format, "file_bytes": 4_000}
+    job = {
+        **{"source": str(sent.directory), "target": str(target), "batches": list(sent.batches())},
+        **{"sink": "current_sink", "arguments": arguments, "kill": kill},
+    }
+    with running(job, spark) as driver:
+        assert driver.ended() == -9, driver.errors()
+    settled(spark)
+    sink = pgspark.current_sink(target, **arguments)
+    for number, (first, last) in enumerate(sent.batches()):
+        sink(batch_of(spark, sent.directory, first, last), number)
+    assert_as_reference(sent, target, format)
+    before = _versions(sent, target, format)
+    (target / "_mirror" / "spark.json").unlink()
+    again = pgspark.current_sink(target, **arguments)  # removes what the killed one left
+    for number, (first, last) in enumerate(sent.batches()):
+        again(batch_of(spark, sent.directory, first, last), number)
+    assert _versions(sent, target, format) == before
+    assert_as_reference(sent, target, format)
+
+
+@pytest.mark.skipif(KILLS < 2, reason="make soak does this")
+@pytest.mark.classic("a driver of its own shares the JVM")
+@pytest.mark.parametrize("format", ["delta", "parquet", "iceberg"])
+def test_a_driver_killed_at_random_moments(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, format: str
+) -> None:
+    sent, _ = work
+    dice, target = random.Random(KILLS), tmp_path / "lake"
+    batches, arguments = list(sent.batches()), {"format": format, "file_bytes": 4_000}
+    job = {
+        **{"source": str(sent.directory), "target": str(target), "batches": batches},
+        **{"sink": "current_sink", "arguments": arguments},
+    }
+    for _ in range(KILLS):
+        with running(job, spark) as driver:
+            driver.until("ready")
+            time.sleep(dice.random() * 4)
+            driver.kill()
+            driver.ended()
+        settled(spark)
+        assert_as_reference(sent, target, format, killed=True)
+    sink = pgspark.current_sink(target, **arguments)
+    for number, (first, last) in enumerate(batches):
+        sink(batch_of(spark, sent.directory, first, last), number)
+    assert_as_reference(sent, target, format)
+
+
+@pytest.mark.skipif(KILLS < 2, reason="make soak does this")
+def test_a_stream_whose_workers_and_driver_are_killed(work: tuple[Sent, Moment], tmp_path: Path) -> None:
+    """Workers between their work and its result, and the driver between the commit and the checkpoint."""
+    sent, _ = work
+    target = tmp_path / "lake"
+    job: dict[str, Any] = {
+        **{"source": str(sent.directory), "target": str(target), "checkpoint": str(tmp_path / "checkpoint")},
+        **{"sink": "current_sink", "arguments": {"file_bytes": 4_000}, "dying": 7},
+        "conf": {"spark.master": "local[2,4]"},
+    }
+    with running({**job, "batch": 2}) as driver:
+        assert driver.ended() == -9, driver.errors()
+    assert len(list(tmp_path.glob("lake.died*"))) == 7
+    with running(job) as driver:
+        driver.until("done")
+    assert_as_reference(sent, target, "delta")
+    assert sum(position is not None for position in _versions(sent, target, "delta").values()) >= 5
+
+
+def test_a_table_that_is_optimised_meanwhile(
+    spark: Any, work: tuple[Sent, Moment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the files and the commit. The merge is done again."""
+    sent, _ = work
+    sink = pgspark.current_sink(tmp_path, ["public.inserted"], file_bytes=4_000)
+    commit, commits = FileTable.commit, []
+
+    def optimised(self: FileTable, *arguments: Any) -> None:
+        commits.append(self.version())
+        if len(commits) == 3:
+            DeltaTable(tmp_path / "current" / "public.inserted").optimize.compact()
+        commit(self, *arguments)
+
+    monkeypatch.setattr(FileTable, "commit", optimised)
+    for number, (first, last) in enumerate(sent.batches()):
+        sink(batch_of(spark, sent.directory, first, last), number)
+    assert len(commits) == 4
+    current = open_current("delta", open_store(tmp_path), "public.inserted", {})
+    assert rows_of(current.read(), []) == sent.reference("inserted", current.position() or 0)
+
+
+def _many(directory: Path) -> dict[int, str]:
+    """Two segments: 30,000 new rows, and then changes of a few. Returns what the table has then."""
+    table = RelationSpec(16401, "public", "many", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+    writer, dice, rows = Writer(), random.Random(3), {n: f"first {n}" for n in range(30_000)}
+    order = dice.sample(sorted(rows), len(rows))
+    parts = [writer.begin(7, 100, 0)]
+    parts[0] += [each for n in order for each in writer.change(table, "insert", new=[str(n), rows[n]])]
+    parts[0] += writer.commit(100, 108, 0)
+    changes = writer.begin(8, 200, 0)
+    for n in [*range(29_000, 29_300), *dice.sample(range(1000), 50)]:
+        rows[n] = f"second {n}"
+        changes += writer.change(table, "update", new=[str(n), rows[n]])
+    for n in range(28_000, 28_100):
+        new = n + 2_500
+        rows[new] = rows.pop(n)
+        changes += writer.change(table, "update", key=[str(n), None], new=[str(new), encode.UNCHANGED])
+    for n in range(5):
+        del rows[n]
+        changes += writer.change(table, "delete", key=[str(n), None])
+    parts.append(changes + writer.commit(200, 208, 0))
+    directory.mkdir()
+    state = None
+    for part in parts:
+        tagged, state = pgo.tag(part, state)
+        write_segment(directory, tagged, state, source=Source("1", "shop", "slot"))
+    return rows
+
+
+def test_many_files_and_ranges(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tasks write new rows, each a range of keys; and only files with changed keys are rewritten."""
+    monkeypatch.setattr(merge, "_FRESH_BYTES", 200_000)
+    expected = _many(tmp_path / "segments")
+    listed = list_segments(tmp_path / "segments")
+    lake = tmp_path / "lake"
+    sink = pgspark.current_sink(lake, file_bytes=10_000, bucket_bytes=30_000)
+    seen = []
+    for number, each in enumerate(listed):
+        sink(batch_of(spark, tmp_path / "segments", each.first_seq, each.last_seq), number)
+        files = pa.table(DeltaTable(lake / "current" / "public.many").get_add_actions(flatten=True))
+        seen.append(dict(zip(files["path"].to_pylist(), files.to_pylist(), strict=True)))
+    rows = open_current("delta", open_store(lake), "public.many", {}).read()
+    assert dict(zip(rows["id"].to_pylist(), rows["note"].to_pylist(), strict=True)) == expected
+    assert rows.num_rows == len(expected)
+    ranges = sorted((each["min.id"], each["max.id"]) for each in seen[0].values())
+    assert len(ranges) == 5
+    assert all(last < first for (_, last), (first, _) in pairwise(ranges))
+    kept = [each for name, each in seen[0].items() if name in seen[1]]
+    assert len(kept) > len(seen[0]) / 2
+    assert all(each["min.id"] >= 1_000 and each["max.id"] < 29_000 for each in kept)
+
+
+@pytest.mark.parametrize("format", ["delta", pytest.param("parquet", marks=pytest.mark.long)])
+def test_a_target_in_a_store(spark: Any, work: tuple[Sent, Moment], format: str) -> None:
+    sent, _ = work
+    tables = ["by_default", "whole"]
+    with opened_bucket("lakes") as bucket:
+        target = bucket.uri % format
+        sink = pgspark.current_sink(target, [f"public.{name}" for name in tables], format=format)
+        for number, (first, last) in enumerate(sent.batches()):
+            sink(batch_of(spark, sent.directory, first, last), number)
+        store = open_store(target)
+        for name in tables:
+            current = open_current(format, store, f"public.{name}", {})
+            expected = sent.reference(name, current.position() or 0)
+            assert rows_of(current.read(at(target)[f"public.{name}"]), sent.keys[name]) == expected
+        assert store.names("_mirror/scratch") == []
+
+
+def test_wrong_arguments_and_streams(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
+    sent, _ = work
+    with pytest.raises(ValueError, match=r"format must be 'delta', 'parquet', 'iceberg', not 'duckdb'"):
+        pgspark.current_sink(tmp_path, format="duckdb")
+    with pytest.raises(TypeError, match=r"tables must be a list"):
+        pgspark.current_sink(tmp_path, "public.t0")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"it cannot leave changes out"):
+        pgspark.current_sink(tmp_path, options=pgo.Options(on_error="quarantine"))
+    sink = pgspark.current_sink(tmp_path, ["public.whole"], format="parquet")
+    with pytest.raises(ValueError, match=r"current_sink needs the columns directory, path, first, last"):
+        sink(spark.range(1), 0)
+    (first, last), *_, (later, end) = sent.batches()
+    sink(batch_of(spark, sent.directory, first, last), 0)
+    with pytest.raises(ValueError, match=rf"up to {last}, but the batch begins at message {later}"):
+        sink(batch_of(spark, sent.directory, later, end), 1)
+    assert [each.name for each in (tmp_path / "current").iterdir()] == ["public.whole"]
+
+
+def test_the_page(spark: Any, place: Place, tmp_path: Path) -> None:
+    """docs/streaming.md: a mirror loads, and a query goes on."""
+    section = (DOCS / "streaming.md").read_text().split("## Current tables\n")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    database = place.database
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "INSERT INTO orders SELECT n, repeat('x', 3000) FROM generate_series(1, 3) n",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    place.run()
+    database.execute(
+        "UPDATE orders SET id = 4 WHERE id = 1",
+        "DELETE FROM orders WHERE id = 2",
+        "INSERT INTO orders VALUES (5)",
+    )
+    pgspark.register(spark)
+    checkpoint = str(tmp_path / "checkpoint")
+    names: dict[str, Any] = {
+        "spark": spark,
+        "dsn": database.dsn,
+        "lake": str(place.target),
+        "checkpoint": checkpoint,
+    }
+    code = code.replace('"to_lake"', repr(place.slot)).replace('"shop"', '"mirrored"')
+    exec(compile(code, "streaming.md", "exec"), names)
+    assert set(names["orders"]["id"].to_pylist()) == {3, 4, 5}
+    expect_equal(place, "public.orders")
+    database.execute("ALTER TABLE orders RENAME note TO words", "UPDATE orders SET words = 'w'")
+    query = code[code.index("segments = (") :]
+    with pytest.raises(Exception, match=r"its column 'words' was renamed, .* Load the table again"):
+        exec(compile(query, "streaming.md", "exec"), names)
+    exec(compile(code, "streaming.md", "exec"), names)  # the mirror loads the table again
+    expect_equal(place, "public.orders")
+
+
+# ---- beside a mirror ------------------------------------------------------------------------------------------------
+
+
+class _Query:
+    """A query that lives on: each call of `follow` captures what is committed by now, and takes it as one batch."""
+
+    def __init__(self, spark: Any, place: Place, directory: str = "_segments", **arguments: Any) -> None:
+        self._spark, self._place = spark, place
+        self._directory = place.target / directory
+        self._sink = pgspark.current_sink(place.target, **arguments)
+        self._next = 0
+
+    def follow(self) -> None:
+        database = self._place.database
+        Capture(database.dsn, self._place.slot, ["mirrored"], str(self._directory)).run(until_lsn="now")
+        last = list_segments(self._directory)[-1].last_seq
+        self._sink(batch_of(self._spark, self._directory, self._next, last), 0)
+        self._next = last + 1
+
+
+def _two_tables(place: Place, **arguments: Any) -> None:
+    place.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE TABLE b (id int PRIMARY KEY, note text)",
+        "ALTER TABLE b ALTER note SET STORAGE EXTERNAL",
+        "INSERT INTO b SELECT 1, repeat('x', 9000)",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    place.run(**arguments)
+
+
+def test_segments_behind_a_repair(spark: Any, place: Place) -> None:
+    """Ordinals begin again in another directory. No batch is taken for one that the tables have."""
+    _two_tables(place)
+    database, old = place.database, _Query(spark, place)
+    for n in range(3):
+        database.execute(f"INSERT INTO a VALUES ({n})")
+        old.follow()
+    drop_slot(database.dsn, place.slot)
+    database.execute("INSERT INTO a VALUES (10)")
+    with place.mirror() as mirror:
+        mirror.repair()
+    new = place.target / "_segments" / "stream-1"
+    query = _Query(spark, place, "_segments/stream-1")
+    for n in range(11, 13):  # the first ordinals were there before the repair, too
+        database.execute(f"INSERT INTO a VALUES ({n})")
+        query.follow()
+        expect_equal(place, "public.a", "public.b")
+    _expect_other_stream(spark, place, new)
+    error = rf"are not those of the mirror in .*: let the query read {re.escape(str(new))}, with a new"
+    with pytest.raises(ValueError, match=error):
+        pgspark.current_sink(place.target)(batch_of(spark, new.parent, 0, 1), 0)
+
+
+def _expect_other_stream(spark: Any, place: Place, new: Path) -> None:
+    """A table of changes has those of one stream: a sink does not add what comes behind the repair."""
+    changes = place.target.parent / "changes"
+
+    def write(directory: Path) -> dict[Path, bytes]:
+        batch = batch_of(spark, directory, 0, list_segments(directory)[-1].last_seq)
+        pgspark.table_sink(changes)(batch, 0)
+        return {each: each.read_bytes() for each in changes.rglob("*") if each.is_file()}
+
+    before = write(new.parent)
+    error = rf"public\.a belongs to another stream of slot '{place.slot}' of .* The slot was made again"
+    with pytest.raises(ValueError, match=error):
+        write(new)
+    assert write(new.parent) == before
+
+
+def test_a_mirror_that_a_query_cannot_go_on_behind(spark: Any, place: Place) -> None:
+    _two_tables(place, format="parquet")
+    database = place.database
+    database.execute("INSERT INTO a VALUES (1)")
+    with pytest.raises(ValueError, match=r"has tables in the format 'parquet', and the sink in 'delta'"):
+        _Query(spark, place).follow()
+    memory = Memory(open_store(place.target))
+    beginning = memory.beginning()
+    assert beginning is not None
+    memory.set_beginning(beginning.at("repair", beginning.lsn))
+    with pytest.raises(ValueError, match=r"a load or a repair of the mirror .* run the mirror first"):
+        _Query(spark, place, format="parquet").follow()
+    memory.set_beginning(beginning)
+    database.execute("CREATE TABLE c (id int)", "INSERT INTO c VALUES (1)")
+    with pytest.raises(ValueError, match=r"does not have public\.c: run the mirror, which loads it"):
+        _Query(spark, place, format="parquet").follow()
+    assert not (place.target / "current" / "public.c").exists()
+
+
+def test_a_table_that_the_mirror_has_stopped(spark: Any, place: Place) -> None:
+    _two_tables(place)
+    database = place.database
+    lose_rows(place, "public.b")
+    database.execute("UPDATE b SET id = 2", "INSERT INTO b VALUES (3)")
+    with place.mirror() as mirror:
+        mirror.run(until_lsn="now")
+    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (4)")
+    error = r"public\.b does not follow .* lacks 1 row .*Load it with Mirror\.reload, or leave it out with tables="
+    for tables in (None, ["public.b"]):
+        with pytest.raises(ValueError, match=error):
+            _Query(spark, place, tables=tables).follow()
+    query = _Query(spark, place, tables=["public.a"])
+    query.follow()
+    expect_equal(place, "public.a")
+    assert at(place.target).keys() == {"public.a"}
+    with place.mirror() as mirror:
+        mirror.reload("public.b")
+    database.execute("INSERT INTO b VALUES (5)")
+    _Query(spark, place).follow()
+    expect_equal(place, "public.a", "public.b")
+
+
+def test_tables_that_were_left_out(spark: Any, place: Place) -> None:
+    """What a query took for some tables is not taken for the others."""
+    _two_tables(place)
+    database = place.database
+    database.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2)")
+    _Query(spark, place, tables=["public.a"]).follow()
+    _Query(spark, place).follow()
+    expect_equal(place, "public.a", "public.b")
+
+
+def test_a_table_that_is_added_behind_a_batch(spark: Any, work: tuple[Sent, Moment], tmp_path: Path) -> None:
+    """Nobody has loaded it. So it needs all segments, and an old checkpoint does not give them."""
+    sent, _ = work
+    batches, (one, other) = list(sent.batches()), sorted(sent.keys)[:2]
+    narrow = pgspark.current_sink(tmp_path, [f"public.{one}"], "parquet")
+    narrow(batch_of(spark, sent.directory, *batches[0]), 0)
+    for tables, said in (
+        ([f"public.{one}", f"public.{other}"], rf"keep public\.{other} in"),
+        (None, rf"keep all tables but public\.{one} in"),
+    ):
+        wider = pgspark.current_sink(tmp_path, tables, "parquet")
+        with pytest.raises(ValueError, match=rf"{said} .* Start the query with a new checkpoint"):
+            wider(batch_of(spark, sent.directory, *batches[1]), 1)
+    for number, (first, last) in enumerate(batches):
+        wider(batch_of(spark, sent.directory, first, last), number)
+    assert_as_reference(sent, tmp_path, "parquet")
+
+
+def test_a_mirror_that_runs_between_two_batches(spark: Any, place: Place) -> None:
+    """No point has one table from before it, and another from behind it."""
+    _two_tables(place)
+    database, query = place.database, _Query(spark, place)
+    both = "BEGIN; INSERT INTO a VALUES ({0}); INSERT INTO b VALUES ({0}); COMMIT"
+    database.execute(both.format(9))
+    query.follow()
+    database.execute(both.format(10))
+    place.run()
+    recorded = points(place.target)
+    database.execute("INSERT INTO a VALUES (11)")
+    query.follow()
+    expect_equal(place, "public.a", "public.b")
+    seen = points(place.target)
+    assert seen[:-1] == recorded
+    for each in seen:
+        a = set(current_of(place.target, "public.a", each.versions["public.a"])["id"].to_pylist())
+        b = set(current_of(place.target, "public.b", each.versions["public.b"])["id"].to_pylist())
+        assert a - {11} == b - {1}
+
+
+def test_a_batch_of_which_a_mirror_has_more(spark: Any, place: Place) -> None:
+    """The points of the mirror stay, and none is recorded at which the tables were not."""
+    _two_tables(place)
+    database = place.database
+    for n in range(2, 4):
+        database.execute(f"INSERT INTO b VALUES ({n})")
+        place.run()
+    recorded = points(place.target)
+    first = list_segments(place.target / "_segments")[0]
+    batch = batch_of(spark, place.target / "_segments", first.first_seq, first.last_seq)
+    pgspark.current_sink(place.target)(batch, 0)
+    assert points(place.target) == recorded
+
+
+def test_a_mirror_behind_a_query_knows_the_keys(spark: Any, place: Place) -> None:
+    """Its current tables have the rows. Its histories take them, and readers of these need the keys."""
+    _two_tables(place)
+    database = place.database
+    database.execute("INSERT INTO a VALUES (1)")
+    lsn = parse_lsn(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+    _Query(spark, place).follow()
+    place.run()
+    facts = Memory(open_store(place.target)).table("public.a")
+    assert facts is not None
+    assert facts.key_at(lsn) == ("id",)

@@ -1,0 +1,92 @@
+"""The fresh view on Spark is what the server has, while current tables are behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.mirror import fresh_sql
+from support.fresh import ahead, expect_rows, position_now, settled
+from support.mirrors import Place, lose_rows, place
+from support.workload import Workload
+
+__all__ = ["place"]
+
+
+def test_read_fresh(spark: Any, place: Place) -> None:
+    """With files of a table whose name has characters that paths, SQL and Python's formats have for themselves."""
+    database = place.database
+    work = Workload("w", "fresh spark", database.version)
+    odd = "public.\"a {b} 'c' `d`\""
+    tables = [*(f"public.{name}" for name in work.tables), odd]
+    database.execute(
+        work.schema,
+        f'CREATE TABLE {odd} ("k {{`}}" int PRIMARY KEY, "v\'\\" float8, big text)',
+        f"ALTER TABLE {odd} ALTER big SET STORAGE EXTERNAL",
+        f"INSERT INTO {odd} SELECT g, g, repeat('x', 5000) FROM generate_series(1, 5) g",
+        "CREATE PUBLICATION mirrored FOR ALL TABLES",
+    )
+    database.execute(*work.transactions(5))
+    with ahead(place, format="parquet"):
+        database.execute(*work.transactions(5))
+        database.execute(f'UPDATE {odd} SET "k {{`}}" = 10, "v\'\\" = -0.0 WHERE "k {{`}}" = 1')
+        lsn = position_now(place)
+        for table in tables:
+            rows = pgspark.read_fresh(place.target, table, position=settled(table, place, lsn), spark=spark)
+            expect_rows(place, table, rows.toArrow())
+        assert pgspark.read_fresh(place.target, odd, ["_commit_lsn"], lsn, spark).columns == ["_commit_lsn"]
+        with pytest.raises(
+            ValueError, match=r"the format 'parquet': read it with fresh, or with pgoutput_fast\.spark"
+        ):
+            fresh_sql(place.target, odd, "spark")
+
+
+def test_tables_that_the_driver_reads(spark: Any, place: Place) -> None:
+    """Current tables in DuckDB."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, at timestamp)", "CREATE PUBLICATION mirrored FOR TABLE t"
+    )
+    with ahead(place, format="duckdb"):
+        database.execute("INSERT INTO t VALUES (1, '2026-02-28 11:30:00'), (2, NULL)")
+        lsn = position_now(place)
+        expect_rows(
+            place, "public.t", pgspark.read_fresh(place.target, "public.t", None, lsn, spark).toArrow()
+        )
+
+
+def test_columns_that_go_without_a_key(spark: Any, place: Place) -> None:
+    """Whole rows are compared by the columns of their time: the driver reads such changes."""
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (a int, b int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, 10), (2, 20)",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place, format="parquet"):
+        database.execute("DELETE FROM t WHERE b = 10", "ALTER TABLE t DROP COLUMN b", "DELETE FROM t")
+        database.execute("INSERT INTO t VALUES (5)")
+        lsn = position_now(place)
+        expect_rows(
+            place, "public.t", pgspark.read_fresh(place.target, "public.t", None, lsn, spark).toArrow()
+        )
+
+
+def test_rows_that_are_lost(spark: Any, place: Place) -> None:
+    database = place.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text)",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t VALUES (1, 1, repeat('x', 5000))",
+        "CREATE PUBLICATION mirrored FOR TABLE t",
+    )
+    with ahead(place, sound=False):
+        database.execute("UPDATE t SET n = 2")
+        position_now(place)
+        lose_rows(place, "public.t")
+        with pytest.raises(PySparkException, match=r"public\.t: changes are missing"):
+            pgspark.read_fresh(place.target, "public.t", spark=spark).toArrow()
