@@ -137,6 +137,15 @@ class TableFacts:
         """
         return next((key for begin, key in reversed(self.keys) if begin <= lsn), None)
 
+    @property
+    def last_key(self) -> int:
+        """From which LSN on the newest key is known; -1 without a key.
+
+        >>> TableFacts("public.orders", keys=[(10, ("id",)), (20, ())]).last_key
+        20
+        """
+        return self.keys[-1][0] if self.keys else -1
+
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
         """(the LSN since which, the columns that) changes have which commit at an LSN.
 

@@ -14,6 +14,7 @@ from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.process import CaptureProcess, Settings
 from pgoutput_fast.capture.retention import Consumers
 from pgoutput_fast.mirror.begin import begin
+from pgoutput_fast.mirror.cleaning import Cleaning
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError, SlotLostError
 from pgoutput_fast.mirror.follow import Follower, Pace
 from pgoutput_fast.mirror.identity import expect_same, expect_source
@@ -43,8 +44,6 @@ _log = logging.getLogger("pgoutput_fast.mirror")
 
 # The least and the most time until new segments are looked for again; and how often new tables are looked for.
 _POLL_SECONDS, _LOOK_SECONDS = (0.1, 2.0), 30.0
-# How often files are removed that no point needs.
-_CLEAN_SECONDS = 600.0
 # How often the server is asked whether a capture is connected, behind an outage.
 _QUESTION_SECONDS = 1.0
 # How long to wait until a table is loaded again that could not be loaded.
@@ -104,7 +103,6 @@ class MirrorRun:
             expect_source(settings, beginning, self._memory, store, another=another_source)
         self._repaired: list[TableRepair] = []
         self._server = ServerView(settings.dsn, settings.publications)
-        self._next_cleaning = time.monotonic() + self._until_cleaning()
         # When to ask next whether a capture is connected; whether this run has applied all that there was.
         self._next_question, self._caught_up = 0.0, False
         # Directory of a table -> when to try again to load it.
@@ -113,7 +111,9 @@ class MirrorRun:
         self._missing: set[str] = set()
         self.tables = self._open()
         self.tables.settle()
-        self._clean_up()
+        self._cleaning = Cleaning(store, self._memory, self._points)
+        self._cleaning.behind_killed(self.tables)
+        self._memory.set_run(self._run)
         progress = begin(
             settings,
             store,
@@ -181,7 +181,7 @@ class MirrorRun:
         if done:
             self._repaired = done
             self._settings = in_stream(self._given, progress)
-            self._remove_spilled()  # transactions that were open when the slot was lost
+            self._cleaning.remove_spilled()  # transactions that were open when the slot was lost
             self.follower = self._follower(progress)
             self.follower.mark()
         return self._repaired
@@ -200,8 +200,7 @@ class MirrorRun:
         """
         self._stop = stop
         follower, until = self.follower, lsn
-        if self._memory.cleaned() is None:
-            self._memory.set_cleaned(time.time())
+        self._cleaning.begin()
         if self._settings.in_step:
             expect_in_step(self.tables)
         self._missing = set()
@@ -298,8 +297,7 @@ class MirrorRun:
         if follower.consumed is not None:
             Consumers(self._settings.segments).set(CONSUMER, follower.consumed)
             follower.consumed = None
-        if time.monotonic() >= self._next_cleaning:
-            self._clean()
+        self._cleaning.clean_if_due(self.tables)
 
     # ---- tables --------------------------------------------------------------------------------------------------
 
@@ -324,33 +322,6 @@ class MirrorRun:
         if options.spill_directory is None and self._store.local:
             options = replace(options, spill_directory=self._store.at(SPILL))
         return options
-
-    def _clean_up(self) -> None:
-        """Removes what a killed mirror left."""
-        before = self._memory.run()
-        if before is not None:
-            self.tables.remove_orphans(before)
-            self._clean()
-        self._remove_spilled()
-        self._memory.set_run(self._run)
-
-    def _remove_spilled(self) -> None:
-        for name in self._store.names(SPILL):
-            self._store.remove(name)
-
-    def _until_cleaning(self) -> float:
-        """In how many seconds to clean. Short runs, one after the other, clean as often as one long run."""
-        cleaned = self._memory.cleaned()
-        past = 0.0 if cleaned is None else time.time() - cleaned
-        return min(max(0.0, _CLEAN_SECONDS - past), _CLEAN_SECONDS)
-
-    def _clean(self) -> None:
-        """Removes files of current tables that no point needs."""
-        oldest = self._points.oldest()
-        for each in self.tables:
-            each.clean(oldest.get(each.facts.table))
-        self._memory.set_cleaned(time.time())
-        self._next_cleaning = time.monotonic() + _CLEAN_SECONDS
 
     def _look_at_publications(self) -> None:
         """Notes tables that must be loaded, and stops those that are not published."""

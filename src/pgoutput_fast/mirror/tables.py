@@ -252,7 +252,7 @@ class MirroredTable:
         assert self.position is not None
         key = key_of(run.relation)
         # Readers of the history need the key also if somebody else has brought the current table further.
-        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self._last_key:
+        if run.rows.num_rows and (first := int(commits_of(run.rows)[0])) > self.facts.last_key:
             self.note_key(key, first)
         if not (rows := behind(run.rows, self.position)).num_rows:
             return
@@ -277,11 +277,6 @@ class MirroredTable:
             self._waiting.append(_Stretch(key, since))
         self._waiting[-1].rows.add(rows)
         self._waiting[-1].effect = None
-
-    @property
-    def _last_key(self) -> int:
-        """From which LSN on the newest key is known; -1 without a key."""
-        return self.facts.keys[-1][0] if self.facts.keys else -1
 
     def note_key(self, key: tuple[str, ...], lsn: int) -> None:
         """Remembers the key of the changes that commit at an LSN or later, for those who read the history."""
