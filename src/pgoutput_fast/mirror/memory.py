@@ -146,6 +146,19 @@ class TableFacts:
         """
         return self.keys[-1][0] if self.keys else -1
 
+    def gaps_and_keys_since(
+        self, lsn: int
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, tuple[str, ...]], ...]]:
+        """`gaps` that end behind an LSN, and the `keys` of the changes that commit at this LSN or later.
+
+        >>> facts = TableFacts("public.orders", gaps=[(1, 5), (15, 30)], keys=[(10, ("id",)), (20, ()), (40, ("id",))])
+        >>> facts.gaps_and_keys_since(25)
+        (((15, 30),), ((20, ()), (40, ('id',))))
+        """
+        before = [each for each in self.keys if each[0] <= lsn]
+        keys = (*before[-1:], *(each for each in self.keys if each[0] > lsn))
+        return tuple(each for each in self.gaps if each[1] > lsn), keys
+
     def shape_at(self, lsn: int) -> tuple[int, tuple[str, ...]]:
         """(the LSN since which, the columns that) changes have which commit at an LSN.
 

@@ -236,11 +236,9 @@ class MirroredTable:
             begin = current.held(oldest).position
         except FileNotFoundError:  # the next point has a version that is there
             return
-        gaps = tuple(each for each in self.facts.gaps if each[1] > begin)
-        keys = tuple(each for each in self.facts.keys if each[0] > begin)
-        before = [each for each in self.facts.keys if each[0] <= begin]
-        if (found := (gaps, (*before[-1:], *keys))) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
-            self.remember(gaps=found[0], keys=found[1])
+        gaps, keys = self.facts.gaps_and_keys_since(begin)
+        if (gaps, keys) != (tuple(self.facts.gaps), tuple(self.facts.keys)):
+            self.remember(gaps=gaps, keys=keys)
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
