@@ -15,6 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
 __all__ = ["DeltaTarget", "add_action", "allow_timestamps", "delta_directory", "reached"]
@@ -28,6 +29,8 @@ _SEQ, _LOW, _HIGH = f"{_STREAM}.seq", f"{_STREAM}.low_lsn", f"{_STREAM}.high_lsn
 _NO_STREAM = _NO_LSN = -1
 # In so many commits the names of a stream are looked for.
 _NEWEST = 1000
+# Size of joined files, and rows of their row groups: delta-rs has both in memory for each file that it makes.
+_JOINED_BYTES, _JOINED_ROWS = 64 << 20, 1 << 17
 
 
 def delta_directory(directory: str) -> str:
@@ -189,7 +192,16 @@ class DeltaTarget(TableTarget):
     def compact(self) -> None:
         """Joins small files. The rows and the position stay. Removes files that no version of the last week has."""
         if self._table is not None:
-            self._table.optimize.compact()
+            # By itself, delta-rs compresses as much as it can. That takes almost three times the CPU time.
+            writer = self._delta.WriterProperties(
+                compression=SETTINGS["compression"].upper(),
+                compression_level=SETTINGS["compression_level"],
+                dictionary_page_size_limit=SETTINGS["dictionary_pagesize_limit"],
+                max_row_group_size=_JOINED_ROWS,
+            )
+            self._table.optimize.compact(
+                target_size=_JOINED_BYTES, max_concurrent_tasks=1, writer_properties=writer
+            )
             self._table.vacuum(dry_run=False)
             self.__dict__.pop("_table", None)
 
