@@ -16,6 +16,7 @@ PACKAGE = "pgoutput_fast"
 # From top to bottom. A module may import its own group and those below its rank; groups of one rank do not import each
 # other. A name counts before a pattern, and the last pattern that fits counts before the others. "" is the package.
 LAYERS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {"cli": ("cli", "cli.*", "__main__")},
     {"demo": ("demo", "demo.*")},
     {"spark": ("spark", "spark.*")},
     # What runs on executors: without PySpark.

@@ -1,0 +1,1 @@
+"""The command `pgoutput-fast`. It only reads arguments and shows results: the work is done by the layers below."""

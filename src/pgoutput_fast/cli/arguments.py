@@ -1,0 +1,27 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+__all__ = ["DSN", "Json", "Publications", "SlotName"]
+
+DSN: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="PGOUTPUT_FAST_DSN",
+        show_envvar=False,
+        show_default=False,
+        help="libpq's connection string or URI; $PGOUTPUT_FAST_DSN, or else libpq's own variables, if it is not given",
+    ),
+]
+Publications: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--publication", "-p", help="a publication whose changes you want; for several, give it several times"
+    ),
+]
+SlotName: TypeAlias = Annotated[str | None, typer.Option("--slot", "-s", help="the replication slot")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="one JSON object a line, for programs")]
