@@ -1,8 +1,14 @@
-"""Refuses a single text as an argument that must be a list. Python would take the letters of the text as the list."""
+"""Refuses arguments that cannot be meant: a text in place of a list, and nothing where a command needs a value."""
 
 from __future__ import annotations
 
-__all__ = ["expect_list"]
+from collections.abc import Mapping
+
+__all__ = ["UsageError", "expect_given", "expect_list"]
+
+
+class UsageError(ValueError):
+    """The arguments of a command cannot be used."""
 
 
 class _NotAListError(TypeError, ValueError):
@@ -33,3 +39,23 @@ def expect_list(argument: str, value: object, of: str = "names") -> None:
         raise _NotAListError(
             f"{argument} must be a list of {of}, not a {kind}; for a single one put brackets around it{single}"
         )
+
+
+def expect_given(values: Mapping[str, object]) -> None:
+    """Checks that no argument of a command is missing, and names all that are.
+
+    Args:
+        values: {how the argument is written: its value}; None and empty values are missing.
+
+    Raises:
+        UsageError: if some are missing.
+
+    >>> expect_given({"--slot": "orders"})
+    >>> expect_given({"--slot": None, "--publication": []})
+    Traceback (most recent call last):
+    pgoutput_fast.arguments.UsageError: these arguments are missing: --slot, --publication
+    """
+    missing = [name for name, value in values.items() if value is None or value in ("", [], ())]
+    if missing:
+        what = "these arguments are" if len(missing) > 1 else "this argument is"
+        raise UsageError(f"{what} missing: {', '.join(missing)}")

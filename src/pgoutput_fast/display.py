@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-__all__ = ["escaped", "html_table", "some_of"]
+__all__ = ["escaped", "html_table", "nearest", "no_such_name", "some_of"]
 
 
 def escaped(text: str) -> str:
@@ -28,6 +28,33 @@ def some_of(names: Collection[str], most: int = 5) -> str:
     """
     shown = ", ".join(islice(names, most)) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def nearest(wanted: str, names: Iterable[str]) -> list[str]:
+    """The names that are most like one that is not there; at most three.
+
+    >>> nearest("to_lak", ["other", "to_lake"]), nearest("x", ["other"])
+    (['to_lake'], [])
+    """
+    from difflib import get_close_matches
+
+    return get_close_matches(wanted, sorted(names))
+
+
+def no_such_name(what: str, wanted: str, names: Collection[str]) -> str:
+    """The error text for a name that is not there. It has the nearest names, or else some of them.
+
+    >>> no_such_name("slot", "to_lak", ["other", "to_lake"]), no_such_name("slot", "x", [])
+    ('there is no slot to_lak; the nearest: to_lake', 'there is no slot x, and no other one')
+    >>> no_such_name("slot", "x", ["other", "to_lake"])
+    'there is no slot x; there is other, to_lake'
+    """
+    near = nearest(wanted, names)
+    if near:
+        there = f"; the nearest: {', '.join(map(escaped, near))}"
+    else:
+        there = f"; there is {some_of(sorted(map(escaped, names)))}" if names else ", and no other one"
+    return f"there is no {what} {escaped(wanted)}{there}"
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], left_out: int = 0) -> str:

@@ -214,7 +214,7 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--slot", "s", "--path", "x"], "the option --publication is missing"),
+        (["--slot", "s", "--path", "x"], "UsageError: this argument is missing: --publication"),
         (
             ["--slot", "s", "--path", "x", "--publication", "p", "--until", "soon"],
             "--until: an LSN as text is like",
@@ -235,7 +235,7 @@ def test_commands_that_are_wrong(given: list[str], message: str, tmp_path: Path)
     done = subprocess.run(
         [*COMMAND, *given], cwd=tmp_path, env=_with_source(), capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -201,16 +201,16 @@ def test_wrong_arguments(small: Place, capsys: pytest.CaptureFixture[str]) -> No
             mirror.run(until_lsn="later")
         with pytest.raises(KeyError, match=r"t is not published: write public\.t"):
             mirror.reload("t")
-    assert main(["--slot", "s", "--target", "t"]) == 1
-    assert capsys.readouterr().err == "ValueError: the option --publication is missing\n"
+    assert main(["--slot", "s", "--target", "t"]) == 2
+    assert capsys.readouterr().err == "UsageError: this argument is missing: --publication\n"
     with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
         at(small.target)
     with pytest.raises(LookupError, match="has no recorded point: run the mirror"):
         points(small.target)
-    assert main(["--slot", "s", "--publication", "p", "--target", "t", "--another-source"]) == 1
-    assert capsys.readouterr().err == "ValueError: --another-source is for --repair\n"
-    assert main(["--slot", "s", "--publication", "p", "--target", ""]) == 1
-    assert capsys.readouterr().err == "ValueError: --target is empty: name a directory or a URI\n"
+    assert main(["--slot", "s", "--publication", "p", "--target", "t", "--another-source"]) == 2
+    assert capsys.readouterr().err == "UsageError: --another-source is for --repair\n"
+    assert main(["--slot", "s", "--publication", "p", "--target", ""]) == 2
+    assert capsys.readouterr().err == "UsageError: --target is empty: name a directory or a URI\n"
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,8 @@ def test_a_process_ends_gracefully(small: Place) -> None:
 def test_a_process_says_its_error_in_one_line(small: Place) -> None:
     process = small.start("--until", "never", "--quiet")
     _, said = process.communicate(timeout=240)
-    assert process.returncode == 1
-    assert said.startswith("ValueError: --until: an LSN as text is like '16/B374D848'")
+    assert process.returncode == 2
+    assert said.startswith("UsageError: --until: an LSN as text is like '16/B374D848'")
     assert said.count("\n") == 1
 
 

@@ -195,7 +195,7 @@ def test_until_of_the_command_is_refused_as_elsewhere() -> None:
         text=True,
         check=False,
     )
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert run.stderr.strip().endswith(
         "--until: an LSN as text is like '16/B374D848' (hex digits/hex digits), not '100000000/0'; or give 'now'"
     )

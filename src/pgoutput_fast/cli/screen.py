@@ -8,20 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["line", "objects", "table"]
+__all__ = ["console", "line", "objects", "size", "table"]
 
 
-def line(text: str, style: str = "") -> None:
+def line(text: str, style: str = "", *, error: bool = False) -> None:
     """Writes one line. Nothing in it is markup, and it is not cut.
 
     Args:
         text: the line.
         style: of rich; a pipe gets no colours.
+        error: whether it goes to the standard error, as what is no result does.
     """
-    _console().print(Text(text, style), soft_wrap=True)
+    console(error=error).print(Text(text, style), soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
@@ -37,8 +39,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
         shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(Text("" if each is None else str(each)) for each in row))
-    console = _console()
-    console.print(shown, soft_wrap=not console.is_terminal)
+    screen = console()
+    screen.print(shown, soft_wrap=not screen.is_terminal)
 
 
 def objects(each: Iterable[Mapping[str, Any]]) -> None:
@@ -48,6 +50,29 @@ def objects(each: Iterable[Mapping[str, Any]]) -> None:
     sys.stdout.flush()
 
 
-def _console() -> Console:
+def size(nbytes: int) -> str:
+    """A number of bytes for a person.
+
+    >>> size(0), size(1), size(123_456_789)
+    ('0 bytes', '1 byte', '123.5 MB')
+    """
+    return decimal(nbytes)
+
+
+def console(*, error: bool = False) -> Console:
+    """Where rich writes.
+
+    Args:
+        error: whether to the standard error.
+    """
     # A pipe has no width. rich would cut lines at 80 characters.
-    return Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    is_terminal = (sys.stderr if error else sys.stdout).isatty()
+    return _Console(stderr=error, width=None if is_terminal else 10_000, highlight=False)
+
+
+class _Console(Console):
+    """A console that leaves it to `main` what to do when nobody reads any more. rich would end with an error."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises the error again."""
+        raise BrokenPipeError

@@ -31,6 +31,7 @@ from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.mirrored import mirror_shop
 from pgoutput_fast.demo.servers import Server, find_installations
+from pgoutput_fast.programs import ExampleFormatter
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
@@ -41,9 +42,22 @@ LIMITS = Limits(rows=30_000, seconds=1.0)
 HIDDEN = ("_lsn", "_txn", "_subxid", "_commit_lsn", "_unrepresentable")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the demo. Returns the exit status: 0 only if every rebuilt table equals the server's."""
-    parser = argparse.ArgumentParser(prog="python -m pgoutput_fast.demo", description=__doc__)
+def main(arguments: list[str] | None = None, *, prog: str = "python -m pgoutput_fast.demo") -> int:
+    """Runs the demo.
+
+    Args:
+        arguments: by default, those of this process.
+        prog: the program's name in the help.
+
+    Returns:
+        The exit status: 0 only if every rebuilt table equals the server's.
+    """
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=(__doc__ or "").partition("\n\n")[0],
+        epilog=f"Example:\n  {prog} --orders 2000",
+        formatter_class=ExampleFormatter,
+    )
     parser.add_argument(
         "--orders", type=int, default=20_000, help="orders that the shop takes (default: %(default)s)"
     )

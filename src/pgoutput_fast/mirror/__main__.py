@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
@@ -17,13 +18,25 @@ from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
 from pgoutput_fast.postgres.session import DsnError, position_of
+from pgoutput_fast.programs import ExampleFormatter
+
+_PROGRAM = "python -m pgoutput_fast.mirror"
 
 _log = logging.getLogger("pgoutput_fast.mirror")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a mirror. Returns the exit status: 0 if it ended as it was told, 1 after an error."""
-    given = _parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises: bool = False) -> int:
+    """Runs a mirror.
+
+    Args:
+        arguments: by default, those of this process.
+        prog: the program's name in the help.
+        raises: whether errors are raised. Otherwise they become a line, and an exit status.
+
+    Returns:
+        The exit status: 0 if it ended as it was told, 1 after an error, 2 for arguments that cannot be used.
+    """
+    given = _parser(prog).parse_args(arguments)
     logging.basicConfig(
         level=logging.WARNING if given.quiet else logging.INFO,
         format="%(asctime)s %(name)s %(levelname)s: %(message)s",
@@ -34,42 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(given, stop)
     except Exception as problem:
+        if raises:
+            raise
         said = str(problem).strip() or type(problem).__name__
         said = " ".join([said, *getattr(problem, "__notes__", [])])
         print(f"{type(problem).__name__}: {said}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(problem, UsageError) else 1
     return 0
 
 
 def _run(given: argparse.Namespace, stop: threading.Event) -> None:
     if given.target == "":
-        raise ValueError("--target is empty: name a directory or a URI")
-    missing = [name for name in ("slot", "publication", "target") if not getattr(given, name)]
-    if missing:
-        raise ValueError(f"the option --{missing[0]} is missing")
+        raise UsageError("--target is empty: name a directory or a URI")
+    expect_given({f"--{name}": getattr(given, name) for name in ("slot", "publication", "target")})
     if given.another_source and not given.repair:
-        raise ValueError("--another-source is for --repair")
+        raise UsageError("--another-source is for --repair")
     dsn = sys.stdin.readline().strip() if given.dsn == "-" else given.dsn
-    mirror = Mirror(
-        dsn,
-        given.slot,
-        given.publication,
-        given.target,
-        format=given.format,
-        segments=given.segments,
-        seconds=given.seconds,
-        merge_seconds=given.merge_seconds,
-        adopt=given.adopt,
-        retention=Retention(consumed=True) if given.remove_segments else None,
-        keep_points=given.keep_points,
-        in_step=given.in_step,
-        threads=given.threads,
-        retry_seconds=given.retry_seconds,
-        iceberg_catalog=_properties(given.iceberg_catalog),
-        metrics_file=given.metrics_file,
-        metrics_address=given.metrics_address,
-    )
-    with mirror:
+    with _mirror(given, dsn) as mirror:
         if given.repair:
             mirror.repair(stop=stop, another_source=given.another_source)
         for table in given.reload:
@@ -80,11 +74,38 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
                 _log.info("%s", each)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
+    try:
+        return Mirror(
+            dsn,
+            given.slot,
+            given.publication,
+            given.target,
+            format=given.format,
+            segments=given.segments,
+            seconds=given.seconds,
+            merge_seconds=given.merge_seconds,
+            adopt=given.adopt,
+            retention=Retention(consumed=True) if given.remove_segments else None,
+            keep_points=given.keep_points,
+            in_step=given.in_step,
+            threads=given.threads,
+            retry_seconds=given.retry_seconds,
+            iceberg_catalog=_properties(given.iceberg_catalog),
+            metrics_file=given.metrics_file,
+            metrics_address=given.metrics_address,
+        )
+    except ValueError as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pgoutput_fast.mirror",
+        prog=prog,
         description="Mirrors the published tables of a database: loads them once, then follows their changes, until "
         "SIGTERM or SIGINT. If it is killed, run it again: it goes on where it was.",
+        epilog=f"Example:\n  {prog} --dsn dbname=shop --slot to_lake --publication shop --target lake/",
+        formatter_class=ExampleFormatter,
     )
     _add_source(parser)
     _add_target(parser)
@@ -204,7 +225,7 @@ def _properties(given: Sequence[str]) -> dict[str, str] | None:
     """The properties of a catalog; None without one."""
     wrong = [each for each in given if "=" not in each]
     if wrong:
-        raise ValueError(f"--iceberg-catalog: {wrong[0]} is not NAME=VALUE, such as type=rest")
+        raise UsageError(f"--iceberg-catalog: {wrong[0]} is not NAME=VALUE, such as type=rest")
     return dict(each.split("=", 1) for each in given) or None
 
 
@@ -215,7 +236,7 @@ def _position(text: str, dsn: str) -> int | str:
     except DsnError:
         raise  # the cause is not --until
     except ValueError as problem:
-        raise ValueError(f"--until: {problem}") from None
+        raise UsageError(f"--until: {problem}") from None
 
 
 if __name__ == "__main__":

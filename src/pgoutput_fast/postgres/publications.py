@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgoutput_fast.catalog.identifiers import quote_identifier, quote_qualified_name
+from pgoutput_fast.display import escaped, nearest
 from pgoutput_fast.postgres.findings import Finding
 
 __all__ = ["OPERATIONS", "PublishedTable", "of_publications", "of_table", "read_tables"]
@@ -145,19 +146,24 @@ def of_publications(
     cursor.execute(
         "SELECT pubname::pg_catalog.text, pubinsert, pubupdate, pubdelete, "
         "coalesce((pg_catalog.to_json(p) OPERATOR(pg_catalog.->>) 'pubtruncate')::pg_catalog.bool, true) "
-        "FROM pg_catalog.pg_publication p WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
-        (list(publications),),
+        "FROM pg_catalog.pg_publication p"
     )
     known = {name: sent for name, *sent in cursor.fetchall()}
     for name in publications:
         subject = f"publication {name}"
         if name not in known:
+            near = nearest(name, known)
+            meant = (
+                f"Name one that exists (the nearest: {', '.join(map(escaped, near))}), or run"
+                if near
+                else "Run"
+            )
             yield Finding(
                 "error",
                 subject,
                 "there is none of that name",
-                f"Run CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some tables. A slot that you "
-                "create before lacks the changes until then",
+                f"{meant} CREATE PUBLICATION {quote_identifier(name)} FOR ALL TABLES, or for some tables. A "
+                "slot that you create before lacks the changes until then",
                 stops=True,
             )
             continue

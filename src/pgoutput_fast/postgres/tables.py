@@ -10,6 +10,7 @@ from pgoutput_fast.catalog.builtin_types import FIRST_USER_OID
 from pgoutput_fast.catalog.identifiers import quote_qualified_name
 from pgoutput_fast.catalog.read_types import read_types
 from pgoutput_fast.catalog.relations import Catalog, Column, Relation, version_of
+from pgoutput_fast.display import no_such_name
 from pgoutput_fast.postgres.plugin import expect_publications
 from pgoutput_fast.schema.column_types import column_type_of
 from pgoutput_fast.schema.options import Options
@@ -228,13 +229,11 @@ def _published(cursor: Any, publications: Sequence[str], named: Sequence[tuple[s
         cursor.execute(_NAMED, tuple(map(list, zip(*named, strict=True))))
         return list(cursor.fetchall())
     expect_publications(publications)
-    cursor.execute(
-        "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE pubname OPERATOR(pg_catalog.=) ANY (%s)",
-        (list(publications),),
-    )
-    missing = sorted(set(publications) - {name for (name,) in cursor.fetchall()})
-    if missing:
-        raise ValueError(f"there is no publication {', '.join(missing)}: create it first")
+    cursor.execute("SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication")
+    known = {name for (name,) in cursor.fetchall()}
+    for each in publications:
+        if each not in known:
+            raise ValueError(f"{no_such_name('publication', each, known)}. Create the publication first")
     cursor.execute(_TABLES, (list(publications),))
     return list(cursor.fetchall())
 

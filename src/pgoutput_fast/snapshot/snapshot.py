@@ -207,6 +207,13 @@ class Snapshot:
         """Releases the snapshot: nobody can read it any more. A permanent slot stays, and keeps WAL."""
         self._holder.close()
 
+    def drop(self) -> None:
+        """Closes the snapshot and drops a permanent slot, too: for a load that failed, so that the slot keeps no WAL.
+
+        A slot that cannot be dropped is named in the log.
+        """
+        self._holder.drop()
+
     def ranges(self, table: str) -> list[ReadRange]:
         """Returns the ranges in which a table is read, for readers elsewhere.
 

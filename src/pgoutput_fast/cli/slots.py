@@ -1,0 +1,153 @@
+"""`pgoutput-fast slots`: the replication slots of a server."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgoutput_fast.cli.arguments import DSN, Json, Publications
+from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
+from pgoutput_fast.cli.screen import line, objects, size, table
+from pgoutput_fast.display import escaped, no_such_name
+from pgoutput_fast.protocol.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from pgoutput_fast.capture import Slot
+
+__all__ = ["create", "drop", "ls"]
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="of the slot")]
+
+
+def ls(dsn: DSN = "", json: Json = False) -> None:
+    """Show the logical slots of a server, and what each one keeps.
+
+    The slots of all databases are there. "kept" is how much of its log (WAL) the server must keep for the slot. A slot
+    whose state is "lost" cannot be read any more: drop it.
+
+    Example: pgoutput-fast slots ls --dsn dbname=shop
+    """
+    from pgoutput_fast.capture import list_slots
+
+    found = list_slots(dsn)
+    if json:
+        objects(map(_values, found))
+    elif not found:
+        line("the server has no logical slot")
+    else:
+        table(
+            ["name", "plugin", "database", "active", "confirmed", "kept", "state"],
+            [
+                (
+                    each.name,
+                    each.plugin,
+                    escaped(each.database),
+                    "no" if each.active_pid is None else f"pid {each.active_pid}",
+                    _position(each.confirmed_flush_lsn),
+                    None if each.kept_bytes is None else size(each.kept_bytes),
+                    _state(each),
+                )
+                for each in found
+            ],
+            right=["kept"],
+        )
+
+
+def create(
+    name: _Name = "",
+    dsn: DSN = "",
+    publication: Publications = None,
+    two_phase: Annotated[
+        bool,
+        typer.Option(
+            "--two-phase", help="decode prepared transactions when they are prepared (15 and later)"
+        ),
+    ] = False,
+    failover: Annotated[
+        bool, typer.Option("--failover", help="let standbys have the slot (17 and later)")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Create a slot for pgoutput.
+
+    From then on the server keeps its log (WAL) for the slot, until somebody reads the slot or drops it.
+
+    With --publication, the command first checks what a capture of these publications needs. It creates no slot if
+    something is missing: a slot that is older than its publication cannot be read.
+
+    Example: pgoutput-fast slots create to_lake --dsn dbname=shop --publication shop
+    """
+    expect_given({"NAME": name})
+    from pgoutput_fast.capture import check, create_slot
+
+    if publication:
+        wrong = [each for each in check(dsn, publication, name).findings if each.level == "error"]
+        for each in wrong:
+            line(str(each), "bold red", error=True)
+        if wrong:
+            line(f"slot {name} was not created", error=True)
+            raise typer.Exit(PROBLEM)
+    made = create_slot(dsn, name, two_phase=two_phase, failover=failover)
+    if json:
+        objects([_values(made)])
+    else:
+        line(
+            f"created slot {made.name} of database {escaped(made.database)}; it sends what commits after "
+            f"{_position(made.confirmed_flush_lsn)}"
+        )
+
+
+def drop(
+    name: _Name = "",
+    dsn: DSN = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="do not ask; a program that calls this must say it")
+    ] = False,
+) -> None:
+    """Drop a slot, so that the server keeps no log for it.
+
+    The server then removes the log (WAL) that only this slot keeps. Nobody can read these changes any more.
+
+    Example: pgoutput-fast slots drop to_lake --dsn dbname=shop --yes
+    """
+    expect_given({"NAME": name})
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("here nobody can be asked whether to drop the slot: give --yes")
+    from pgoutput_fast.capture import drop_slot, list_slots
+
+    found = {each.name: each for each in list_slots(dsn)}
+    if name not in found:
+        raise LookupError(no_such_name("slot", name, found))
+    if not yes and not typer.confirm(f"{_shown(found[name])}. Drop it?", err=True):
+        line(f"slot {name} is still there", error=True)
+        raise typer.Exit(PROBLEM)
+    if not drop_slot(dsn, name):
+        raise LookupError(f"there is no slot {name} any more: somebody else has dropped it")
+    line(f"dropped slot {name}")
+    raise typer.Exit(DONE)
+
+
+def _shown(slot: Slot) -> str:
+    kept = "" if slot.kept_bytes is None else f" keeps {size(slot.kept_bytes)} of the log and"
+    return f"slot {slot.name} of database {escaped(slot.database)}{kept} is {_state(slot)}"
+
+
+def _state(slot: Slot) -> str:
+    if slot.invalidated is not None:
+        return f"lost: {slot.invalidated}"
+    return slot.wal_status or "usable"
+
+
+def _position(lsn: int | None) -> str | None:
+    return None if lsn is None else format_lsn(lsn)
+
+
+def _values(slot: Slot) -> dict[str, Any]:
+    """The facts of a slot for programs. Positions are texts, as the server writes them."""
+    values = asdict(slot)
+    for name in ("restart_lsn", "confirmed_flush_lsn"):
+        values[name] = _position(values[name])
+    return values

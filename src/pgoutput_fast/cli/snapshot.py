@@ -1,0 +1,125 @@
+"""`pgoutput-fast snapshot`: the tables of publications as Parquet files, all as they were at one moment."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.cli.problems import DONE, PROBLEM, UsageError, expect_given
+from pgoutput_fast.cli.screen import console, line, objects, size, table
+from pgoutput_fast.display import escaped
+from pgoutput_fast.protocol.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from pgoutput_fast.capture import Loaded, Snapshot
+
+__all__ = ["snapshot"]
+
+# What a shell gives for a program that SIGTERM has ended.
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def snapshot(
+    dsn: DSN = "",
+    publication: Publications = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", "-t", metavar="DIR", help="where each table gets a directory")
+    ] = None,
+    slot: SlotName = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table", metavar="NAME", help="only this table, such as public.orders; may be repeated"
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="sessions that read at the same time")] = 1,
+    json: Json = False,
+) -> None:
+    """Write the published tables as Parquet files. All are as they were at one moment.
+
+    With --slot, the command creates this slot. The slot sends what changes after that moment: a capture or your own
+    program continues from it. Without --slot, nothing stays on the server. If the command fails or is stopped, it
+    drops the slot again. Tables that are complete by then stay in the directory: remove them, or name another
+    directory, before you run the command again.
+
+    Example: pgoutput-fast snapshot --dsn dbname=shop --publication shop --target tables/ --slot to_lake
+    """
+    expect_given({"--publication": publication, "--target": target})
+    assert publication is not None
+    assert target is not None
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"--target must be a directory; {target} is a file")
+    from pgoutput_fast.capture import Snapshot, progress_bar
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    # Loading ends by an exception then, so that no slot stays behind.
+    with _terminating(), Snapshot(dsn, publication, slot, tables=tables) as taken:
+        try:
+            screen = console(error=True)
+            shown = progress_bar(console=screen, transient=True) if screen.is_terminal else nullcontext()
+            with shown as progress:
+                loaded = taken.load_to(target, threads=threads, progress=progress)
+        except BaseException:
+            taken.drop()
+            raise
+    _show(taken, loaded, slot, json)
+    if loaded.lost:
+        # The log has said why.
+        line(f"not loaded: {', '.join(map(escaped, loaded.lost))}", "bold red", error=True)
+    raise typer.Exit(PROBLEM if loaded.lost else DONE)
+
+
+def _show(taken: Snapshot, loaded: Loaded, slot: str | None, json: bool) -> None:
+    position = format_lsn(taken.consistent_lsn)
+    rows = sorted(loaded.tables.values(), key=lambda each: each.name)
+    if json:
+        objects(
+            {
+                "table": each.name,
+                "path": each.path,
+                "rows": each.rows,
+                "bytes": each.nbytes,
+                "rejects": each.rejects,
+                "consistent_lsn": position,
+                "slot": slot,
+            }
+            for each in rows
+        )
+        return
+    table(
+        ["table", "rows", "read", "rejects", "directory"],
+        [
+            (escaped(each.name), f"{each.rows:,}", size(each.nbytes), f"{each.rejects:,}", each.path)
+            for each in rows
+        ],
+        right=["rows", "read", "rejects"],
+    )
+    begins = "" if slot is None else f"; slot {slot} sends what changes after that"
+    line(f"the tables as they were at {position}{begins}")
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """During the block, SIGTERM ends the program by an exception, and what must not stay is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
