@@ -18,7 +18,7 @@ from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
 from pgoutput_fast.postgres.session import DsnError, position_of
-from pgoutput_fast.programs import ExampleFormatter
+from pgoutput_fast.programs import Program
 from pgoutput_fast.storage.stores import open_store
 
 _PROGRAM = "python -m pgoutput_fast.capture"
@@ -96,13 +96,12 @@ def _follow_parent(stop: threading.Event) -> None:
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Reads a replication slot and writes its changes as segments, until SIGTERM or SIGINT. "
+    parser = Program(
+        prog,
+        "Reads a replication slot and writes its changes as segments, until SIGTERM or SIGINT. "
         "It confirms to the server only what is durable. If it is killed, run it again: it continues after its "
         "newest segment.",
-        epilog=f"Example:\n  {prog} --dsn dbname=shop --slot to_lake --publication shop --path segments/",
-        formatter_class=ExampleFormatter,
+        "--dsn dbname=shop --slot to_lake --publication shop --path segments/",
     )
     _add_slot_options(parser)
     _add_segment_options(parser)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,5 +91,10 @@ def _unread() -> int:
 
 
 def _tell(text: str, status: int) -> int:
-    print(f"{_NAME}: {text}", file=sys.stderr)
+    line = f"{_NAME}: {text}"
+    if sys.stderr.isatty():
+        # A terminal would break words. rich may be what is missing.
+        columns = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+    print(line, file=sys.stderr)
     return status

@@ -16,14 +16,15 @@ __all__ = ["console", "line", "objects", "size", "table"]
 
 
 def line(text: str, style: str = "", *, error: bool = False) -> None:
-    """Writes one line. Nothing in it is markup, and it is not cut.
+    """Writes one line. Nothing in it is markup. A terminal gets it broken between words, a pipe as one line.
 
     Args:
         text: the line.
         style: of rich; a pipe gets no colours.
         error: whether it goes to the standard error, as what is no result does.
     """
-    console(error=error).print(Text(text, style), soft_wrap=True)
+    screen = console(error=error)
+    screen.print(Text(text, style), soft_wrap=not screen.is_terminal)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
@@ -40,7 +41,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
     for row in rows:
         shown.add_row(*(Text("" if each is None else str(each)) for each in row))
     screen = console()
-    screen.print(shown, soft_wrap=not screen.is_terminal)
+    if screen.is_terminal:
+        screen.print(shown)
+        return
+    with screen.capture() as written:
+        screen.print(shown, soft_wrap=True)
+    # No blanks at the ends of lines: they disturb programs that compare or cut texts.
+    sys.stdout.write("".join(f"{each.rstrip()}\n" for each in written.get().splitlines()))
 
 
 def objects(each: Iterable[Mapping[str, Any]]) -> None:

@@ -82,6 +82,12 @@ def create(
     """
     expect_given({"NAME": name})
     from pgoutput_fast.capture import check, create_slot
+    from pgoutput_fast.postgres.slots import check_name
+
+    try:
+        check_name(name)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
 
     if publication:
         wrong = [each for each in check(dsn, publication, name).findings if each.level == "error"]
@@ -121,7 +127,7 @@ def drop(
     found = {each.name: each for each in list_slots(dsn)}
     if name not in found:
         raise LookupError(no_such_name("slot", name, found))
-    if not yes and not typer.confirm(f"{_shown(found[name])}. Drop it?", err=True):
+    if not yes and not _agreed(found[name]):
         line(f"slot {name} is still there", error=True)
         raise typer.Exit(PROBLEM)
     if not drop_slot(dsn, name):
@@ -130,9 +136,22 @@ def drop(
     raise typer.Exit(DONE)
 
 
-def _shown(slot: Slot) -> str:
-    kept = "" if slot.kept_bytes is None else f" keeps {size(slot.kept_bytes)} of the log and"
-    return f"slot {slot.name} of database {escaped(slot.database)}{kept} is {_state(slot)}"
+def _agreed(slot: Slot) -> bool:
+    """Asks whether to drop a slot.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, or at the end of the input.
+    """
+    kept = "nothing" if slot.kept_bytes is None else size(slot.kept_bytes)
+    line(
+        f"the server keeps {kept} of its log for slot {slot.name} of database {escaped(slot.database)}",
+        error=True,
+    )
+    try:
+        return typer.confirm("Drop the slot?", err=True)
+    except typer.Abort:
+        typer.echo(err=True)  # the question has no end of line
+        raise KeyboardInterrupt from None
 
 
 def _state(slot: Slot) -> str:

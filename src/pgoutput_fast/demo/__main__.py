@@ -6,7 +6,6 @@ python -m pgoutput_fast.demo
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from pgoutput_fast.demo import rebuild, shop
 from pgoutput_fast.demo.java import spark_environment
 from pgoutput_fast.demo.mirrored import mirror_shop
 from pgoutput_fast.demo.servers import Server, find_installations
-from pgoutput_fast.programs import ExampleFormatter
+from pgoutput_fast.programs import Program
 from pgoutput_fast.schema.plain import to_types
 from pgoutput_fast.segments import list_segments, read_segment, segment_catalog
 from pgoutput_fast.spark.types import spark_arrow_schema
@@ -52,12 +51,7 @@ def main(arguments: list[str] | None = None, *, prog: str = "python -m pgoutput_
     Returns:
         The exit status: 0 only if every rebuilt table equals the server's.
     """
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=(__doc__ or "").partition("\n\n")[0],
-        epilog=f"Example:\n  {prog} --orders 2000",
-        formatter_class=ExampleFormatter,
-    )
+    parser = Program(prog, (__doc__ or "").partition("\n\n")[0], "--orders 2000")
     parser.add_argument(
         "--orders", type=int, default=20_000, help="orders that the shop takes (default: %(default)s)"
     )

@@ -18,7 +18,7 @@ from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
 from pgoutput_fast.postgres.session import DsnError, position_of
-from pgoutput_fast.programs import ExampleFormatter
+from pgoutput_fast.programs import Program
 
 _PROGRAM = "python -m pgoutput_fast.mirror"
 
@@ -100,12 +100,11 @@ def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Mirrors the published tables of a database: loads them once, then follows their changes, until "
+    parser = Program(
+        prog,
+        "Mirrors the published tables of a database: loads them once, then follows their changes, until "
         "SIGTERM or SIGINT. If it is killed, run it again: it goes on where it was.",
-        epilog=f"Example:\n  {prog} --dsn dbname=shop --slot to_lake --publication shop --target lake/",
-        formatter_class=ExampleFormatter,
+        "--dsn dbname=shop --slot to_lake --publication shop --target lake/",
     )
     _add_source(parser)
     _add_target(parser)
