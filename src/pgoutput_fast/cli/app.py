@@ -5,6 +5,9 @@ from __future__ import annotations
 import typer
 
 from pgoutput_fast.cli.check import check
+from pgoutput_fast.cli.decode import decode
+from pgoutput_fast.cli.inspect import inspect
+from pgoutput_fast.cli.segments import segments
 
 __all__ = ["app"]
 
@@ -15,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(check)
+app.command()(inspect)
+app.command()(decode)
+app.add_typer(segments)
 
 
 @app.callback()
