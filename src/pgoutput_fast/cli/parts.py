@@ -16,10 +16,10 @@ from pgoutput_fast.schema.evolution import unify_schemas
 from pgoutput_fast.schema.plain import plain_schema, to_types
 from pgoutput_fast.storage.parquet import rows_writer
 
-__all__ = ["BESIDE", "Collected", "Parts"]
+__all__ = ["Collected", "Parts"]
 
-# The tables beside the changes that are kept, if they have rows.
-BESIDE = ("rejects", "truncates", "messages")
+# The tables beside the changes that are kept, if they have rows. A truncate is a row of each table that it empties.
+_BESIDE = ("rejects", "messages")
 # If more bytes wait, the largest table is written out.
 _MOST_BYTES = 1 << 26
 
@@ -92,7 +92,7 @@ class Parts:
         newest = {each.relation.qualified_name: each.relation for each in decoded.changes}
         for name, relation in newest.items():
             self._add(relation.namespace, relation.name, relation, decoded.table(name))
-        for name in BESIDE:
+        for name in _BESIDE:
             rows = getattr(decoded, name)
             if rows.num_rows:
                 self._add("", name, None, pa.Table.from_batches([rows]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
@@ -21,9 +23,14 @@ from pgoutput_fast.cli.verify import verified
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.compaction import compact as join
 from pgoutput_fast.segments.listing import list_segments
-from pgoutput_fast.storage.paths import find_files, shown
+from pgoutput_fast.segments.names import name_of
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.storage.paths import FoundFile, find_files, shown
 
 __all__ = ["segments"]
+
+# From this width on, a terminal has the whole names.
+_WIDE = 130
 
 segments = typer.Typer(
     name="segments",
@@ -33,7 +40,7 @@ segments = typer.Typer(
 )
 
 Place = Annotated[
-    str, typer.Argument(metavar="SEGMENTS", show_default=False, help="a directory or a URI, or one segment")
+    str, typer.Argument(metavar="SEGMENTS", show_default=False, help="a directory, a URI, or one segment")
 ]
 
 
@@ -47,37 +54,41 @@ def ls(place: Place, json: Json = False) -> None:
     if not found:
         raise InputError(f"{shown(place)} has no segments")
     files = {file.path: file for file in find_files(place)}
-    rows = []
-    for each in found:
-        file = files.get(str(each.path))
-        rows.append(
-            {
-                "name": str(each.path).partition("?")[0].rpartition("/")[2],
-                "messages": each.last_seq - each.first_seq + 1,
-                "start_lsn": None if each.start_lsn is None else format_lsn(each.start_lsn),
-                "end_lsn": None if each.end_lsn is None else format_lsn(each.end_lsn),
-                "bytes": None if file is None else file.nbytes,
-                "written": None if file is None or not file.modified else _time(file.modified),
-            }
-        )
+    rows = [_listed(each, files.get(str(each.path))) for each in found]
     if json:
         objects(rows)
         return
+    pairs = list(zip(found, rows, strict=True))
+    is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE
     # The ordinals of a name have 20 digits. Without their zeros, a line fits into a terminal.
-    shown_rows = [
-        (
-            f"{each.first_seq}-{each.last_seq}",
-            *list(row.values())[1:4],
-            decimal(row["bytes"] or 0),
-            row["written"],
-        )
-        for each, row in zip(found, rows, strict=True)
-    ]
+    names = [f"{each.first_seq}-{each.last_seq}" if is_narrow else row["name"] for each, row in pairs]
     table(
-        ["ordinals", "messages", "from LSN", "to LSN", "size", "written"],
-        shown_rows,
+        ["ordinals" if is_narrow else "name", "messages", "from LSN", "to LSN", "size", "written"],
+        [
+            (
+                name,
+                f"{row['messages']:,}",
+                row["start_lsn"],
+                row["end_lsn"],
+                decimal(row["bytes"]),
+                row["written"],
+            )
+            for name, row in zip(names, rows, strict=True)
+        ],
         right=["messages", "size"],
     )
+
+
+def _listed(segment: Segment, file: FoundFile | None) -> dict[str, Any]:
+    """What a list says of a segment."""
+    return {
+        "name": name_of(segment.first_seq, segment.last_seq),
+        "messages": segment.last_seq - segment.first_seq + 1,
+        "start_lsn": None if segment.start_lsn is None else format_lsn(segment.start_lsn),
+        "end_lsn": None if segment.end_lsn is None else format_lsn(segment.end_lsn),
+        "bytes": 0 if file is None else file.nbytes,
+        "written": None if file is None or not file.modified else _time(file.modified),
+    }
 
 
 def _time(nanoseconds: int) -> str:
@@ -106,7 +117,7 @@ def cat(
 
 @segments.command("verify")
 def verify(place: Place, json: Json = False) -> None:
-    """Read all segments and check them: checksums, order, gaps, and each message. The exit status is 1 if one is wrong.
+    """Read segments and check them: checksums, order, gaps, each message. The exit status is 1 if one is wrong.
 
     Example: pgoutput-fast segments verify /data/segments
     """

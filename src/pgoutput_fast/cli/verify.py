@@ -51,14 +51,15 @@ def verified(path: str) -> Iterator[Verified]:
         FileNotFoundError: if there is nothing at the path.
     """
     named: list[tuple[Named, str]] = []
-    for file in find_files(path):
+    found = find_files(path)
+    if not found:
+        raise InputError(f"{shown(path)} has no segments")
+    for file in found:
         name = file.path.partition("?")[0].rpartition("/")[2]
         try:
             named.append((Named(*ordinals_of(name), name), file.path))
         except ValueError as problem:
             yield Verified(name, 0, [said(problem)])
-    if not named:
-        raise InputError(f"{shown(path)} has no segments")
     places = dict(named)
     listed, covered = cover(places)
     first: Segment | None = None
