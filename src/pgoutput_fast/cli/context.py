@@ -77,6 +77,9 @@ class Message:
 class Context:
     """What the messages so far say: the transaction, and the tables.
 
+    Attributes:
+        next_seq: the ordinal of the next message.
+
     >>> from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
     >>> writer = Writer()
     >>> wal = writer.begin(7, 100, 0)
@@ -88,7 +91,7 @@ class Context:
 
     def __init__(self) -> None:
         self._relations: dict[int, Relation] = {}
-        self._seq = 0
+        self.next_seq = 0
         self._in_stream: bool | None = None
         self._xid: int | None = None
         self._end_lsn: int | None = None
@@ -123,7 +126,7 @@ class Context:
         if kind == kinds.MSG_RELATION:
             self._learn(data[:1] + data[at:])
         found = Message(
-            self._seq,
+            self.next_seq,
             data,
             kinds.KIND_NAMES.get(-1 if kind is None else kind, "unknown"),
             lsn or None,
@@ -132,7 +135,7 @@ class Context:
             in_stream,
             tuple(self._relations[oid] for oid in oids if oid in self._relations),
         )
-        self._seq += 1
+        self.next_seq += 1
         if kind in kinds.BOUNDARIES:
             self._in_stream = kind == kinds.MSG_STREAM_START
         if kind in kinds.CLOSINGS:

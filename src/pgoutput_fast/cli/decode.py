@@ -150,7 +150,7 @@ def _decode_segments(
     tagged = dataclasses.replace(options, transactions="as_sent")
     committed = CommittedChanges(open_store(source.path), tagged)
     rows = open_txns = 0
-    for done, segment in enumerate(segments_of(source), 1):
+    for done, segment in enumerate(segments_of(source, gaps=False), 1):
         there += segment.catalog.relations
         found = read_segment(segment.path)
         if options.transactions == "committed":

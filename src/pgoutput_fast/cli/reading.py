@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,6 +110,8 @@ def _of_payloads(source: Payloads, context: Context) -> Iterator[Message]:
                 end = _end(message)
                 if given < 0 or end is None or end > given:
                     yield message
+                else:
+                    context.next_seq -= 1
                 newest = max(newest, end or 0)
     except DamagedInputError as problem:
         if problem.rest:
@@ -124,21 +127,30 @@ def _end(message: Message) -> int | None:
     return message.end_lsn - (message.kind == "rollback_prepared")
 
 
-def segments_of(source: Segments, *, follow: bool = False) -> Iterator[Segment]:
+def segments_of(source: Segments, *, follow: bool = False, gaps: bool = True) -> Iterator[Segment]:
     """The segments of an input, in stream order.
 
     Args:
         source: the segments.
         follow: whether to wait for further segments.
+        gaps: whether messages may be missing between them. A line on the screen then says which.
 
     Raises:
-        InputError: if there is none.
+        InputError: if there is none, and for a gap.
         ValueError: if a file is no segment, or is damaged.
     """
     found = list_segments(source.path)
     if not found:
         raise InputError(f"{shown(source.path)} has no segments")
-    yield from found
+    for place, each in enumerate(found):
+        if place and found[place - 1].last_seq + 1 < each.first_seq:
+            gap = f"messages {found[place - 1].last_seq + 1} to {each.first_seq - 1} are missing"
+            if not gaps:
+                raise InputError(
+                    f"{shown(source.path)}: {gap}. See what is wrong: pgoutput-fast segments verify"
+                )
+            print(f"pgoutput-fast: {gap}", file=sys.stderr)
+        yield each
     if not follow:
         return
     stream, at = SegmentStream(source.path), found[-1].last_seq + 1

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pgoutput_fast.capture.prerequisites import Prerequisites, expect_own_plugin
+from pgoutput_fast.capture.prerequisites import expect_own_plugin
 from pgoutput_fast.capture.sql_source import SqlSource
 from pgoutput_fast.cli.payloads import Batch, InputError
+from pgoutput_fast.postgres.check import check
 from pgoutput_fast.postgres.plugin import expect_publications, plugin_options
 from pgoutput_fast.postgres.session import read_server, session
 from pgoutput_fast.postgres.slots import check_name, read_slots
@@ -47,8 +48,8 @@ class SlotPayloads:
         """The messages.
 
         Raises:
-            InputError: if there is no such slot.
-            CaptureError: if the slot has another plugin, or a publication does not exist.
+            InputError: if there is no such slot, or no such publication.
+            CaptureError: if the slot has another plugin, or decodes another database.
             psycopg2.Error: if the server cannot be reached or refuses.
         """
         check_name(self.slot)
@@ -60,7 +61,9 @@ class SlotPayloads:
             there = ", ".join(each.name for each in slots) or "none"
             raise InputError(f"the server has no slot {self.slot}; there is {there}")
         expect_own_plugin(slot, server)
-        Prerequisites(self.dsn, self.publications, self.slot, "sql").check()
+        for finding in check(self.dsn, self.publications, self.slot, through="sql").findings:
+            if finding.stops:
+                raise InputError(f"{finding.subject}: {finding.problem}. {finding.advice}")
         options = plugin_options(server.version, self.publications, two_phase=slot.two_phase)
         seen = -1
         while True:
