@@ -118,7 +118,7 @@ def test_committed_and_as_sent(tmp_path: Path, capsys: Shown) -> None:
     out = tmp_path / "out"
     assert main(["decode", str(path), "--out", str(out)]) == 0
     assert len(rows(out / "public.orders.parquet", "id")) == 1
-    assert "1 transactions have no end in the input" in capsys.readouterr().err
+    assert "left out: 1 transaction without an end" in capsys.readouterr().err
     assert main(["decode", str(path), "--out", str(out), "--overwrite", "--as-sent"]) == 0
     assert len(rows(out / "public.orders.parquet", "id")) == 3
     assert capsys.readouterr().err == ""
@@ -145,7 +145,7 @@ def test_rejects(tmp_path: Path, capsys: Shown) -> None:
     assert names(out) == ["_rejects.parquet", "public.orders.parquet"]
     ((seq, column),) = rows(out / "_rejects.parquet", "seq", "column")
     assert (seq, column) == (3, "id")
-    assert "1 messages or values could not be decoded: see _rejects" in capsys.readouterr().err
+    assert "could not be decoded: 1 message or value: see _rejects" in capsys.readouterr().err
 
 
 def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,9 @@ def test_an_existing_target(tmp_path: Path, capsys: Shown) -> None:
     (out / "notes.txt").write_text("mine")
     assert "notes.txt" in error([path, "--out", str(out), "--overwrite"], capsys)
     assert "--out" in error([path], capsys, 2)
-    assert (out / "notes.txt").read_text() == "mine"
+    notes = out / "notes.txt"
+    assert "is no file of DuckDB" in error([path, "--out", str(notes), "--overwrite"], capsys)
+    assert notes.read_text() == "mine"
 
 
 def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
@@ -224,6 +226,11 @@ def test_after_an_error_nothing_is_there(tmp_path: Path, capsys: Shown) -> None:
     path.write_bytes(lines(stream())[:-10])
     assert "ends within its last message" in error([str(path), "--out", str(out)], capsys)
     assert names(tmp_path) == ["cut"]
+    for data in (lines(stream()), b"".join(stream())):
+        path.write_bytes(data[:-10])
+        assert main(["decode", str(path), "--out", str(out), "--overwrite", "--drop-cut-off"]) == 0
+        assert len(rows(out / "public.orders.parquet", "id")) == 1
+        assert f"left out: the last message of {path}" in capsys.readouterr().err
 
 
 def test_a_slot(place: Place) -> None:

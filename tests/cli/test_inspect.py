@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,27 @@ KINDS = [
 def objects(arguments: list[str], capsys: Shown, status: int = 0) -> list[dict[str, Any]]:
     assert main(["inspect", *arguments, "--json"]) == status
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@contextlib.contextmanager
+def following(arguments: list[str]) -> Iterator[Callable[[], dict[str, Any]]]:
+    """A process with --follow. Gives a function that waits for its next message."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pgoutput_fast", "inspect", *arguments, "--follow", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert process.stdout is not None
+    lines_of = process.stdout
+    deadline = threading.Timer(240, process.kill)
+    deadline.start()
+    try:
+        yield lambda: json.loads(lines_of.readline())
+    finally:
+        deadline.cancel()
+        process.kill()
+        process.communicate()
 
 
 def error(arguments: list[str], capsys: Shown, status: int = 1) -> str:
@@ -102,7 +126,7 @@ def test_messages_without_a_position_are_counted(tmp_path: Path, capsys: Shown) 
     path = str(write_all(tmp_path)["recvlogical"])
     assert [each["xid"] for each in objects([path, "--lsn", "0/C8.."], capsys)] == [8] * 4
     assert main(["inspect", stream()[2].hex(), "--lsn", "0/1.."]) == 0
-    assert capsys.readouterr().err == "1 messages were left out: nothing says their LSN\n"
+    assert capsys.readouterr().err == "left out: 1 message whose LSN nothing says\n"
 
 
 def test_a_stream_block_in_a_raw_file(tmp_path: Path, capsys: Shown) -> None:
@@ -220,6 +244,19 @@ def test_segments(tmp_path: Path, capsys: Shown) -> None:
     assert len(objects([str(first), "--table", "public.orders"], capsys)) == 2
 
 
+def test_a_directory_that_grows(tmp_path: Path) -> None:
+    whole = write_segments(tmp_path / "whole", 2)
+    directory = tmp_path / "segments"
+    directory.mkdir()
+    first, second = sorted(whole.iterdir())
+    shutil.copy(first, directory)
+    with following([str(directory), "--kind", "insert", "--table", "public.orders"]) as next_message:
+        assert next_message()["new"]["id"] == "0"
+        shutil.copy(second, tmp_path / second.name)
+        (tmp_path / second.name).rename(directory / second.name)
+        assert next_message()["new"]["id"] == "1"
+
+
 def test_a_pipe_that_nobody_reads_is_quiet(tmp_path: Path) -> None:
     path = tmp_path / "changes"
     path.write_bytes(lines(stream()) * 2000)
@@ -242,23 +279,10 @@ def test_a_slot(place: Place, capsys: Shown) -> None:
         found = objects(words, capsys)
         assert [each["kind"] for each in found] == ["begin", "relation", "insert", "insert", "commit"]
     before = find_slot(database.dsn, place.slot)
-    following = subprocess.Popen(
-        [sys.executable, "-m", "pgoutput_fast", "inspect", *words, "--follow", "--json", "--kind", "insert"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    deadline = threading.Timer(240, following.kill)
-    deadline.start()
-    try:
-        assert following.stdout is not None
-        ids = [json.loads(following.stdout.readline())["new"]["id"] for _ in range(2)]
+    with following([*words, "--kind", "insert"]) as next_message:
+        ids = [next_message()["new"]["id"] for _ in range(2)]
         database.execute("INSERT INTO orders VALUES (3)")
-        ids.append(json.loads(following.stdout.readline())["new"]["id"])
-    finally:
-        deadline.cancel()
-        following.kill()
-        following.communicate()
+        ids.append(next_message()["new"]["id"])
     assert ids == ["1", "2", "3"]
     after = find_slot(database.dsn, place.slot)
     assert before is not None

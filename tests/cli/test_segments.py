@@ -67,7 +67,7 @@ def test_verify_finds_what_is_wrong(directory: Path, tmp_path: Path, capsys: Sho
     assert f"{third.name}: messages 6 to 9 are missing before it" in found
     assert any(line.startswith(f"{last.name}: ") for line in found)
     assert any(line.startswith("notes.parquet: ") for line in found)
-    assert found[-1] == "4 segments, 4 rows: 4 are wrong"
+    assert found[-1] == "4 segments, 4 rows: 4 wrong"
     third.rename(third.with_name(f"{11:020}-{14:020}.parquet"))
     assert any(
         "its footer has messages 10 to 13" in line for line in said(["verify", str(directory)], capsys, 1)
@@ -97,7 +97,7 @@ def test_verify_finds_another_capture(directory: Path, tmp_path: Path, capsys: S
 
 def test_compact(directory: Path, capsys: Shown) -> None:
     found = said(["compact", str(directory), "--keep", "1", "--grace", "0"], capsys, 0)
-    assert found[0] == "4 segments became 2: 3 were joined, with 14 rows"
+    assert found[0] == "4 segments became 2: joined 3, with 14 rows"
     assert [(each.first_seq, each.last_seq) for each in list_segments(directory)] == [(0, 13), (14, 18)]
     assert said(["verify", str(directory)], capsys, 0) == ["2 segments, 20 rows: all in order"]
     done = json.loads(said(["compact", str(directory), "--json"], capsys, 0)[0])

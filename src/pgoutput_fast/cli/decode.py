@@ -18,8 +18,9 @@ from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
 from pgoutput_fast.cli.filters import expect_tables, table_names
 from pgoutput_fast.cli.inputs import Input, Segments
+from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.parts import Parts
-from pgoutput_fast.cli.payloads import Payloads
+from pgoutput_fast.cli.payloads import Payloads, WithoutEnd
 from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
@@ -62,6 +63,12 @@ def decode(
         bool,
         typer.Option("--plain", help="lists and structs as JSON texts; CSV and JSON lines always have them"),
     ] = False,
+    drop_cut_off: Annotated[
+        bool,
+        typer.Option(
+            "--drop-cut-off", help="leave out a last message that is cut off: the file may still grow"
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace what an earlier call wrote")
     ] = False,
@@ -94,6 +101,8 @@ def decode(
         tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
         Parts(directory) as parts,
     ):
+        if drop_cut_off:
+            sources = [each if isinstance(each, Segments) else WithoutEnd(each) for each in sources]
         with _progress(sources) as advance:
             there, waiting = _decode_all(sources, options, parts, advance)
         expect_tables(tables, there)
@@ -190,10 +199,11 @@ def _report(parts: Parts, waiting: int, *, json: bool) -> None:
     table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
     for name, rows in found:
         if name == "_rejects":
-            print(f"{rows:,} messages or values could not be decoded: see _rejects", file=sys.stderr)
+            what = counted(rows, "message or value", "messages or values")
+            print(f"could not be decoded: {what}: see _rejects", file=sys.stderr)
     if waiting:
         print(
-            f"{waiting:,} transactions have no end in the input: their changes are left out. --as-sent has them",
+            f"left out: {counted(waiting, 'transaction')} without an end in the input. --as-sent has the changes",
             file=sys.stderr,
         )
     if not found:
