@@ -13,7 +13,7 @@ import pytest
 
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import create_slot, find_slot
-from pgoutput_fast.cli import parts
+from pgoutput_fast.cli import parts, payloads
 from pgoutput_fast.cli.main import main
 from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
 from support.message_files import CUSTOMERS, ORDERS, lines, stream, write_all, write_segments
@@ -168,6 +168,28 @@ def test_a_table_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found == [(0, None), (1, True), (2, None), (3, True)]
     with duckdb.connect(str(tmp_path / "duckdb"), read_only=True) as database:
         assert database.execute("SELECT id, paid FROM public.orders ORDER BY _seq").fetchall() == found
+
+
+def test_a_column_that_gets_another_type(
+    tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No table can have both, whether they come in one piece or in two."""
+    text = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 25, key=True), ColumnSpec("note", 25)))
+    server = Writer()
+    first = (
+        server.begin(7, 100, 0) + server.change(ORDERS, "insert", new=["1", "a"]) + server.commit(100, 108, 0)
+    )
+    then = (
+        server.begin(8, 200, 0) + server.change(text, "insert", new=["x", "a"]) + server.commit(200, 208, 0)
+    )
+    path, out = tmp_path / "changes", tmp_path / "out"
+    for rows_of_a_piece in (1 << 14, 3):
+        monkeypatch.setattr(payloads, "_MOST_ROWS", rows_of_a_piece)
+        path.write_text("".join(f"{each.hex()}\n" for each in first + then))
+        said = error([str(path), "--out", str(out)], capsys)
+        assert "column 'id' is int32 in version" in said
+        assert "--table" in said
+        assert names(tmp_path) == ["changes"]
 
 
 def test_segments(tmp_path: Path, capsys: Shown) -> None:

@@ -119,7 +119,7 @@ def write_tables(
         step: called with the name of each table before it is written.
 
     Raises:
-        ValueError: if no table can hold all versions of a relation.
+        InputError: if no table can hold all versions of a relation.
         ModuleNotFoundError: if DuckDB is missing.
     """
     if form == Format.DUCKDB:
