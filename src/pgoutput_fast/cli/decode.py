@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +13,16 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
 from pgoutput_fast.cli.filters import expect_tables, table_names
 from pgoutput_fast.cli.inputs import Input, Segments
+from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.parts import Parts
-from pgoutput_fast.cli.payloads import Payloads
+from pgoutput_fast.cli.payloads import Payloads, WithoutEnd
 from pgoutput_fast.cli.problems import expect_given
 from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
 from pgoutput_fast.cli.screen import objects, table
@@ -62,6 +65,12 @@ def decode(
         bool,
         typer.Option("--plain", help="lists and structs as JSON texts; CSV and JSON lines always have them"),
     ] = False,
+    drop_cut_off: Annotated[
+        bool,
+        typer.Option(
+            "--drop-cut-off", help="leave out a last message that is cut off: the file may still grow"
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace what an earlier call wrote")
     ] = False,
@@ -94,25 +103,27 @@ def decode(
         tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
         Parts(directory) as parts,
     ):
-        with _progress(sources) as advance:
-            there, waiting = _decode_all(sources, options, parts, advance)
-        expect_tables(tables, there)
-        parts.finish()
-        write_tables(parts.tables.values(), place, form)
+        if drop_cut_off:
+            sources = [each if isinstance(each, Segments) else WithoutEnd(each) for each in sources]
+        with _progress(sources) as bar:
+            there, waiting = _decode_all(sources, options, parts, bar)
+            expect_tables(tables, there)
+            parts.finish()
+            write_tables(parts.tables.values(), place, form, bar.writing)
     _report(parts, waiting, json=json)
 
 
 def _decode_all(
-    sources: Sequence[Input], options: Options, parts: Parts, advance: Callable[[int, int], None]
+    sources: Sequence[Input], options: Options, parts: Parts, bar: _Bar
 ) -> tuple[list[Relation], int]:
     """Decodes inputs. Returns (the relations that they describe, how many transactions had no end)."""
     there: list[Relation] = []
     waiting = 0
     for source in sources:
         if isinstance(source, Segments):
-            waiting += _decode_segments(source, options, parts, advance, there)
+            waiting += _decode_segments(source, options, parts, bar, there)
         else:
-            waiting += _decode_payloads(source, options, parts, advance, there)
+            waiting += _decode_payloads(source, options, parts, bar, there)
     return there, waiting
 
 
@@ -120,7 +131,7 @@ def _decode_payloads(
     source: Payloads,
     options: Options,
     parts: Parts,
-    advance: Callable[[int, int], None],
+    bar: _Bar,
     there: list[Relation],
 ) -> int:
     rows = 0
@@ -131,7 +142,7 @@ def _decode_payloads(
             for decoded in decoder.stream([_columns(batch.payloads, batch.lsns)]):
                 parts.add(decoded)
                 rows += _rows(decoded)
-            advance(batch.done, rows)
+            bar.advance(batch.done, rows)
         there += decoder.catalog.relations
         return len(decoder.state.open_txns) if options.transactions == "committed" else 0
 
@@ -144,7 +155,7 @@ def _decode_segments(
     source: Segments,
     options: Options,
     parts: Parts,
-    advance: Callable[[int, int], None],
+    bar: _Bar,
     there: list[Relation],
 ) -> int:
     tagged = dataclasses.replace(options, transactions="as_sent")
@@ -165,7 +176,7 @@ def _decode_segments(
         if options.transactions == "committed":
             _add_messages(source, found, options, parts)
         open_txns = len(segment.open_txns)
-        advance(done, rows)
+        bar.advance(done, rows)
     return open_txns if options.transactions == "committed" else 0
 
 
@@ -190,27 +201,47 @@ def _report(parts: Parts, waiting: int, *, json: bool) -> None:
     table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
     for name, rows in found:
         if name == "_rejects":
-            print(f"{rows:,} messages or values could not be decoded: see _rejects", file=sys.stderr)
+            what = counted(rows, "message or value", "messages or values")
+            print(f"could not be decoded: {what}: see _rejects", file=sys.stderr)
     if waiting:
         print(
-            f"{waiting:,} transactions have no end in the input: their changes are left out. --as-sent has them",
+            f"left out: {counted(waiting, 'transaction')} without an end in the input. --as-sent has the changes",
             file=sys.stderr,
         )
     if not found:
         print("no changes committed in the input", file=sys.stderr)
 
 
-@contextmanager
-def _progress(sources: Sequence[Input]) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar on a terminal during the block. The given function takes how much is done, and the rows so far."""
-    if not sys.stderr.isatty():
-        yield lambda done, rows: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+class _Bar:
+    """The progress of a decode: nothing, unless standard error is a terminal.
 
+    Args:
+        bar: shows it; None to show nothing.
+        total: the size of the input, if it is known.
+    """
+
+    def __init__(self, bar: Progress | None, total: int | None) -> None:
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("decoding", total=total, rows=0)
+
+    def advance(self, done: int, rows: int) -> None:
+        """Shows how much is read, and how many rows it has."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, rows=rows)
+
+    def writing(self, name: str) -> None:
+        """Shows which table is written."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=f"writing {name}")
+
+
+@contextmanager
+def _progress(sources: Sequence[Input]) -> Iterator[_Bar]:
+    """Shows a bar on a terminal during the block."""
+    if not sys.stderr.isatty():
+        yield _Bar(None, None)
+        return
     (source, *others) = sources
-    total = None if others or isinstance(source, Segments) else source.size
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -220,6 +251,5 @@ def _progress(sources: Sequence[Input]) -> Iterator[Callable[[int, int], None]]:
         console=Console(stderr=True),
         transient=True,
     )
-    task = bar.add_task("decoding", total=total, rows=0)
     with bar:
-        yield lambda done, rows: bar.update(task, completed=done, rows=rows)
+        yield _Bar(bar, None if others or isinstance(source, Segments) else source.size)

@@ -108,7 +108,8 @@ class Filters:
     @property
     def is_open(self) -> bool:
         """Whether every message is wanted."""
-        return self.tables is None and not self.xids and not self.kinds and self.last_lsn == _LAST
+        is_any_lsn = (self.first_lsn, self.last_lsn) == (0, _LAST)
+        return self.tables is None and not self.xids and not self.kinds and is_any_lsn
 
     def expect_tables(self) -> None:
         """Checks that each wanted table was there.

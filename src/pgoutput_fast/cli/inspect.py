@@ -12,7 +12,7 @@ from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
 from pgoutput_fast.cli.context import Context, Message
 from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import Input
-from pgoutput_fast.cli.messages import show
+from pgoutput_fast.cli.messages import counted, show
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import DONE, PROBLEM
 from pgoutput_fast.cli.reading import As, Inputs, Table, messages_of, the_inputs
@@ -81,17 +81,17 @@ def inspect_inputs(
         InputError: for an input that is damaged, empty, or lacks a table of the filters.
         Exit: with the status of the command.
     """
-    counted = _Counted(inputs, follow)
-    shown, damaged = show(counted, filters, limit, json=json)
+    messages = _Counted(inputs, follow)
+    shown, damaged = show(messages, filters, limit, json=json)
     sys.stdout.flush()
     if shown != limit:
         filters.expect_tables()
-        if not counted.read and all(each.name == inputs[0].name for each in inputs):
+        if not messages.read and all(each.name == inputs[0].name for each in inputs):
             _say_empty(inputs[0])
     if filters.without_lsn:
-        print(f"{filters.without_lsn:,} messages were left out: nothing says their LSN", file=sys.stderr)
+        print(f"left out: {counted(filters.without_lsn, 'message')} whose LSN nothing says", file=sys.stderr)
     if damaged:
-        print(f"{damaged:,} of {counted.read:,} messages are damaged", file=sys.stderr)
+        print(f"damaged: {counted(damaged, 'message')}", file=sys.stderr)
     raise typer.Exit(PROBLEM if damaged else DONE)
 
 

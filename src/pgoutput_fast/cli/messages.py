@@ -17,7 +17,7 @@ from pgoutput_fast.cli.screen import objects
 from pgoutput_fast.messages.describe import described
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["show"]
+__all__ = ["counted", "show"]
 
 _STYLES = {
     "insert": "green",
@@ -57,6 +57,15 @@ def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, js
         if shown == limit:
             break
     return shown, damaged
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things in words.
+
+    >>> counted(1, "message"), counted(1200, "message")
+    ('1 message', '1,200 messages')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _place(message: Message) -> list[str]:

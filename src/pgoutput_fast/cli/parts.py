@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.decoding.result import Decoded, fit
 from pgoutput_fast.schema.evolution import unify_schemas
 from pgoutput_fast.schema.plain import plain_schema, to_types
@@ -51,10 +52,11 @@ class Collected:
         """The schema that all parts fit.
 
         Raises:
-            ValueError: if no schema fits all of them.
+            InputError: if no schema fits all of them.
         """
         found = [(relation, schema) for relation, schema, _ in self.parts if relation is not None]
-        return unify_schemas(found) if len(found) > 1 else self.parts[0][1]
+        with _explained():
+            return unify_schemas(found) if len(found) > 1 else self.parts[0][1]
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """The rows with this schema, some thousand at a time."""
@@ -62,6 +64,19 @@ class Collected:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1 << 14):
                     yield fit(batch, schema)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Says what helps if no table can hold all versions of a relation."""
+    try:
+        yield
+    except ValueError as problem:
+        what = str(problem).partition(": read `changes`")[0]
+        raise InputError(
+            f"{what}. Decode the other tables with --table, and this one in Python: `changes` of pgoutput_fast.decode "
+            "has a batch for each version"
+        ) from None
 
 
 class Parts:
@@ -87,11 +102,13 @@ class Parts:
         """Adds changes, and the tables beside them.
 
         Raises:
-            ValueError: if no table can hold two versions of a relation.
+            InputError: if no table can hold two versions of a relation.
         """
         newest = {each.relation.qualified_name: each.relation for each in decoded.changes}
         for name, relation in newest.items():
-            self._add(relation.namespace, relation.name, relation, decoded.table(name))
+            with _explained():
+                rows = decoded.table(name)
+            self._add(relation.namespace, relation.name, relation, rows)
         for name in _BESIDE:
             rows = getattr(decoded, name)
             if rows.num_rows:

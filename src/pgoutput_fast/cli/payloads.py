@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -30,6 +31,7 @@ __all__ = [
     "Payloads",
     "RawFile",
     "Recvlogical",
+    "WithoutEnd",
     "hex_of_line",
 ]
 
@@ -37,6 +39,7 @@ _NAMES = ("payload", "data")
 _MOST_ROWS = 1 << 14
 # How much of a damaged end is kept to be shown.
 _SHOWN_BYTES = 1 << 16
+_CUT_OFF = "the input ends within this message"
 _ABORT_SHORT, _ABORT_LONG = 9, 25
 # A line of psql, or digits alone; perhaps an LSN and an xid stand before the bytes.
 _HEX = re.compile(r"(?:\s*(?P<lsn>[0-9A-Fa-f]+/[0-9A-Fa-f]+)\b)?.*?\\x(?P<digits>[0-9A-Fa-f]*)[\s|\"']*")
@@ -53,11 +56,13 @@ class DamagedInputError(InputError):
 
     Attributes:
         rest: the bytes of the damaged message, from its tag byte on, as far as they are of use.
+        cut_off: whether the input ends within this message.
     """
 
-    def __init__(self, text: str, rest: bytes = b"") -> None:
+    def __init__(self, text: str, rest: bytes = b"", *, cut_off: bool = False) -> None:
         super().__init__(text)
         self.rest = rest
+        self.cut_off = cut_off
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,9 @@ class Recvlogical:
             with open(self.path, "rb") as file:
                 file.seek(done)
                 rest = file.read(_SHOWN_BYTES)
-            text = str(problem).replace(repr(self.path), self.name).replace(". Pass truncated='drop'", ";")
-            raise DamagedInputError(text.partition("; to read the messages")[0], rest) from None
+            text = str(problem).replace(repr(self.path), self.name)
+            text, cut_off, _ = text.partition(". Pass truncated='drop'")
+            raise DamagedInputError(text, rest, cut_off=bool(cut_off)) from None
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class RawFile:
                     try:
                         end = _end(data, at, in_stream, is_last=not more)
                     except CutOffError:
-                        problem = None if more else "the input ends within this message"
+                        problem = None if more else _CUT_OFF
                         break
                     except DamagedError as damage:
                         problem = f"{reason_text(damage.reason)}; expected: {damage.expected}"
@@ -170,7 +176,7 @@ class RawFile:
                     yield Batch(pa.array(found, pa.binary()), done=done)
                 if problem is not None:
                     text = f"{self.name}: message {seq}, which begins at byte {done}: {problem}"
-                    raise DamagedInputError(text, data[:_SHOWN_BYTES])
+                    raise DamagedInputError(text, data[:_SHOWN_BYTES], cut_off=problem == _CUT_OFF)
                 if not more:
                     return
 
@@ -312,3 +318,33 @@ def _payload_column(schema: pa.Schema, name: str) -> str:
         else "no binary column"
     )
     raise InputError(f"{name} has {what}: messages are expected in a binary column")
+
+
+@dataclass(frozen=True)
+class WithoutEnd:
+    """An input without its last message, if that is cut off."""
+
+    source: Payloads
+
+    @property
+    def name(self) -> str:
+        """That of the input."""
+        return self.source.name
+
+    @property
+    def size(self) -> int | None:
+        """That of the input."""
+        return self.source.size
+
+    def batches(self) -> Iterator[Batch]:
+        """The messages.
+
+        Raises:
+            DamagedInputError: for a message that is damaged.
+        """
+        try:
+            yield from self.source.batches()
+        except DamagedInputError as problem:
+            if not problem.cut_off:
+                raise
+            print(f"left out: the last message of {self.name}, which is cut off", file=sys.stderr)

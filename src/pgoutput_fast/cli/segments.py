@@ -15,6 +15,7 @@ from pgoutput_fast.cli.arguments import Json
 from pgoutput_fast.cli.filters import Filters
 from pgoutput_fast.cli.inputs import InputKind, opened
 from pgoutput_fast.cli.inspect import Follow, Kinds, Limit, Lsns, Xids, inspect_inputs
+from pgoutput_fast.cli.messages import counted
 from pgoutput_fast.cli.payloads import InputError
 from pgoutput_fast.cli.problems import DONE, PROBLEM
 from pgoutput_fast.cli.reading import Table
@@ -131,7 +132,7 @@ def verify(place: Place, json: Json = False) -> None:
                 line(f"{each.name}: {problem}", "bold red")
     if not json:
         line(
-            f"{count:,} segments, {rows:,} rows: {f'{wrong:,} are wrong' if wrong else 'all in order'}",
+            f"{counted(count, 'segment')}, {counted(rows, 'row')}: {f'{wrong:,} wrong' if wrong else 'all in order'}",
             "red" if wrong else "green",
         )
     raise typer.Exit(PROBLEM if wrong else DONE)
@@ -167,12 +168,11 @@ def compact(
     if json:
         objects([asdict(done)])
         return
-    line(
-        f"{done.before:,} segments became {done.after:,}: {done.joined:,} were joined, with {done.rows:,} rows"
-    )
+    rows = counted(done.rows, "row")
+    line(f"{counted(done.before, 'segment')} became {done.after:,}: joined {done.joined:,}, with {rows}")
     if done.joined:
         line(f"{decimal(done.bytes_before)} became {decimal(done.bytes_after)}")
     if done.removed or done.waiting:
         line(
-            f"{done.removed:,} joined files were removed; {done.waiting:,} wait until their grace period has passed"
+            f"joined files: {done.removed:,} removed, {done.waiting:,} wait until their grace period has passed"
         )

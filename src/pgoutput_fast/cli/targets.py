@@ -24,6 +24,10 @@ from pgoutput_fast.storage.table_directories import table_directory
 __all__ = ["Format", "format_of", "name_of", "replaced", "write_tables"]
 
 
+# What a file of DuckDB has behind its first eight bytes.
+_DUCKDB = b"DUCK"
+
+
 class Format(StrEnum):
     """What decoded tables become."""
 
@@ -82,8 +86,11 @@ def replaced(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _expect_own(target: Path) -> None:
-    """Checks that a directory has only files that this command wrote."""
+    """Checks that a directory has only files that this command may have written, or that a file is one of DuckDB."""
     if not target.is_dir():
+        with open(target, "rb") as file:
+            if file.read(12)[8:] != _DUCKDB:
+                raise InputError(f"{target} is no file of DuckDB: it is not replaced. Choose another name")
         return
     endings = tuple(f".{each}" for each in Format)
     others = [each.name for each in target.iterdir() if each.is_dir() or not each.name.endswith(endings)]
@@ -112,7 +119,7 @@ def write_tables(
         step: called with the name of each table before it is written.
 
     Raises:
-        ValueError: if no table can hold all versions of a relation.
+        InputError: if no table can hold all versions of a relation.
         ModuleNotFoundError: if DuckDB is missing.
     """
     if form == Format.DUCKDB:

@@ -128,8 +128,8 @@ def _of_rows(segment: Segment, rows: pa.Table) -> list[str]:
     messages = rows.filter(pa.array(rows.column("kind").to_numpy() != SESSION_MARK))
     for batch in messages.to_batches(max_chunksize=1 << 16):
         rejects = decode_tagged(batch, catalog, Options(on_error="quarantine")).rejects
-        # A legal value that Arrow cannot hold has a column, and is no damage.
-        damaged = rejects.filter(rejects.column("column").is_null())
+        # A legal value that Arrow cannot hold is no damage: its change was decoded.
+        damaged = rejects.filter(rejects.column("change_type").is_null())
         if damaged.num_rows:
             row = damaged.select(["seq", "reason"]).slice(0, 1).to_pylist()[0]
             more = f", and {damaged.num_rows - 1:,} more" if damaged.num_rows > 1 else ""
