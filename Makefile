@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,10 @@ lint: $(VENV)/.dev  ## run ruff, mypy and cython-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
+
+docs: $(VENV)/.dev  ## write the pages as a site into build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 bench: $(VENV)/.dev  ## run all benchmarks and rewrite the tables in benchmarks/README.md
 	$(BIN)/python -m benchmarks

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg2.errors
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import pgoutput_fast as pgo
 from pgoutput_fast.capture import CaptureError, create_slot, drop_slot, find_slot
 from pgoutput_fast.demo.servers import Server
+from pgoutput_fast.live.reader import Reader
 from support import pg
 from support.capturing import Writers, now, prepare, streaming_dsn, wait_until
 from support.capturing import slot as slot
@@ -98,6 +101,35 @@ def test_a_break_keeps_what_was_acknowledged(database: pg.Database, slot: str) -
         stop.set()
     assert seen == [2]
     assert find_slot(database.dsn, slot).active_pid is None  # type: ignore[union-attr]
+
+
+def test_the_garbage_collector_ends_a_forgotten_loop(
+    database: pg.Database, slot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run in the thread that reads. pytest makes an error of what is raised there."""
+    collected = threading.Event()
+    confirm = Reader._confirm
+
+    def collect_and_confirm(reader: Reader, sender: Any) -> None:
+        if forgotten.is_set():
+            gc.collect()
+            collected.set()
+        confirm(reader, sender)
+
+    forgotten = threading.Event()
+    monkeypatch.setattr(Reader, "_confirm", collect_and_confirm)
+    _insert(database, 1, 1)
+    gc.disable()
+    try:
+        following: list[Any] = [pgo.follow(database.dsn, slot, ["captured"])]
+        following.append(following)
+        assert _ids(next(following[0])[0]) == [1]
+        del following
+        forgotten.set()
+        assert collected.wait(240)
+    finally:
+        gc.enable()
+    wait_until(lambda: find_slot(database.dsn, slot).active_pid is None)  # type: ignore[union-attr]
 
 
 def test_an_idle_slot_goes_on_only_if_all_is_acknowledged(database: pg.Database, slot: str) -> None:

@@ -1,31 +1,74 @@
-"""The README's first screen is a real decode of real bytes: run it, and see that it prints what the page says."""
+"""The README: its programs print what it says, and its figures are those of the benchmarks."""
 
 import contextlib
 import doctest
 import importlib
 import io
 import re
+from typing import Any
 
 import pytest
 
 import pgoutput_fast
+from support import pg
+from support.capturing import drop_when_free
 from support.paths import ROOT
 
+TEXT = (ROOT / "README.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", TEXT, re.DOTALL)
 
-def test_readme_example_prints_what_it_says() -> None:
-    text = (ROOT / "README.md").read_text()
-    code = re.search(r"```python\n(import pgoutput_fast.*?)```", text, re.DOTALL)
-    printed = re.search(r"```\n(insert.*?)```", text, re.DOTALL)
-    assert code is not None
-    assert printed is not None
+
+def _printed(program: str, names: dict[str, Any]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code[1], "README.md", "exec"), {})
-    assert out.getvalue() == printed[1]
+        exec(compile(program, "README.md", "exec"), names)
+    return out.getvalue()
+
+
+def test_each_program_says_what_it_prints() -> None:
+    assert len(PROGRAMS) == TEXT.count("```python") == 2
+
+
+def test_the_first_program_follows_a_server(servers: pg.Servers) -> None:
+    newest = max(servers, default=None)
+    if newest is None:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    database = pg.Database(servers[newest])
+    try:
+        database.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), placed timestamptz)",
+            "CREATE PUBLICATION shop FOR TABLE orders",
+        )
+        program, printed = PROGRAMS[0]
+        assert _printed(program, {"dsn": database.dsn, "shop": database}) == printed
+    finally:
+        drop_when_free(database.dsn, "cache")
+        database.drop()
+
+
+def test_the_second_program_decodes_bytes() -> None:
+    program, printed = PROGRAMS[1]
+    assert _printed(program, {}) == printed
+
+
+def test_the_figures_are_those_of_the_benchmarks() -> None:
+    """They are rounded, and each run of the benchmarks has others. More than half away, they are wrong."""
+    figures = (ROOT / "benchmarks" / "README.md").read_text().partition("### wide text")[2]
+    for said, measured in (
+        ("copy the bytes to new memory", "memcpy to new memory"),
+        (r"\*\*`pgoutput_fast`\*\*", "decode"),
+        ("read the same rows with pyarrow's CSV reader", r"pyarrow CSV reader .*?"),
+        ("the loop that you would write first in Python", "plain Python"),
+    ):
+        here = re.search(rf"^\| {said} \| \**([\d.]+)", TEXT, re.MULTILINE)
+        there = re.search(rf"^\| {measured} +\| ([\d.]+)", figures, re.MULTILINE)
+        assert here is not None, said
+        assert there is not None, measured
+        assert 2 / 3 < float(here[1]) / float(there[1]) < 3 / 2, said
 
 
 def test_pages_that_the_readme_names_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 

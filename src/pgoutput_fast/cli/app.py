@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from inspect import getdoc
 from typing import Annotated, Any
 
 import typer
 
 from pgoutput_fast.cli.bench import bench
 from pgoutput_fast.cli.check import check
+from pgoutput_fast.cli.decode import decode
 from pgoutput_fast.cli.forwarded import FORWARDED, capture, demo, mirror
+from pgoutput_fast.cli.inspect import inspect
+from pgoutput_fast.cli.segments import segments
 from pgoutput_fast.cli.slots import create, drop, ls
 from pgoutput_fast.cli.snapshot import snapshot
 
@@ -29,7 +32,7 @@ def _group(name: str, text: str) -> typer.Typer:
 def _add(group: typer.Typer, *commands: Callable[..., Any], **more: Any) -> None:
     """Adds commands. The example at the end of a docstring is the end of its help, as it is written."""
     for each in commands:
-        text, _, example = (inspect.getdoc(each) or "").partition(f"\n\n{_EXAMPLE}")
+        text, _, example = (getdoc(each) or "").partition(f"\n\n{_EXAMPLE}")
         lines = "\n".join(f"  {line.strip()}" for line in example.strip().split("\n"))
         group.command(help=text, epilog=f"\b\n{_EXAMPLE}\n{lines}", **more)(each)
 
@@ -52,6 +55,8 @@ _add(_slots, ls, create, drop)
 _add(app, snapshot)
 _add(app, capture, mirror, **FORWARDED)
 _add(app, bench)
+_add(app, inspect, decode)
+app.add_typer(segments)
 _add(app, demo, **FORWARDED)
 
 

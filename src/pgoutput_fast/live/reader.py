@@ -104,7 +104,9 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        # If nobody has the iterator any longer, the garbage collector ends it in any thread, also in this one.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
         self.acknowledged.end()
 
     def __iter__(self) -> Iterator[Received | int | None]:

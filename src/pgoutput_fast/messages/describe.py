@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from pgoutput_fast.protocol import kinds
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.protocol.reasons import OK, Reason
 
-__all__ = ["describe"]
+__all__ = ["Described", "describe", "described"]
 
 # The columns of a table and the relations of a Truncate that are shown. A server's table has no more columns.
 _SHOWN_COLUMNS, _SHOWN_RELATIONS = 1600, 100
@@ -51,6 +52,18 @@ _CELLS = {
     kinds.COLUMN_TEXT: "text",
     kinds.COLUMN_BINARY: "binary",
 }
+
+
+class Described(NamedTuple):
+    """One message as text for a person.
+
+    Attributes:
+        text: as `describe` gives it.
+        damaged_at: the byte that is wrong; None if none is.
+    """
+
+    text: str
+    damaged_at: int | None
 
 
 def describe(
@@ -92,6 +105,20 @@ def describe(
         3: text, 6 bytes
       damaged at byte 23: the message ends too early; expected: the value of column 3 (6 bytes from byte 20 on)
     """
+    return described(message, in_stream=in_stream, catalog=catalog).text
+
+
+def described(
+    message: bytes | bytearray | memoryview,
+    *,
+    in_stream: bool | None = None,
+    catalog: Catalog | Relation | None = None,
+) -> Described:
+    """As `describe`, with the place of the damage, if there is one.
+
+    >>> described(b"B", in_stream=False).damaged_at
+    1
+    """
     data = _bytes(message)
     if catalog is not None and not isinstance(catalog, Catalog | Relation):
         raise TypeError(f"catalog must be a Catalog or a Relation, not {type(catalog).__name__}")
@@ -101,10 +128,10 @@ def describe(
     tables = {relation.oid: relation for relation in relations}
     kind = data[0] if data else None
     if kind not in PREFIXED:
-        return _Description(data, False, tables).text
+        return _Description(data, False, tables).result
     if in_stream is None:
         return _of_unknown_form(data, tables)
-    return _Description(data, in_stream, tables).text
+    return _Description(data, in_stream, tables).result
 
 
 def _bytes(message: bytes | bytearray | memoryview) -> bytes:
@@ -118,23 +145,25 @@ def _bytes(message: bytes | bytearray | memoryview) -> bytes:
     raise TypeError(f"message must be bytes, not {type(message).__name__}{hint}")
 
 
-def _of_unknown_form(data: bytes, tables: dict[int, Relation]) -> str:
+def _of_unknown_form(data: bytes, tables: dict[int, Relation]) -> Described:
     """The text of a message that may be a plain one or one from a stream block."""
     found = headers(pa.array([data], pa.large_binary()))
     reason = found["reason"][0].as_py()
     if reason == OK:
-        return _Description(data, bool(found["in_stream"][0].as_py()), tables).text
+        return _Description(data, bool(found["in_stream"][0].as_py()), tables).result
     plain, streamed = (_Description(data, form, tables) for form in (False, True))
     if plain.damaged_at is None and streamed.damaged_at is None:
         if data[0] == kinds.MSG_MESSAGE and not is_streamed_message(data, 0):
-            return plain.text
-        return f"{plain.text}\n  note: the bytes also fit a message from a stream block: in_stream=True describes that"
+            return plain.result
+        note = "  note: the bytes also fit a message from a stream block: in_stream=True describes that"
+        return Described(f"{plain.text}\n{note}", None)
     if plain.damaged_at is None or streamed.damaged_at is None:
-        return plain.text if plain.damaged_at is None else streamed.text
+        return plain.result if plain.damaged_at is None else streamed.result
     # The form that makes sense of more bytes is more likely.
     likely, other = (plain, streamed) if plain.damaged_at >= streamed.damaged_at else (streamed, plain)
     form = "a message from a stream block" if other is streamed else "a plain message"
-    return f"{likely.text}\n  note: as {form} it would be damaged at byte {other.damaged_at}"
+    note = f"  note: as {form} it would be damaged at byte {other.damaged_at}"
+    return Described(f"{likely.text}\n{note}", likely.damaged_at)
 
 
 class _Description:
@@ -157,6 +186,11 @@ class _Description:
             what = reason_text(problem.reason)
             self._lines.append(f"  damaged at byte {problem.at}: {what}; expected: {problem.expected}")
         self.text = "\n".join(self._lines)
+
+    @property
+    def result(self) -> Described:
+        """The lines and the damage."""
+        return Described(self.text, self.damaged_at)
 
     def _read(self, data: bytes, in_stream: bool) -> None:
         size = shown_size(len(data))

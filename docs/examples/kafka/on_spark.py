@@ -1,0 +1,38 @@
+"""Decode messages that lie in a Kafka topic, on Spark.
+
+    python on_spark.py TOPIC.parquet
+
+`TOPIC.parquet` stands for the topic: it has Kafka's columns, in any order of rows. With Spark's connector, read the
+topic in its place:
+
+    spark.read.format("kafka").option("kafka.bootstrap.servers", "...").option("subscribe", "wal").load()
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pgoutput_fast import spark as pgspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def orders_of(topic: DataFrame) -> DataFrame:
+    """The committed changes of the table public.orders."""
+    # Marks of Kafka's own transactions take offsets, so offsets that are missing are no error here.
+    wal = pgspark.tag(topic, order_by="offset", payload="value", gaps="allow")
+    return pgspark.changes(wal, "public.orders", transactions="committed")
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    orders = orders_of(spark.read.parquet(sys.argv[1]))
+    orders.orderBy("_commit_lsn", "_seq").select("_change_type", "id", "note").show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""`pgoutput-fast decode`: the messages of a file, a segment or a slot as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+
+from pgoutput_fast.catalog.relations import Catalog, Relation
+from pgoutput_fast.cli.arguments import DSN, Json, Publications, SlotName
+from pgoutput_fast.cli.filters import expect_tables, table_names
+from pgoutput_fast.cli.inputs import Input, Segments
+from pgoutput_fast.cli.parts import Parts
+from pgoutput_fast.cli.payloads import Payloads
+from pgoutput_fast.cli.problems import expect_given
+from pgoutput_fast.cli.reading import As, Inputs, Table, segments_of, the_inputs
+from pgoutput_fast.cli.screen import objects, table
+from pgoutput_fast.cli.targets import Format, format_of, name_of, replaced, write_tables
+from pgoutput_fast.decoding.decoder import Decoder, decode_tagged
+from pgoutput_fast.decoding.result import Decoded
+from pgoutput_fast.protocol.kinds import MSG_MESSAGE
+from pgoutput_fast.schema.options import Options
+from pgoutput_fast.segments.committed import CommittedChanges
+from pgoutput_fast.segments.listing import segment_outcomes
+from pgoutput_fast.segments.read import read_segment
+from pgoutput_fast.storage.stores import open_store
+
+__all__ = ["decode"]
+
+Target = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", show_default=False, help="a directory, or a file of DuckDB; it must not exist"
+    ),
+]
+To = Annotated[
+    Format | None,
+    typer.Option(
+        "--to", help="the format; without it, the name of the target tells: .duckdb, or else Parquet"
+    ),
+]
+
+
+def decode(
+    inputs: Inputs = None,
+    out: Target = None,
+    to: To = None,
+    kind_of_input: As = None,
+    table: Table = None,
+    as_sent: Annotated[
+        bool, typer.Option("--as-sent", help="all changes, not only those of transactions that committed")
+    ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="lists and structs as JSON texts; CSV and JSON lines always have them"),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace what an earlier call wrote")
+    ] = False,
+    json: Json = False,
+    dsn: DSN = "",
+    slot: SlotName = None,
+    publication: Publications = None,
+) -> None:
+    """Decode messages into tables: a file for each, or a table of DuckDB. Of a slot, nothing is consumed.
+
+    The inputs are those of inspect. What cannot be decoded goes to the table _rejects.
+
+    Example: pgoutput-fast decode changes.bin --to parquet --out tables
+
+    Example: pgoutput-fast decode segments --table public.orders --out shop.duckdb
+    """
+    expect_given({"--out": out})
+    assert out is not None
+    form = to or format_of(out)
+    tables = table_names(table)
+    options = Options(
+        transactions="as_sent" if as_sent else "committed",
+        on_error="quarantine",
+        tables=tables,
+        plain=plain or form in (Format.CSV, Format.JSONL),
+    )
+    with (
+        the_inputs(inputs, kind_of_input, dsn, slot, publication) as sources,
+        replaced(out, overwrite=overwrite) as place,
+        tempfile.TemporaryDirectory(prefix=".pgoutput-fast-", dir=out.absolute().parent) as directory,
+        Parts(directory) as parts,
+    ):
+        with _progress(sources) as advance:
+            there, waiting = _decode_all(sources, options, parts, advance)
+        expect_tables(tables, there)
+        parts.finish()
+        write_tables(parts.tables.values(), place, form)
+    _report(parts, waiting, json=json)
+
+
+def _decode_all(
+    sources: Sequence[Input], options: Options, parts: Parts, advance: Callable[[int, int], None]
+) -> tuple[list[Relation], int]:
+    """Decodes inputs. Returns (the relations that they describe, how many transactions had no end)."""
+    there: list[Relation] = []
+    waiting = 0
+    for source in sources:
+        if isinstance(source, Segments):
+            waiting += _decode_segments(source, options, parts, advance, there)
+        else:
+            waiting += _decode_payloads(source, options, parts, advance, there)
+    return there, waiting
+
+
+def _decode_payloads(
+    source: Payloads,
+    options: Options,
+    parts: Parts,
+    advance: Callable[[int, int], None],
+    there: list[Relation],
+) -> int:
+    rows = 0
+    with Decoder(options) as decoder:
+        for batch in source.batches():
+            if batch.starts_session:
+                decoder.start_session()
+            for decoded in decoder.stream([_columns(batch.payloads, batch.lsns)]):
+                parts.add(decoded)
+                rows += _rows(decoded)
+            advance(batch.done, rows)
+        there += decoder.catalog.relations
+        return len(decoder.state.open_txns) if options.transactions == "committed" else 0
+
+
+def _columns(payloads: pa.Array, lsns: pa.Array | None) -> pa.Table:
+    return pa.table({"payload": payloads} if lsns is None else {"payload": payloads, "lsn": lsns})
+
+
+def _decode_segments(
+    source: Segments,
+    options: Options,
+    parts: Parts,
+    advance: Callable[[int, int], None],
+    there: list[Relation],
+) -> int:
+    tagged = dataclasses.replace(options, transactions="as_sent")
+    committed = CommittedChanges(open_store(source.path), tagged)
+    rows = open_txns = 0
+    for done, segment in enumerate(segments_of(source, gaps=False), 1):
+        there += segment.catalog.relations
+        found = read_segment(segment.path)
+        if options.transactions == "committed":
+            pieces: Iterator[Decoded] = (
+                decode_tagged(batch, catalog, tagged) for batch, catalog in committed.of(found, segment.state)
+            )
+        else:
+            pieces = (decode_tagged(batch, segment.catalog, tagged) for batch in found.to_batches())
+        for decoded in pieces:
+            parts.add(decoded)
+            rows += _rows(decoded)
+        if options.transactions == "committed":
+            _add_messages(source, found, options, parts)
+        open_txns = len(segment.open_txns)
+        advance(done, rows)
+    return open_txns if options.transactions == "committed" else 0
+
+
+def _add_messages(source: Segments, rows: pa.Table, options: Options, parts: Parts) -> None:
+    """Adds the logical messages of a segment that were not rolled back. The committed changes lack them."""
+    found = rows.filter(pc.equal(rows.column("kind"), MSG_MESSAGE))
+    if found.num_rows:
+        (batch,) = found.combine_chunks().to_batches()
+        parts.add(decode_tagged(batch, Catalog(), options, segment_outcomes(source.path)))
+
+
+def _rows(decoded: Decoded) -> int:
+    return sum(each.batch.num_rows for each in decoded.changes)
+
+
+def _report(parts: Parts, waiting: int, *, json: bool) -> None:
+    """Says what became of the messages."""
+    found = [(name_of(each), each.rows) for each in parts.tables.values()]
+    if json:
+        objects([{"tables": dict(found), "transactions_without_end": waiting}])
+        return
+    table(["table", "rows"], [(name, f"{rows:,}") for name, rows in sorted(found)], right=["rows"])
+    for name, rows in found:
+        if name == "_rejects":
+            print(f"{rows:,} messages or values could not be decoded: see _rejects", file=sys.stderr)
+    if waiting:
+        print(
+            f"{waiting:,} transactions have no end in the input: their changes are left out. --as-sent has them",
+            file=sys.stderr,
+        )
+    if not found:
+        print("no changes committed in the input", file=sys.stderr)
+
+
+@contextmanager
+def _progress(sources: Sequence[Input]) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar on a terminal during the block. The given function takes how much is done, and the rows so far."""
+    if not sys.stderr.isatty():
+        yield lambda done, rows: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    (source, *others) = sources
+    total = None if others or isinstance(source, Segments) else source.size
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    task = bar.add_task("decoding", total=total, rows=0)
+    with bar:
+        yield lambda done, rows: bar.update(task, completed=done, rows=rows)

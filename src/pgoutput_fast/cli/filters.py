@@ -1,0 +1,133 @@
+"""Which messages a command shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.catalog.relations import Relation, no_such_table
+from pgoutput_fast.cli.context import Message
+from pgoutput_fast.cli.payloads import InputError
+from pgoutput_fast.cli.problems import UsageError
+from pgoutput_fast.protocol.kinds import KIND_NAMES
+from pgoutput_fast.protocol.lsn import parse_lsn
+
+__all__ = ["Filters", "expect_tables", "table_names"]
+
+_LAST = (1 << 64) - 1
+
+
+def table_names(given: Sequence[str] | None) -> frozenset[str] | None:
+    """The qualified names of tables as SQL quotes them; None for all tables.
+
+    Raises:
+        UsageError: for what is no qualified name.
+
+    >>> sorted(table_names(["public.orders", 'public."Order Lines"']))
+    ['public."Order Lines"', 'public.orders']
+    """
+    if not given:
+        return None
+    parsed = {each: parse_qualified_name(each) for each in given}
+    for each, parts in parsed.items():
+        if parts is None:
+            raise UsageError(f"--table {each}: name the schema, too, as in public.{each}")
+    return frozenset(quote_qualified_name(*parts) for parts in parsed.values() if parts is not None)
+
+
+def expect_tables(wanted: Collection[str] | None, there: Collection[Relation]) -> None:
+    """Checks that the input has these tables.
+
+    Raises:
+        InputError: if it lacks one; the text has the names that are nearest.
+    """
+    names = {relation.qualified_name for relation in there}
+    for table in sorted(wanted or ()):
+        if table not in names:
+            raise InputError(no_such_table(table, there))
+
+
+@dataclass
+class Filters:
+    """Chooses messages.
+
+    Attributes:
+        tables: the names of the tables; None for all, and for messages of none.
+        xids: the transactions; empty for all.
+        kinds: names of kinds; empty for all.
+        first_lsn, last_lsn: positions, both included.
+        without_lsn: how many messages were left out because nothing says their LSN.
+    """
+
+    tables: frozenset[str] | None = None
+    xids: frozenset[int] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    first_lsn: int = 0
+    last_lsn: int = _LAST
+    without_lsn: int = 0
+    seen: dict[int, Relation] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        tables: Sequence[str] | None,
+        xids: Sequence[int] | None,
+        lsns: str | None,
+        kinds: Sequence[str] | None,
+    ) -> Filters:
+        """The filters that the arguments of a command name.
+
+        Raises:
+            UsageError: for an argument of another form.
+        """
+        first, last = _range(lsns)
+        chosen = {name for each in kinds or () for name in each.lower().replace(" ", "_").split(",")}
+        unknown = sorted(chosen - {*KIND_NAMES.values(), "unknown"})
+        if unknown:
+            there = ", ".join(sorted(KIND_NAMES.values()))
+            raise UsageError(f"--kind {unknown[0]}: there is no such kind of message; there is {there}")
+        return cls(table_names(tables), frozenset(xids or ()), frozenset(chosen), first, last)
+
+    def wants(self, message: Message) -> bool:
+        """Whether to show this message."""
+        for relation in message.relations:
+            self.seen[relation.oid] = relation
+        if self.tables is not None and not any(
+            relation.qualified_name in self.tables for relation in message.relations
+        ):
+            return False
+        if (self.xids and message.xid not in self.xids) or (self.kinds and message.kind not in self.kinds):
+            return False
+        if (self.first_lsn, self.last_lsn) == (0, _LAST):
+            return True
+        position = message.position
+        self.without_lsn += position is None
+        return position is not None and self.first_lsn <= position <= self.last_lsn
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every message is wanted."""
+        return self.tables is None and not self.xids and not self.kinds and self.last_lsn == _LAST
+
+    def expect_tables(self) -> None:
+        """Checks that each wanted table was there.
+
+        Raises:
+            InputError: if one was not.
+        """
+        expect_tables(self.tables, list(self.seen.values()))
+
+
+def _range(lsns: str | None) -> tuple[int, int]:
+    if lsns is None:
+        return 0, _LAST
+    first, dots, last = lsns.partition("..")
+    try:
+        if not dots:
+            return parse_lsn(first), parse_lsn(first)
+        return parse_lsn(first) if first else 0, parse_lsn(last) if last else _LAST
+    except ValueError:
+        raise UsageError(
+            f"--lsn {lsns}: write a range of LSNs such as 0/1B0D988..0/1B0E000, or 0/1B0D988.."
+        ) from None

@@ -1,0 +1,108 @@
+"""Shows messages: paragraphs for a person, lines of JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from pgoutput_fast.catalog.shown import shown_name
+from pgoutput_fast.cli.context import Message
+from pgoutput_fast.cli.fields import fields_of
+from pgoutput_fast.cli.filters import Filters
+from pgoutput_fast.cli.screen import objects
+from pgoutput_fast.messages.describe import described
+from pgoutput_fast.protocol.lsn import format_lsn
+
+__all__ = ["show"]
+
+_STYLES = {
+    "insert": "green",
+    "update": "yellow",
+    "delete": "red",
+    "truncate": "red",
+    "relation": "cyan",
+    "type": "cyan",
+    "unknown": "bold red",
+}
+
+
+def show(messages: Iterable[Message], filters: Filters, limit: int | None, *, json: bool) -> tuple[int, int]:
+    """Shows those messages that are wanted.
+
+    Args:
+        messages: the messages.
+        filters: which of them.
+        limit: at most so many; None for all.
+        json: whether to write JSON.
+
+    Returns:
+        (how many messages were shown, how many of them are damaged).
+    """
+    shown = damaged = 0
+    write = _write_json if json else _Paragraphs().write
+    if limit == 0:
+        return 0, 0
+    for message in messages:
+        # What is no message is shown with any filter: nobody knows what it was.
+        if not filters.wants(message) and message.kind != "unknown":
+            continue
+        text, damaged_at = described(message.data, in_stream=message.in_stream, catalog=message.catalog)
+        damaged += damaged_at is not None
+        write(message, text, damaged_at)
+        shown += 1
+        if shown == limit:
+            break
+    return shown, damaged
+
+
+def _place(message: Message) -> list[str]:
+    """Where the message stands in the stream."""
+    place = []
+    if message.lsn is not None:
+        place.append(f"LSN {format_lsn(message.lsn)}")
+    if message.xid is not None:
+        place.append(f"xid {message.xid}")
+    if len(message.relations) == 1:
+        (relation,) = message.relations
+        place.append(f"{shown_name(relation.namespace)}.{shown_name(relation.name)}")
+    return place
+
+
+class _Paragraphs:
+    """Writes a paragraph for each message."""
+
+    def __init__(self) -> None:
+        # A console per line would take more time than the message.
+        self._console = Console(highlight=False) if sys.stdout.isatty() else None
+
+    def write(self, message: Message, text: str, damaged_at: int | None) -> None:
+        first, _, rest = text.partition("\n")
+        head = f"{message.seq}: {'; '.join([first, *_place(message)])}"
+        if self._console is None:
+            sys.stdout.write(f"{head}\n{rest}\n" if rest else f"{head}\n")
+            sys.stdout.flush()
+            return
+        style = "bold red" if damaged_at is not None else _STYLES.get(message.kind, "bold")
+        self._console.print(Text(head, style), soft_wrap=True)
+        for line in rest.splitlines():
+            is_bad = line.startswith("  damaged at byte")
+            self._console.print(Text(line, "bold red" if is_bad else ""), soft_wrap=True)
+
+
+def _write_json(message: Message, text: str, damaged_at: int | None) -> None:
+    relation = message.relations[0] if message.relations else None
+    values: dict[str, Any] = {
+        "seq": message.seq,
+        "kind": message.kind,
+        "lsn": None if message.lsn is None else format_lsn(message.lsn),
+        "xid": message.xid,
+        "in_stream": message.in_stream,
+        "tables": [each.qualified_name for each in message.relations],
+        "bytes": len(message.data),
+        **fields_of(message.data, message.in_stream, relation),
+    }
+    objects([values])

@@ -1,0 +1,133 @@
+"""Collects decoded tables in bounded memory: parts of one schema each, which become one file or table at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pgoutput_fast.catalog.relations import Relation
+from pgoutput_fast.decoding.result import Decoded, fit
+from pgoutput_fast.schema.evolution import unify_schemas
+from pgoutput_fast.schema.plain import plain_schema, to_types
+from pgoutput_fast.storage.parquet import rows_writer
+
+__all__ = ["Collected", "Parts"]
+
+# The tables beside the changes that are kept, if they have rows. A truncate is a row of each table that it empties.
+_BESIDE = ("rejects", "messages")
+# If more bytes wait, the largest table is written out.
+_MOST_BYTES = 1 << 26
+
+
+@dataclass
+class Collected:
+    """The rows of one table.
+
+    Attributes:
+        namespace, name: of the table; the namespace of a table beside the changes is empty.
+        rows: how many there are.
+        parts: (relation or None, schema, file) of each part, in the order of the rows.
+    """
+
+    namespace: str
+    name: str
+    rows: int = 0
+    parts: list[tuple[Relation | None, pa.Schema, str]] = field(default_factory=list)
+    waiting: list[pa.Table] = field(default_factory=list)
+    writer: pq.ParquetWriter | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait in memory."""
+        return sum(each.nbytes for each in self.waiting)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that all parts fit.
+
+        Raises:
+            ValueError: if no schema fits all of them.
+        """
+        found = [(relation, schema) for relation, schema, _ in self.parts if relation is not None]
+        return unify_schemas(found) if len(found) > 1 else self.parts[0][1]
+
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows with this schema, some thousand at a time."""
+        for _, _, path in self.parts:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(1 << 14):
+                    yield fit(batch, schema)
+
+
+class Parts:
+    """The decoded tables. A context manager.
+
+    Args:
+        directory: for the files of the parts.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._files = 0
+        self._open = ExitStack()
+        self.tables: dict[tuple[str, str], Collected] = {}
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def add(self, decoded: Decoded) -> None:
+        """Adds changes, and the tables beside them.
+
+        Raises:
+            ValueError: if no table can hold two versions of a relation.
+        """
+        newest = {each.relation.qualified_name: each.relation for each in decoded.changes}
+        for name, relation in newest.items():
+            self._add(relation.namespace, relation.name, relation, decoded.table(name))
+        for name in _BESIDE:
+            rows = getattr(decoded, name)
+            if rows.num_rows:
+                self._add("", name, None, pa.Table.from_batches([rows]))
+        while sum(each.nbytes for each in self.tables.values()) > _MOST_BYTES:
+            self._flush(max(self.tables.values(), key=lambda each: each.nbytes))
+
+    def finish(self) -> None:
+        """Writes out what waits."""
+        for each in self.tables.values():
+            self._flush(each)
+            self._close(each)
+
+    def _add(self, namespace: str, name: str, relation: Relation | None, rows: pa.Table) -> None:
+        table = self.tables.setdefault((namespace, name), Collected(namespace, name))
+        rows = to_types(rows, plain_schema(rows.schema))
+        if not table.parts or not table.parts[-1][1].equals(rows.schema, check_metadata=False):
+            self._flush(table)
+            self._close(table)
+            self._files += 1
+            path = os.path.join(self._directory, f"part-{self._files}.parquet")
+            table.parts.append((relation, rows.schema, path))
+        table.waiting.append(rows.replace_schema_metadata(table.parts[-1][1].metadata))
+        table.rows += rows.num_rows
+
+    def _flush(self, table: Collected) -> None:
+        if not table.waiting:
+            return
+        if table.writer is None:
+            _, schema, path = table.parts[-1]
+            table.writer = rows_writer(path, schema)
+            self._open.callback(table.writer.close)
+        table.writer.write_table(pa.concat_tables(table.waiting))
+        table.waiting = []
+
+    def _close(self, table: Collected) -> None:
+        if table.writer is not None:
+            table.writer.close()
+            table.writer = None

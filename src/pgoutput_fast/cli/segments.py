@@ -1,0 +1,178 @@
+"""`pgoutput-fast segments`: lists segments, shows their messages, verifies and joins them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.filesize import decimal
+
+from pgoutput_fast.cli.arguments import Json
+from pgoutput_fast.cli.filters import Filters
+from pgoutput_fast.cli.inputs import InputKind, opened
+from pgoutput_fast.cli.inspect import Follow, Kinds, Limit, Lsns, Xids, inspect_inputs
+from pgoutput_fast.cli.payloads import InputError
+from pgoutput_fast.cli.problems import DONE, PROBLEM
+from pgoutput_fast.cli.reading import Table
+from pgoutput_fast.cli.screen import line, objects, table
+from pgoutput_fast.cli.verify import verified
+from pgoutput_fast.protocol.lsn import format_lsn
+from pgoutput_fast.segments.compaction import compact as join
+from pgoutput_fast.segments.listing import list_segments
+from pgoutput_fast.segments.names import name_of
+from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.storage.paths import FoundFile, find_files, shown
+
+__all__ = ["segments"]
+
+# From this width on, a terminal has the whole names.
+_WIDE = 130
+
+segments = typer.Typer(
+    name="segments",
+    help="List segments, show their messages, verify and join them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Place = Annotated[
+    str, typer.Argument(metavar="SEGMENTS", show_default=False, help="a directory, a URI, or one segment")
+]
+
+
+@segments.command("ls")
+def ls(place: Place, json: Json = False) -> None:
+    """List the segments in stream order.
+
+    Example: pgoutput-fast segments ls /data/segments
+    """
+    found = list_segments(place)
+    if not found:
+        raise InputError(f"{shown(place)} has no segments")
+    files = {file.path: file for file in find_files(place)}
+    rows = [_listed(each, files.get(str(each.path))) for each in found]
+    if json:
+        objects(rows)
+        return
+    pairs = list(zip(found, rows, strict=True))
+    is_narrow = sys.stdout.isatty() and shutil.get_terminal_size().columns < _WIDE
+    # The ordinals of a name have 20 digits. Without their zeros, a line fits into a terminal.
+    names = [f"{each.first_seq}-{each.last_seq}" if is_narrow else row["name"] for each, row in pairs]
+    table(
+        ["ordinals" if is_narrow else "name", "messages", "from LSN", "to LSN", "size", "written"],
+        [
+            (
+                name,
+                f"{row['messages']:,}",
+                row["start_lsn"],
+                row["end_lsn"],
+                decimal(row["bytes"]),
+                row["written"],
+            )
+            for name, row in zip(names, rows, strict=True)
+        ],
+        right=["messages", "size"],
+    )
+
+
+def _listed(segment: Segment, file: FoundFile | None) -> dict[str, Any]:
+    """What a list says of a segment."""
+    return {
+        "name": name_of(segment.first_seq, segment.last_seq),
+        "messages": segment.last_seq - segment.first_seq + 1,
+        "start_lsn": None if segment.start_lsn is None else format_lsn(segment.start_lsn),
+        "end_lsn": None if segment.end_lsn is None else format_lsn(segment.end_lsn),
+        "bytes": 0 if file is None else file.nbytes,
+        "written": None if file is None or not file.modified else _time(file.modified),
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    moment = datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@segments.command("cat")
+def cat(
+    place: Place,
+    table: Table = None,
+    xid: Xids = None,
+    lsn: Lsns = None,
+    kind: Kinds = None,
+    limit: Limit = None,
+    json: Json = False,
+    follow: Follow = False,
+) -> None:
+    """Show the messages of segments, as inspect does.
+
+    Example: pgoutput-fast segments cat /data/segments --table public.orders --limit 10
+    """
+    with opened([place], InputKind.SEGMENTS) as found:
+        inspect_inputs(found, Filters.of(table, xid, lsn, kind), limit, json=json, follow=follow)
+
+
+@segments.command("verify")
+def verify(place: Place, json: Json = False) -> None:
+    """Read segments and check them: checksums, order, gaps, each message. The exit status is 1 if one is wrong.
+
+    Example: pgoutput-fast segments verify /data/segments
+    """
+    count = rows = wrong = 0
+    for each in verified(place):
+        count, rows, wrong = count + 1, rows + each.rows, wrong + bool(each.problems)
+        if json:
+            objects([asdict(each)])
+        else:
+            for problem in each.problems:
+                line(f"{each.name}: {problem}", "bold red")
+    if not json:
+        line(
+            f"{count:,} segments, {rows:,} rows: {f'{wrong:,} are wrong' if wrong else 'all in order'}",
+            "red" if wrong else "green",
+        )
+    raise typer.Exit(PROBLEM if wrong else DONE)
+
+
+@segments.command("compact")
+def compact(
+    place: Place,
+    most_bytes: Annotated[
+        int, typer.Option("--most-bytes", min=1, help="the most bytes of files that become one")
+    ] = 128 << 20,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="so many of the newest segments stay as they are")
+    ] = 2,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            min=0,
+            help="seconds that joined files stay, for queries that run; 0 only if nobody reads",
+        ),
+    ] = 600.0,
+    json: Json = False,
+) -> None:
+    """Join small segments into large ones. Captures and readers go on meanwhile.
+
+    Example: pgoutput-fast segments compact /data/segments --keep 2 --grace 600
+    """
+    # Without this, an empty place would count as one with nothing to join.
+    if not find_files(place):
+        raise InputError(f"{shown(place)} has no segments")
+    done = join(place, most_bytes=most_bytes, keep=keep, grace=grace)
+    if json:
+        objects([asdict(done)])
+        return
+    line(
+        f"{done.before:,} segments became {done.after:,}: {done.joined:,} were joined, with {done.rows:,} rows"
+    )
+    if done.joined:
+        line(f"{decimal(done.bytes_before)} became {decimal(done.bytes_after)}")
+    if done.removed or done.waiting:
+        line(
+            f"{done.removed:,} joined files were removed; {done.waiting:,} wait until their grace period has passed"
+        )

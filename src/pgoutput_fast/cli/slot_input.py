@@ -1,0 +1,80 @@
+"""Peeks at a live slot. Nothing is consumed: whoever reads the slot next gets the same messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pgoutput_fast.capture.prerequisites import expect_own_plugin
+from pgoutput_fast.capture.sql_source import SqlSource
+from pgoutput_fast.cli.payloads import Batch, InputError
+from pgoutput_fast.postgres.check import check
+from pgoutput_fast.postgres.plugin import expect_publications, plugin_options
+from pgoutput_fast.postgres.session import read_server, session
+from pgoutput_fast.postgres.slots import check_name, read_slots
+
+__all__ = ["SlotPayloads"]
+
+_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class SlotPayloads:
+    """What a slot would send now.
+
+    Args:
+        dsn: of the slot's database.
+        slot: its name.
+        publications: whose changes to show.
+        most: the server stops after the transaction in which it reaches so many messages; None for no limit.
+        follow: whether to look again when there is more. Each look begins at the slot's position, so its first
+            messages come again.
+    """
+
+    dsn: str
+    slot: str
+    publications: Sequence[str]
+    most: int | None = None
+    follow: bool = False
+    size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"slot {self.slot}"
+
+    def batches(self) -> Iterator[Batch]:
+        """The messages.
+
+        Raises:
+            InputError: if there is no such slot, or no such publication.
+            CaptureError: if the slot has another plugin, or decodes another database.
+            psycopg2.Error: if the server cannot be reached or refuses.
+        """
+        check_name(self.slot)
+        expect_publications(self.publications)
+        with session(self.dsn) as cursor:
+            server, slots = read_server(cursor), read_slots(cursor)
+        slot = next((each for each in slots if each.name == self.slot), None)
+        if slot is None:
+            there = ", ".join(each.name for each in slots) or "none"
+            raise InputError(f"the server has no slot {self.slot}; there is {there}")
+        expect_own_plugin(slot, server)
+        for finding in check(self.dsn, self.publications, self.slot, through="sql").findings:
+            if finding.stops:
+                raise InputError(f"{finding.subject}: {finding.problem}. {finding.advice}")
+        options = plugin_options(server.version, self.publications, two_phase=slot.two_phase)
+        seen = -1
+        while True:
+            # The slot is free between two looks, so its own reader can go on.
+            with SqlSource(self.dsn, self.slot, options) as source:
+                end = source.position()
+                first = True
+                for received in source.peek(end, self.most) if end > seen else ():
+                    yield Batch(received.payloads, received.lsns, starts_session=first)
+                    first = False
+            if not self.follow:
+                return
+            seen = end
+            time.sleep(_PAUSE_SECONDS)

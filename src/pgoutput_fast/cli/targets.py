@@ -1,0 +1,228 @@
+"""Where decoded tables go: a directory of files, or a database of DuckDB. It appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_fast.cli.parts import Collected
+from pgoutput_fast.cli.payloads import InputError
+from pgoutput_fast.cli.problems import UsageError
+from pgoutput_fast.storage.parquet import rows_writer
+from pgoutput_fast.storage.stores import hidden_name
+from pgoutput_fast.storage.table_directories import table_directory
+
+__all__ = ["Format", "format_of", "name_of", "replaced", "write_tables"]
+
+
+class Format(StrEnum):
+    """What decoded tables become."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSONL = "jsonl"
+    DUCKDB = "duckdb"
+
+
+def format_of(target: Path) -> Format:
+    """The format that a target's name asks for.
+
+    >>> format_of(Path("shop.duckdb")), format_of(Path("tables"))
+    (<Format.DUCKDB: 'duckdb'>, <Format.PARQUET: 'parquet'>)
+    """
+    return Format.DUCKDB if target.suffix in (".duckdb", ".db") else Format.PARQUET
+
+
+def name_of(table: Collected) -> str:
+    """The name of a table's file, without its ending."""
+    return table_directory(table.namespace, table.name) if table.namespace else f"_{table.name}"
+
+
+@contextmanager
+def replaced(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Gives the name under which to write. The target appears when the block ends without an error.
+
+    Args:
+        target: a file or a directory.
+        overwrite: whether an earlier target of this command is replaced.
+
+    Raises:
+        UsageError: if the target exists.
+        InputError: if it has other files than those of an earlier call.
+    """
+    if os.path.lexists(target):
+        if not overwrite:
+            raise UsageError(f"{target} exists: choose another name, or pass --overwrite to replace it")
+        _expect_own(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    hidden = target.with_name(hidden_name(target.name))
+    old = target.with_name(hidden_name(target.name))
+    try:
+        yield hidden
+        if os.path.lexists(target):
+            # A directory cannot take the place of another one in one step.
+            os.rename(target, old)
+        os.rename(hidden, target)
+    except BaseException:
+        if os.path.lexists(old) and not os.path.lexists(target):
+            os.rename(old, target)
+        raise
+    finally:
+        for each in (hidden, old):
+            _remove(each)
+
+
+def _expect_own(target: Path) -> None:
+    """Checks that a directory has only files that this command wrote."""
+    if not target.is_dir():
+        return
+    endings = tuple(f".{each}" for each in Format)
+    others = [each.name for each in target.iterdir() if each.is_dir() or not each.name.endswith(endings)]
+    if others:
+        raise InputError(
+            f"{target} has other files, such as {others[0]}: it is not replaced. Choose another name"
+        )
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_tables(
+    tables: Iterable[Collected], place: Path, form: Format, step: Callable[[str], object] = lambda name: None
+) -> None:
+    """Writes tables.
+
+    Args:
+        tables: the tables, with all rows.
+        place: a directory or a file of DuckDB, which does not exist.
+        form: the format.
+        step: called with the name of each table before it is written.
+
+    Raises:
+        ValueError: if no table can hold all versions of a relation.
+        ModuleNotFoundError: if DuckDB is missing.
+    """
+    if form == Format.DUCKDB:
+        _write_duckdb(tables, place, step)
+        return
+    place.mkdir()
+    for each in tables:
+        name = name_of(each)
+        step(name)
+        path = place / f"{name}.{form}"
+        if form == Format.PARQUET and len(each.parts) == 1:
+            os.rename(each.parts[0][2], path)
+        else:
+            _WRITERS[form](each, path)
+
+
+def _write_parquet(table: Collected, path: Path) -> None:
+    schema = table.schema
+    with rows_writer(path, schema) as writer:
+        for rows in table.tables(schema):
+            writer.write_table(rows)
+
+
+def _write_csv(table: Collected, path: Path) -> None:
+    from pyarrow import csv
+
+    schema = _text_schema(table.schema)
+    with csv.CSVWriter(path, schema) as writer:
+        for rows in table.tables(table.schema):
+            writer.write_table(_as_text(rows, schema))
+
+
+def _text_schema(schema: pa.Schema) -> pa.Schema:
+    """CSV has no bytes and no lists."""
+    return pa.schema(
+        [
+            field.with_type(pa.string())
+            if pa.types.is_binary(field.type) or pa.types.is_nested(field.type)
+            else field
+            for field in schema
+        ]
+    )
+
+
+def _as_text(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        column
+        if column.type.equals(field.type)
+        else pa.chunked_array([[_jsonable_text(each) for each in column.to_pylist()]], pa.string())
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _jsonable_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return "\\x" + value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+
+
+def _write_jsonl(table: Collected, path: Path) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for rows in table.tables(table.schema):
+            for row in _safe(rows).to_pylist():
+                # JSON has no NaN and no infinities.
+                values = {name: _finite(value) for name, value in row.items()}
+                file.write(json.dumps(values, default=_plain_value, ensure_ascii=False) + "\n")
+
+
+def _safe(rows: pa.Table) -> pa.Table:
+    """Times as text in ISO 8601: Python's lack some of them."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+            rows = rows.set_column(place, field.name, rows.column(place).cast(pa.string()))
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain_value(value: object) -> str:
+    return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _write_duckdb(tables: Iterable[Collected], place: Path, step: Callable[[str], object]) -> None:
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "duckdb is missing: pip install 'pgoutput_fast[duckdb]'", name="duckdb"
+        ) from None
+    with duckdb.connect(str(place)) as database:
+        for each in tables:
+            step(name_of(each))
+            name = _quoted(each.name if each.namespace else f"_{each.name}")
+            if each.namespace:
+                database.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(each.namespace)}")
+                name = f"{_quoted(each.namespace)}.{name}"
+            schema = each.schema
+            rows = pa.RecordBatchReader.from_batches(
+                schema, (batch for table in each.tables(schema) for batch in table.to_batches())
+            )
+            database.register("_rows", rows)
+            database.execute(f"CREATE TABLE {name} AS SELECT * FROM _rows")
+            database.unregister("_rows")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+_WRITERS = {Format.PARQUET: _write_parquet, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}

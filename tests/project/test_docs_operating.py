@@ -1,0 +1,183 @@
+"""docs/operating.md: its commands run, its options exist, and the messages that it quotes are those of the package."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2.extras
+import pytest
+
+from pgoutput_fast.capture import __main__ as capture_command
+from pgoutput_fast.capture import create_slot, find_slot
+from pgoutput_fast.mirror import __main__ as mirror_command
+from support import pg
+from support.capturing import drop_when_free
+from support.mirrors import current_of
+from support.paths import DOCS, SOURCE
+
+PAGE = (DOCS / "operating.md").read_text()
+
+
+def _blocks(kind: str) -> list[str]:
+    """Those in lists, too, without their indentation."""
+    found = re.findall(rf"^( *)```{kind}\n(.*?)^\1```", PAGE, re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found]
+
+
+LOOK_AT_SLOTS, DROP, STATUS = _blocks("python")
+FAILOVER_SLOT, REPAIR, RELOAD = _blocks("sh")
+OPEN_TRANSACTIONS, SYNCED = _blocks("sql")
+
+
+@pytest.fixture
+def database(servers: pg.Servers) -> Iterator[pg.Database]:
+    if not servers:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    database = pg.Database(servers[max(servers)])
+    try:
+        yield database
+    finally:
+        drop_when_free(database.dsn, "to_lake")
+        database.drop()
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Those that the command sets are not those of the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _mirrored(command: str, dsn: str, *more: str) -> tuple[int, str]:
+    """(exit status, error) of a command of the page."""
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "pgoutput_fast.mirror"]
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        return mirror_command.main([*words[3:], "--dsn", dsn, *more]), said.getvalue()
+
+
+def _printed(code: str, dsn: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "operating.md", "exec"), {"dsn": dsn})
+    return out.getvalue()
+
+
+def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = REPAIR.replace(" --repair", "")
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE PUBLICATION shop FOR ALL TABLES",
+    )
+    assert _mirrored(plain, database.dsn) == (0, "")
+    assert "to_lake reserved" in _printed(LOOK_AT_SLOTS, database.dsn)
+    database.execute(*OPEN_TRANSACTIONS.strip().split(";\n"))
+    # The slot is lost.
+    assert _printed(DROP, database.dsn) == ""
+    database.execute("INSERT INTO orders VALUES (1)")
+    status, said = _mirrored(plain, database.dsn)
+    assert (status, "SlotLostError: slot to_lake is gone" in said) == (1, True)
+    assert _mirrored(REPAIR, database.dsn) == (0, "")
+    assert current_of("lake", "public.orders")["id"].to_pylist() == [1]
+    # A publication is made again: without a change in between, and with one.
+    database.execute("DROP PUBLICATION shop", "CREATE PUBLICATION shop FOR ALL TABLES")
+    assert _mirrored(plain, database.dsn) == (0, "")
+    database.execute(
+        "DROP PUBLICATION shop", "INSERT INTO orders VALUES (2)", "CREATE PUBLICATION shop FOR ALL TABLES"
+    )
+    status, said = _mirrored(plain, database.dsn)
+    assert status == 1
+    assert "changes from a time when a publication did not exist" in said
+    _printed(DROP, database.dsn)
+    assert _mirrored(REPAIR, database.dsn) == (0, "")
+    assert sorted(current_of("lake", "public.orders")["id"].to_pylist()) == [1, 2]
+    # A table is altered.
+    assert _printed(STATUS, database.dsn) == ""
+    database.execute("ALTER TABLE orders ALTER id TYPE text")
+    assert _mirrored(plain, database.dsn) == (0, "")
+    shown = _printed(STATUS, database.dsn)
+    assert shown.startswith("public.orders: follow")
+    assert "A column cannot change its type in this way" in shown
+    assert _mirrored(RELOAD, database.dsn) == (0, "")
+    assert _printed(STATUS, database.dsn) == ""
+    # What the mirror remembers is lost.
+    (tmp_path / "lake" / "_mirror").rename(tmp_path / "lost")
+    status, said = _mirrored(plain, database.dsn)
+    assert (status, "exists, and this mirror did not make it" in said) == (1, True)
+
+
+def test_a_slot_for_failover(database: pg.Database) -> None:
+    if database.version < 17:
+        pytest.skip("failover slots came with 17")
+    create_slot(database.dsn, "to_lake")
+    command = shlex.split(FAILOVER_SLOT)[-1]
+    connection = psycopg2.connect(
+        database.dsn, connection_factory=psycopg2.extras.LogicalReplicationConnection
+    )
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(command)
+    finally:
+        connection.close()
+    found = find_slot(database.dsn, "to_lake")
+    assert found is not None
+    assert found.failover
+    assert [row[:3] for row in database.execute(SYNCED) if row[0] == "to_lake"] == [("to_lake", False, False)]
+
+
+def test_services_get_options_that_exist() -> None:
+    (unit,) = (block for block in _blocks("ini") if "ExecStart" in block)
+    started = re.search(r"^ExecStart=(.*?[^\\])$", unit, re.DOTALL | re.MULTILINE)
+    assert started is not None
+    words = shlex.split(started[1].replace("\\\n", " "))
+    assert words[1:3] == ["-m", "pgoutput_fast.mirror"]
+    given = mirror_command._parser().parse_args(words[3:])
+    assert (given.slot, given.publication, given.target) == ("to_lake", ["shop"], "/lake/shop")
+    deployment = next(block for block in _blocks("yaml") if "Deployment" in block)
+    given = mirror_command._parser().parse_args(re.findall(r"^ +- (--\S+)$", deployment, re.MULTILINE))
+    assert given.target == "s3://lake/shop?region=eu-central-1"
+
+
+def test_each_option_that_the_page_names_exists() -> None:
+    known = mirror_command._parser().format_help() + capture_command._parser().format_help()
+    prose = re.sub(r"^ *```.*?^ *```", "", PAGE, flags=re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"--[a-z][a-z-]+", prose))
+    assert len(named) > 10
+    assert {option for option in named if not re.search(rf"{option}\b", known)} == set()
+
+
+def test_messages_that_the_page_quotes_exist() -> None:
+    """A value that a message has, such as the name of the slot, is no part of the comparison."""
+    prose = re.sub(r"^ *```.*?^ *```", "", PAGE, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"`[^`\n]*`|^    .*$", "", prose, flags=re.MULTILINE)
+    quoted = [" ".join(each.split()) for each in re.findall(r'"([^"]*)"', prose) if len(each) > 12]
+    assert len(quoted) > 5
+    texts = "\n".join(_texts())
+    missing = [
+        each
+        for each in quoted
+        if not all(part.strip(" .") in texts for part in re.split(r"\bto_lake\b|\.\.\.", each))
+    ]
+    assert missing == []
+
+
+def _texts() -> Iterator[Any]:
+    for folder in ("capture", "lake", "mirror", "postgres"):
+        for path in (SOURCE / "pgoutput_fast" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value

@@ -1,0 +1,91 @@
+"""docs/prerequisites.md: its steps, on a server with its settings, let its user capture, mirror and follow."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from pgoutput_fast.demo.servers import Server
+from pgoutput_fast.mirror import Mirror
+from support import pg
+from support.mirrors import current_of
+from support.paths import DOCS
+
+PAGE = (DOCS / "prerequisites.md").read_text()
+SQL = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+
+
+def _settings() -> dict[str, str]:
+    (block,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    found = dict(re.findall(r"^(\w+) = (\S+)$", block, re.MULTILINE))
+    assert len(found) == len(block.splitlines())
+    return found
+
+
+@pytest.fixture
+def prepared() -> Iterator[Server]:
+    """A server with the settings of the page, with a database `shop`."""
+    installed = pg.installations()
+    if not installed:
+        pytest.skip(f"no PostgreSQL found: {pg.HOW_TO_GET_SERVERS}")
+    with Server(installed[max(installed)], _settings()) as server:
+        _execute(server, "postgres", "CREATE DATABASE shop")
+        yield server
+
+
+def _execute(server: Server, database: str, *statements: str) -> list[tuple[Any, ...]]:
+    connection = server.connect(dbname=database)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+            return list(cursor.fetchall()) if cursor.description else []
+    finally:
+        connection.close()
+
+
+def test_the_steps(prepared: Server, tmp_path: Path) -> None:
+    server = prepared
+    without_key, full, publication, user = SQL
+    _execute(
+        server,
+        "shop",
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE logs (line text)",
+        "INSERT INTO orders VALUES (1)",
+        "INSERT INTO logs VALUES ('a'), ('b')",
+    )
+    assert _execute(server, "shop", without_key) == [("logs",)]
+    _execute(server, "shop", full)
+    assert _execute(server, "shop", without_key) == []
+    _execute(server, "shop", publication, *user.strip().split(";\n"))
+    dsn = f"host=127.0.0.1 port={server.port} user=reader dbname=shop sslmode=disable"
+    (check,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (printed,) = re.findall(r"```\n(PostgreSQL.*?)```", PAGE, re.DOTALL)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(check, "prerequisites.md", "exec"), {"dsn": dsn})
+    assert out.getvalue() == printed.replace("PostgreSQL 18", f"PostgreSQL {server.version}")
+    with Mirror(dsn, "to_lake", ["shop"], tmp_path / "lake") as mirror:
+        mirror.run(until_lsn="now")
+        _execute(
+            server, "shop", "DELETE FROM logs WHERE line = 'a'", "CREATE TABLE later (id int PRIMARY KEY)"
+        )
+        _execute(server, "shop", "INSERT INTO later VALUES (7)")
+        mirror.run(until_lsn="now")
+        assert {each.table: each.state for each in mirror.status()} == dict.fromkeys(
+            ("public.logs", "public.orders", "public.later"), "follow"
+        )
+    assert current_of(tmp_path / "lake", "public.logs")["line"].to_pylist() == ["b"]
+    assert current_of(tmp_path / "lake", "public.later")["id"].to_pylist() == [7]
+    _execute(server, "shop", "CREATE TABLE bare (line text)")
+    with pytest.raises(psycopg2.errors.ObjectNotInPrerequisiteState, match="REPLICA IDENTITY"):
+        _execute(server, "shop", "UPDATE bare SET line = 'a'")
