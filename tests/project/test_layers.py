@@ -20,7 +20,7 @@ BELOW_CORE = {"arguments", "catalog", "errors", "protocol", "schema"}
 # Packages that only some groups may import.
 FOREIGN = {
     "deltalake": {"demo", "lake", "mirror"},
-    "duckdb": {"demo", "mirror"},
+    "duckdb": {"cli", "demo", "mirror"},
     "pandas": {"spark"},
     "psycopg2": {"capture", "postgres", "snapshot"},
     "pyspark": {"demo", "spark"},
