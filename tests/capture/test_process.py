@@ -94,7 +94,7 @@ def test_the_command_has_typed_files_and_retention(base: pg.Database, slot: str,
     assert len(list_segments(tmp_path)) == 2
     assert len(list((tmp_path / "typed" / "public.t").glob("*/*.parquet"))) == 3
     done = subprocess.run([*COMMAND, *given, "--keep-days", "-1"], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "a time to keep files cannot be negative" in done.stderr
 
 

@@ -11,8 +11,9 @@ def _run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_import_pulls_in_neither_spark_nor_psycopg2() -> None:
-    code = "import sys, pgoutput_fast; print(sorted({'pyspark', 'psycopg2', 'pandas'} & set(sys.modules)))"
+def test_import_pulls_in_neither_spark_nor_psycopg2_nor_the_command_line() -> None:
+    heavy = {"pyspark", "psycopg2", "pandas", "typer", "rich", "argparse"}
+    code = f"import sys, pgoutput_fast; print(sorted({heavy!r} & set(sys.modules)))"
     assert _run(code) == "[]"
 
 

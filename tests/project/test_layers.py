@@ -24,6 +24,7 @@ FOREIGN = {
     "pandas": {"spark"},
     "psycopg2": {"capture", "postgres", "snapshot"},
     "pyspark": {"demo", "spark"},
+    "typer": {"cli"},
 }
 
 

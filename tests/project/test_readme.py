@@ -76,6 +76,11 @@ def test_pages_that_the_readme_names_exist() -> None:
 @pytest.mark.parametrize(
     "module",
     [
+        "arguments",
+        "cli.passwords",
+        "cli.problems",
+        "cli.screen",
+        "programs",
         "catalog.relations",
         "decoding.result",
         "decoding.decoder",

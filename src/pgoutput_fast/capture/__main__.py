@@ -95,7 +95,7 @@ def _follow_parent(stop: threading.Event) -> None:
     os._exit(3)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def _parser(prog: str = _PROGRAM) -> argparse.ArgumentParser:
     parser = Program(
         prog,
         "Reads a replication slot and writes its changes as segments, until SIGTERM or SIGINT. "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from inspect import getdoc
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,8 +19,6 @@ from pgoutput_fast.cli.snapshot import snapshot
 
 __all__ = ["app"]
 
-_EXAMPLE = "Example:"
-
 
 def _group(name: str, text: str) -> typer.Typer:
     # Help without boxes: it is the same in a pipe, and an example in it can be copied.
@@ -29,12 +27,15 @@ def _group(name: str, text: str) -> typer.Typer:
     )
 
 
-def _add(group: typer.Typer, *commands: Callable[..., Any], **more: Any) -> None:
-    """Adds commands. The example at the end of a docstring is the end of its help, as it is written."""
-    for each in commands:
-        text, _, example = (getdoc(each) or "").partition(f"\n\n{_EXAMPLE}")
-        lines = "\n".join(f"  {line.strip()}" for line in example.strip().split("\n"))
-        group.command(help=text, epilog=f"\b\n{_EXAMPLE}\n{lines}", **more)(each)
+def _show_examples(group: typer.Typer) -> None:
+    """Moves the examples of docstrings to the ends of the helps, each on a line of its own as it is written."""
+    for each in group.registered_commands:
+        text, *examples = re.split(r"\n\n(?=Example:)", getdoc(each.callback) or "")
+        lines = [" ".join(example.split()[1:]) for example in examples]
+        each.help = text
+        each.epilog = "\n".join(
+            ["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)]
+        )
 
 
 def _show_version(wanted: bool) -> None:
@@ -49,15 +50,21 @@ app = _group(
     "pgoutput-fast", "Logical replication of PostgreSQL: look at it, capture it, decode it, mirror it."
 )
 _slots = _group("slots", "List, create and drop replication slots.")
-_add(app, check)
+app.command()(check)
 app.add_typer(_slots)
-_add(_slots, ls, create, drop)
-_add(app, snapshot)
-_add(app, capture, mirror, **FORWARDED)
-_add(app, bench)
-_add(app, inspect, decode)
+_slots.command()(ls)
+_slots.command()(create)
+_slots.command()(drop)
+app.command()(snapshot)
+app.command(**FORWARDED)(capture)
+app.command(**FORWARDED)(mirror)
+app.command()(inspect)
+app.command()(decode)
 app.add_typer(segments)
-_add(app, demo, **FORWARDED)
+app.command()(bench)
+app.command(**FORWARDED)(demo)
+for _each in (app, _slots, segments):
+    _show_examples(_each)
 
 
 @app.callback(

@@ -121,8 +121,8 @@ def _messages(format: str, count: int) -> pa.Array:
 
     from pgoutput_fast.encode import Writer
 
-    writer = Writer()
-    first, later = (pa.array(_transaction(writer, format), pa.binary()) for _ in range(2))
+    begin, relation, *rest = _transaction(Writer(), format)
+    first, later = (pa.array(each, pa.binary()) for each in ([begin, relation, *rest], [begin, *rest]))
     return pa.concat_arrays([first, *[later] * (count // len(later) - 1)])
 
 

@@ -99,7 +99,7 @@ def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
         raise UsageError(str(problem)) from problem
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def _parser(prog: str = _PROGRAM) -> argparse.ArgumentParser:
     parser = Program(
         prog,
         "Mirrors the published tables of a database: loads them once, then follows their changes, until "
