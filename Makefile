@@ -103,7 +103,8 @@ SANITIZER := -fsanitize=address,undefined
 UNSANITIZED := spark demo project/test_import.py project/test_benchmarks.py project/test_peers.py \
     decoding/test_memory.py decoding/test_memory_failures.py decoding/test_foreign.py decoding/test_resume.py \
     oracle/test_sessions.py committed/test_soak.py snapshot/test_holder.py snapshot/test_killed.py \
-    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py mirror/test_metrics.py mirror/view project/test_docs_mirror.py \
+    mirror/test_faults.py mirror/test_errors.py mirror/test_service.py mirror/test_restart.py mirror/test_metrics.py mirror/view mirror/test_failover.py \
+    $(addprefix project/,test_docs_mirror.py test_docs_operating.py test_docs_prerequisites.py test_observability.py test_site.py) \
     $(addprefix capture/,test_faults.py test_flow.py test_process.py test_store.py)
 sanitize: $(VENV)/.dev  ## run the tests without Spark under ASan and UBSan, then the fuzzer for TIME=300 seconds
 	PGOUTPUT_FAST_CFLAGS="$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \

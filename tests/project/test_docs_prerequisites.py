@@ -15,7 +15,7 @@ import pytest
 from pgoutput_fast.demo.servers import Server
 from pgoutput_fast.mirror import Mirror
 from support import pg
-from support.mirrors import current_of
+from support.mirrors import Following, current_of
 from support.paths import DOCS
 
 PAGE = (DOCS / "prerequisites.md").read_text()
@@ -74,18 +74,13 @@ def test_the_steps(prepared: Server, tmp_path: Path) -> None:
     with contextlib.redirect_stdout(out):
         exec(compile(check, "prerequisites.md", "exec"), {"dsn": dsn})
     assert out.getvalue() == printed.replace("PostgreSQL 18", f"PostgreSQL {server.version}")
-    with Mirror(dsn, "to_lake", ["shop"], tmp_path / "lake") as mirror:
-        mirror.run(until_lsn="now")
-        _execute(
-            server, "shop", "DELETE FROM logs WHERE line = 'a'", "CREATE TABLE later (id int PRIMARY KEY)"
-        )
-        _execute(server, "shop", "INSERT INTO later VALUES (7)")
-        mirror.run(until_lsn="now")
-        assert {each.table: each.state for each in mirror.status()} == dict.fromkeys(
-            ("public.logs", "public.orders", "public.later"), "follow"
-        )
-    assert current_of(tmp_path / "lake", "public.logs")["line"].to_pylist() == ["b"]
-    assert current_of(tmp_path / "lake", "public.later")["id"].to_pylist() == [7]
+    lake = tmp_path / "lake"
+    mirror = Mirror(dsn, "to_lake", ["shop"], lake, seconds=0.5)
+    with mirror, Following(mirror) as following:
+        following.until(lambda: len(mirror.metrics.tables) == 2)
+        _execute(server, "shop", "DELETE FROM logs WHERE line = 'a'", "INSERT INTO orders VALUES (2)")
+        following.until(lambda: current_of(lake, "public.logs")["line"].to_pylist() == ["b"])
+        following.until(lambda: sorted(current_of(lake, "public.orders")["id"].to_pylist()) == [1, 2])
     _execute(server, "shop", "CREATE TABLE bare (line text)")
     with pytest.raises(psycopg2.errors.ObjectNotInPrerequisiteState, match="REPLICA IDENTITY"):
         _execute(server, "shop", "UPDATE bare SET line = 'a'")

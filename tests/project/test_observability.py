@@ -16,8 +16,7 @@ from pgoutput_fast.capture import Capture, Limits
 from pgoutput_fast.mirror import MirrorMetrics
 from support import pg
 from support.capturing import Running, drop_when_free, wait_until
-from support.fresh import ahead, position_now
-from support.mirrors import Place, opened
+from support.mirrors import Following, Place, opened
 from support.paths import DOCS
 
 yaml = pytest.importorskip("yaml")
@@ -69,9 +68,9 @@ def _scraped(address: str) -> str:
 
 def _page_of_mirror(place: Place) -> str:
     address = _address()
-    with ahead(place, metrics_address=address):
-        place.database.execute("INSERT INTO t VALUES (1)")
-        position_now(place)
+    with place.mirror(metrics_address=address) as mirror, Following(mirror) as following:
+        # Until the first load is complete, the page has no tables.
+        following.until(lambda: any(each.lag_seconds is not None for each in mirror.metrics.tables))
         return _scraped(address)
 
 

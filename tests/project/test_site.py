@@ -16,8 +16,9 @@ from support.paths import DOCS, ROOT
 
 pytest.importorskip("mkdocs")
 
-yaml = pytest.importorskip("yaml")
-mkdocs_hook = pytest.importorskip("mkdocs_hook")
+import yaml
+
+import mkdocs_hook
 
 SETTINGS: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
