@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from pgoutput_fast.cli.main import main
 from pgoutput_fast.encode import Writer
 from support.message_files import ORDERS, lines, stream, write_all, write_segments
 from support.mirrors import Place, place
-from support.paths import SOURCE
 
 __all__ = ["place"]
 
@@ -44,7 +42,6 @@ def following(arguments: list[str]) -> Iterator[Callable[[], dict[str, Any]]]:
         [sys.executable, "-m", "pgoutput_fast", "inspect", *arguments, "--follow", "--json"],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
     )
     assert process.stdout is not None
     lines_of = process.stdout
@@ -261,8 +258,7 @@ def test_a_pipe_that_nobody_reads_is_quiet(tmp_path: Path) -> None:
     path = tmp_path / "changes"
     path.write_bytes(lines(stream()) * 2000)
     command = f"{sys.executable} -m pgoutput_fast inspect {path} | head -1"
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=240)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("0: Begin, 21 bytes; xid 7\n", "")
 
 

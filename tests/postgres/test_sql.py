@@ -14,6 +14,7 @@ from support.sql import FILES, statements
 HAS_OWN_PATH = {"pgoutput_fast/demo/shop.py": "SET search_path = pg_catalog"}
 # Their statements go to DuckDB or Spark, where nobody else has a schema.
 FOR_OTHERS = {
+    "pgoutput_fast/cli/targets.py",
     "pgoutput_fast/demo/mirrored.py",
     "pgoutput_fast/mirror/current/duckdb.py",
     "pgoutput_fast/mirror/dialects.py",
