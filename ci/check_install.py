@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Modules that `import pgoutput_fast` loads and `import pyarrow` did not: 118 to 122, depending on the Python. Other load
-# of the machine does not change the number, as it changes the time.
+# Modules that `import pgoutput_fast` loads and `import pyarrow` did not: 118 to 122, depending on the Python. Other
+# load of the machine changes the time of an import, but not this number.
 MOST_MODULES = 150
 IMPORT = """
 import sys, time
