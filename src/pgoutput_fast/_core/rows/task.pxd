@@ -36,7 +36,7 @@ cdef class Task:
     """Messages of one window that go into one batch."""
     cdef Batches batches
     cdef RelationRows rows
-    cdef object unfinished_lock          # its window's lock, see WindowWork
+    cdef tuple unfinished_lock           # its window's lock, see WindowWork
     cdef Task previous_task              # a task that must be done first, because it fills the same batch
     cdef int64_t begin, count            # its messages in the window's `order`
     cdef int64_t expected                # how many more rows the batch will probably get
@@ -46,8 +46,10 @@ cdef class Task:
     cdef object error                    # why it could not be done
 
 
-cdef object new_lock()
-cdef int wait_for(object lock) except -1
+cdef tuple new_lock()
+cdef int acquire(tuple lock) except -1
+cdef int release(tuple lock) except -1
+cdef int wait_for(tuple lock) except -1
 
 
 cdef class WindowWork:
@@ -62,7 +64,7 @@ cdef class WindowWork:
     cdef Records records                 # rejects
     cdef object options
     cdef object types
-    cdef object unfinished_lock          # a new lock for each window, held until all tasks are done
+    cdef tuple unfinished_lock           # a new lock for each window, held until all tasks are done
 
     cdef int start(self, list tasks, options, types) except -1
     cdef bint do_one(self, Scratch scratch) except -1

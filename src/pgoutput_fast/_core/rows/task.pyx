@@ -89,21 +89,38 @@ cdef int64_t _columns_of(Batches batches) except -1:
     return METADATA_COUNT + len(batches.relation.columns)
 
 
-cdef object new_lock():
+cdef tuple new_lock():
+    """Makes a lock: its methods `acquire` and `release`.
+
+    A call of a method takes memory where only the stable ABI can be used, because it makes an object of the method. These
+    objects exist from the start, so a lock can also be released if memory has run out.
+    """
     try:
-        return allocate_lock()
+        lock = allocate_lock()
     except RuntimeError:
         raise MemoryError("no memory for a lock") from None
+    return lock.acquire, lock.release
 
 
-cdef int wait_for(object lock) except -1:
+cdef int acquire(tuple lock) except -1:
+    lock[0]()
+    return 0
+
+
+cdef int release(tuple lock) except -1:
+    """Releases the lock. This allocates no memory."""
+    lock[1]()
+    return 0
+
+
+cdef int wait_for(tuple lock) except -1:
     """Waits until nobody holds the lock.
 
     This allocates no memory. A `with` statement allocates some when an exception passes it. If that fails, the process
     crashes, or the lock is never released.
     """
-    lock.acquire()
-    lock.release()
+    acquire(lock)
+    release(lock)
     return 0
 
 
@@ -131,7 +148,7 @@ cdef class WindowWork:
         self.left = len(tasks)
         self.unfinished_lock = new_lock()
         if tasks:
-            self.unfinished_lock.acquire()
+            acquire(self.unfinished_lock)
         for each in tasks:
             each.unfinished_lock = self.unfinished_lock
         # Tasks that continue a batch come last, because the task that began the batch may still be running.
@@ -164,7 +181,7 @@ cdef class WindowWork:
         """Counts down the tasks that are not done."""
         self.left -= 1
         if self.left == 0:
-            self.unfinished_lock.release()
+            release(self.unfinished_lock)
         return 0
 
     cdef int _do(self, Task task, Scratch scratch) except -1:

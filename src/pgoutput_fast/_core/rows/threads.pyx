@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from pgoutput_fast._core.rows.task cimport new_lock
+from pgoutput_fast._core.rows.task cimport acquire, new_lock, release
 
 from _thread import start_new_thread
 
@@ -11,21 +11,21 @@ from _thread import start_new_thread
 @cython.no_gc
 cdef class HeldLock:
     """Holds a lock until nobody refers to the object. So the lock is released even if a thread cannot begin."""
-    cdef readonly object lock
+    cdef readonly tuple lock
     cdef bint released
 
     def __cinit__(self):
-        lock = new_lock()
-        lock.acquire()
+        cdef tuple lock = new_lock()
+        acquire(lock)
         self.lock = lock
 
     def __dealloc__(self):
         if self.lock is not None and not self.released:
-            self.lock.release()
+            release(self.lock)
 
     cdef int release(self) except -1:
         """Releases the lock now, because a trace or a debugger may keep the object."""
-        self.lock.release()
+        release(self.lock)
         self.released = True
         return 0
 
@@ -69,7 +69,7 @@ cdef class WorkingThreads:
         interruption = None
         while ended < len(self.thread_locks):
             try:
-                self.thread_locks[ended].acquire()
+                acquire(self.thread_locks[ended])
                 ended += 1
             except BaseException as error:
                 self.stopped = True

@@ -106,7 +106,9 @@ cdef class RelationVersions:
         """
         cdef Py_ssize_t slot
         for slot in range(count, len(self.relations)):
-            self.slots.pop(self.relations[slot].version, None)
+            version = self.relations[slot].version
+            if version in self.slots:
+                del self.slots[version]
         self._forget_names(count)
         del self.relations[count:]
         return 0

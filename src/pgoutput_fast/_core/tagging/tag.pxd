@@ -16,4 +16,8 @@ cdef class Tagger:
     cdef MessageScope saved_scope
     cdef Py_ssize_t saved_versions
 
+    # Python code may not be called where memory has run out, so these are C functions.
+    cdef int begin_call(self) except -1
+    cdef int end_call(self) except -1
+    cdef int undo(self) except -1
     cdef int tag_window(self, Window w, int64_t base_seq, const int64_t* seqs, const int64_t* lsns) except -1

@@ -79,7 +79,7 @@ cdef class Tagger:
     def __dealloc__(self):
         del self.saved
 
-    def begin_call(self):
+    cdef int begin_call(self) except -1:
         """Saves the state, so that `undo` can restore it."""
         del self.saved
         self.saved = NULL
@@ -87,16 +87,18 @@ cdef class Tagger:
         self.saved_scope = self.tracker.scope
         self.saved_versions = len(self.tracker.versions.relations)
         self.tracker.records = Records()
+        return 0
 
-    def end_call(self):
+    cdef int end_call(self) except -1:
         del self.saved
         self.saved = NULL
         self.tracker.tags.forget_loaded()
+        return 0
 
-    def undo(self):
+    cdef int undo(self) except -1:
         """Restores the state that `begin_call` saved."""
         if self.saved == NULL:
-            return
+            return 0
         # Memory may have run out, so only the last two lines allocate. They can fail without harm: the next call begins
         # with new records.
         self.tracker.state.swap(dereference(self.saved))
@@ -105,6 +107,7 @@ cdef class Tagger:
         self.end_call()
         self.tracker.versions.forget_after(self.saved_versions)
         self.tracker.records = Records()
+        return 0
 
     def start_session(self):
         """Notes that a new decoding session begins with the next message."""
