@@ -11,12 +11,10 @@ topic in its place:
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_fast import spark as pgspark
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def orders_of(topic: DataFrame) -> DataFrame:
@@ -26,13 +24,10 @@ def orders_of(topic: DataFrame) -> DataFrame:
     return pgspark.changes(wal, "public.orders", transactions="committed")
 
 
-def main() -> None:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.getOrCreate()
-    orders = orders_of(spark.read.parquet(sys.argv[1]))
+def main(spark: SparkSession, path: str) -> None:
+    orders = orders_of(spark.read.parquet(path))
     orders.orderBy("_commit_lsn", "_seq").select("_change_type", "id", "note").show()
 
 
 if __name__ == "__main__":
-    main()
+    main(SparkSession.builder.getOrCreate(), sys.argv[1])
