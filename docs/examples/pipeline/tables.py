@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 spark = SparkSession.getActiveSession()
 assert spark is not None
-SEGMENTS = spark.conf.get("pgoutput.segments")
+SEGMENTS = spark.conf.get("spark.pgoutput.segments")
 
 
 @pipelines.table
