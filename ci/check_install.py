@@ -3,8 +3,8 @@
 
     python ci/check_install.py
 
-It loads every extension, runs the first example of README.md and compares what this prints with the page, and bounds
-what `import pgoutput_fast` loads. It needs nothing but the package and what the package depends on.
+It loads every extension, runs the example of README.md that needs no server, compares what this prints with the page,
+and bounds what `import pgoutput_fast` loads. It needs nothing but the package and what the package depends on.
 
 Exit status: 0 if all is well.
 """
@@ -74,10 +74,10 @@ def load_extensions() -> list[str]:
 
 
 def run_example() -> bool:
-    """Run the first example of README.md. Returns whether it prints what the page says."""
+    """Run the example of README.md that needs no server. Returns whether it prints what the page says."""
     text = (ROOT / "README.md").read_text()
-    code = re.search(r"```python\n(import pgoutput_fast.*?)```", text, re.DOTALL)
-    printed = re.search(r"```\n(insert.*?)```", text, re.DOTALL)
+    code = re.search(r"```python\n([^`]*bytes\.fromhex[^`]*)```", text)
+    printed = re.search(r"```\n(insert[^`]*)```", text)
     if code is None or printed is None:
         raise LookupError("README.md has no example")
     out = io.StringIO()

@@ -92,8 +92,8 @@ cdef int64_t _columns_of(Batches batches) except -1:
 cdef tuple new_lock():
     """Makes a lock: its methods `acquire` and `release`.
 
-    A call of a method takes memory where only the stable ABI can be used, because it makes an object of the method. These
-    objects exist from the start, so a lock can also be released if memory has run out.
+    Where only the stable ABI can be used, a call of a method takes memory, because it makes an object of the method.
+    These objects exist from the start, so a lock can also be released if memory has run out.
     """
     try:
         lock = allocate_lock()

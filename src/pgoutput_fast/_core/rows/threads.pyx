@@ -23,8 +23,8 @@ cdef class HeldLock:
         if self.lock is not None and not self.released:
             release(self.lock)
 
-    cdef int release(self) except -1:
-        """Releases the lock now, because a trace or a debugger may keep the object."""
+    cdef int release_now(self) except -1:
+        """Releases the lock, because a trace or a debugger may keep the object."""
         release(self.lock)
         self.released = True
         return 0
@@ -61,7 +61,7 @@ cdef class WorkingThreads:
         except BaseException:
             pass  # `work` has kept the error and stopped the other threads
         finally:
-            holder.release()
+            holder.release_now()
 
     cdef int join_threads(self) except -1:
         """Waits until no thread works any more, even if the wait is interrupted: their data is freed afterwards."""
