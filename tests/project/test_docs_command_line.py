@@ -18,7 +18,7 @@ from support.paths import DOCS
 
 PAGE = (DOCS / "command-line.md").read_text()
 # Those that need only a server. What others show is tested where they are.
-COMMANDS = ("check", "slots", "snapshot", "capture", "mirror")
+COMMANDS = ("check", "slots", "snapshot", "capture", "mirror", "status")
 # Those that set handlers of signals, and logging.
 PROGRAMS = ("capture", "mirror")
 EXAMPLES = [
@@ -36,6 +36,7 @@ def comparable(text: str, database: str = "shop") -> str:
     text = re.sub(rf"\b{database}\b", "shop", text)
     text = re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "LSN", text)
     text = re.sub(r"\b[\d,.]+( (bytes?|[kMGT]B|M)\b|%)", "SIZE", text)
+    text = re.sub(r"\b\d+\.\d\b", "SECONDS", text)
     text = re.sub(r'("bytes": |PostgreSQL )\d+', r"\1N", text)
     return re.sub(r" +", " ", text)
 

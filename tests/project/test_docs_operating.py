@@ -33,7 +33,7 @@ def _blocks(kind: str) -> list[str]:
     return [textwrap.dedent(block) for _, block in found]
 
 
-LOOK_AT_SLOTS, DROP, STATUS = _blocks("python")
+LAGS, LOOK_AT_SLOTS, DROP, STATUS = _blocks("python")
 FAILOVER_SLOT, REPAIR, RELOAD = _blocks("sh")
 OPEN_TRANSACTIONS, SYNCED = _blocks("sql")
 
@@ -85,6 +85,10 @@ def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.
     )
     assert _mirrored(plain, database.dsn) == (0, "")
     assert "to_lake reserved" in _printed(LOOK_AT_SLOTS, database.dsn)
+    assert re.fullmatch(
+        r"public\.orders: follow at .* bytes behind .*\npublic\.other: follow .*\n",
+        _printed(LAGS, database.dsn),
+    )
     database.execute(*OPEN_TRANSACTIONS.strip().split(";\n"))
     assert _printed(STATUS, database.dsn) == ""
     # A publication is made again, and a table changed in between.

@@ -16,6 +16,7 @@ from pgoutput_fast.cli.inspect import inspect
 from pgoutput_fast.cli.segments import segments
 from pgoutput_fast.cli.slots import create, drop, ls
 from pgoutput_fast.cli.snapshot import snapshot
+from pgoutput_fast.cli.status import status
 
 __all__ = ["app"]
 
@@ -58,6 +59,7 @@ _slots.command()(drop)
 app.command()(snapshot)
 app.command(**FORWARDED)(capture)
 app.command(**FORWARDED)(mirror)
+app.command()(status)
 app.command()(inspect)
 app.command()(decode)
 app.add_typer(segments)

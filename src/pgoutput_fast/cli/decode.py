@@ -41,7 +41,11 @@ __all__ = ["decode"]
 Target = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", show_default=False, help="a directory, or a file of DuckDB; it must not exist"
+        "--out",
+        "-o",
+        metavar="PATH",
+        show_default=False,
+        help="a directory, or a file of DuckDB; it must not exist",
     ),
 ]
 To = Annotated[

@@ -19,7 +19,7 @@ from pgoutput_fast.cli.reading import As, Inputs, Table, messages_of, the_inputs
 
 __all__ = ["Follow", "Kinds", "Limit", "Lsns", "Xids", "inspect", "inspect_inputs"]
 
-Xids = Annotated[list[int] | None, typer.Option("--xid", min=0, help="only this transaction")]
+Xids = Annotated[list[int] | None, typer.Option("--xid", metavar="XID", min=0, help="only this transaction")]
 Lsns = Annotated[
     str | None,
     typer.Option(
@@ -27,9 +27,12 @@ Lsns = Annotated[
     ),
 ]
 Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", "-k", help="only this kind of message, such as insert")
+    list[str] | None,
+    typer.Option("--kind", "-k", metavar="KIND", help="only this kind of message, such as insert"),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="show at most so many messages")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="show at most so many messages")
+]
 Follow = Annotated[
     bool,
     typer.Option("--follow", "-f", help="go on with what comes next: for a slot or a directory of segments"),

@@ -28,7 +28,7 @@ __all__ = ["As", "Inputs", "Table", "messages_of", "segments_of", "the_inputs"]
 Inputs: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[INPUT]...",
+        metavar="INPUT",
         show_default=False,
         help="a file, a directory or URI of segments, hex digits, or - for standard input",
     ),
@@ -39,7 +39,12 @@ As: TypeAlias = Annotated[
 ]
 Table: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", help="only this table, such as public.orders; for several, several times"),
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="TABLE",
+        help="only this table, such as public.orders; for several, several times",
+    ),
 ]
 
 _PAUSE_SECONDS = 1.0

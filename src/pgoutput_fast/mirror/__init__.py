@@ -1,6 +1,6 @@
 """Mirrors the tables of a database in a lake: as they are now, and every change of them.
 
-`Mirror` needs psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
+`Mirror` and `status_of` need psycopg2 and deltalake: `pgoutput_fast[mirror]`. The rest needs neither.
 """
 
 import typing
@@ -18,6 +18,7 @@ from pgoutput_fast.mirror.view.sql import fresh_sql
 if typing.TYPE_CHECKING:
     from pgoutput_fast.mirror.repair_table import TableRepair
     from pgoutput_fast.mirror.service import Mirror
+    from pgoutput_fast.mirror.stored import status_of
 
 __all__ = [
     "Mirror",
@@ -36,6 +37,7 @@ __all__ = [
     "merge_statements",
     "net_effect",
     "points",
+    "status_of",
 ]
 
 
@@ -49,4 +51,8 @@ def __getattr__(name: str) -> typing.Any:
         from pgoutput_fast.mirror.repair_table import TableRepair
 
         return TableRepair
+    if name == "status_of":
+        from pgoutput_fast.mirror.stored import status_of
+
+        return status_of
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,18 +22,17 @@ from pgoutput_fast.mirror.formats import check_format, check_target
 from pgoutput_fast.mirror.identity import expect_same
 from pgoutput_fast.mirror.layout import SEGMENTS
 from pgoutput_fast.mirror.lock import locked
-from pgoutput_fast.mirror.memory import Memory, Progress
+from pgoutput_fast.mirror.memory import Memory
 from pgoutput_fast.mirror.metrics import MirrorMeter, MirrorMetrics
 from pgoutput_fast.mirror.outages import Outages
 from pgoutput_fast.mirror.points import MOST_POINTS, Points
-from pgoutput_fast.mirror.registry import Tables
 from pgoutput_fast.mirror.repair_table import TableRepair
 from pgoutput_fast.mirror.run import MirrorRun
 from pgoutput_fast.mirror.server import ServerView
 from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.start import Start
-from pgoutput_fast.mirror.status import TableStatus
-from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.mirror.status import TableStatus, table_status
+from pgoutput_fast.mirror.stored import stored_status
 from pgoutput_fast.postgres.session import position_of
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
@@ -321,19 +320,12 @@ class Mirror:
         if self._run is not None:
             follower = self._run.follower
             common = follower.common, follower.through_time
-            return [_status(each, follower.applied, common, server) for each in self._run.tables]
+            return [table_status(each, follower.applied, common, server) for each in self._run.tables]
         memory, settings = Memory(self._store), self._settings
         if (known := memory.beginning()) is not None:
             expect_same(settings, known, self._store)
-        tables = Tables(
-            self._store,
-            settings.format,
-            settings.storage_options,
-            memory,
-            self._server,
-            iceberg_catalog=settings.iceberg_catalog,
-        )
-        return [_status(each, memory.progress(), (0, None), server) for each in tables]
+        options, catalog = settings.storage_options, settings.iceberg_catalog
+        return stored_status(self._store, settings.format, options, catalog, memory, self._server, server)
 
     @property
     def metrics(self) -> MirrorMetrics:
@@ -346,7 +338,7 @@ class Mirror:
             return MirrorMetrics(self._settings.slot, self._is_running, (), None, None)
         follower = run.follower
         common = follower.common, follower.through_time
-        tables = tuple(_status(each, follower.applied, common, server) for each in run.tables)
+        tables = tuple(table_status(each, follower.applied, common, server) for each in run.tables)
         # The histories have what lies before the end of the log.
         lag = None if server is None else max(0, server[1] - 1 - follower.histories)
         count = len(Points(self._store).read())
@@ -384,43 +376,3 @@ def _make(store: Store) -> None:
         raise NotADirectoryError(
             f"the target {store} is a file, or lies below one: give a directory, which need not exist"
         ) from problem
-
-
-def _status(
-    table: MirroredTable,
-    progress: Progress | None,
-    common: tuple[int, int | None],
-    server: tuple[int, int] | None,
-) -> TableStatus:
-    """The state of a table. `common` is the LSN, and the time, up to which all tables that follow have all."""
-    position = table.position
-    through, time_of = common
-    if table.follows and progress is not None and position is not None:
-        if progress.lsn >= position and progress.time is not None:
-            time_of = max(progress.time, time_of or 0)
-        position = max(position, progress.lsn)
-    bytes_behind = seconds = None
-    if server is not None and position is not None:
-        now, end = server
-        reached = max(position, through) if table.follows else position
-        bytes_behind = max(0, end - reached)
-        if not bytes_behind:
-            seconds = 0.0
-        elif time_of is not None and table.follows:
-            seconds = max(0.0, (now - time_of) / 1e6)
-    facts = table.facts
-    return TableStatus(
-        facts.table,
-        facts.stage,
-        position,
-        table.history.position(),
-        table.version,
-        table.waiting_rows,
-        table.applied,
-        bytes_behind,
-        seconds,
-        facts.error,
-        facts.history_error,
-        table.merges,
-        table.merge_seconds,
-    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pgoutput_fast.protocol.lsn import format_lsn
 
-__all__ = ["TableStatus"]
+if TYPE_CHECKING:
+    from pgoutput_fast.mirror.memory import Progress
+    from pgoutput_fast.mirror.tables import MirroredTable
+
+__all__ = ["TableStatus", "table_status"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class TableStatus:
         position: everything that committed up to this LSN is in the current table; None before its first load.
         history_position: everything that committed up to this LSN is in the history; None before its first load.
         version: the version of the current table.
-        waiting_rows: changes that are in the history and not yet in the current table.
+        waiting_rows: changes that are in the history and not yet in the current table. None if another process has
+            them.
         applied_rows: changes that this process has applied to the current table.
         lag_bytes: bytes of WAL from `position` to the end of the server's log; None if the server was not asked.
         lag_seconds: everything that committed longer ago is in the current table. An upper bound; None if not known.
@@ -35,7 +40,7 @@ class TableStatus:
     position: int | None
     history_position: int | None
     version: int | None
-    waiting_rows: int
+    waiting_rows: int | None
     applied_rows: int
     lag_bytes: int | None
     lag_seconds: float | None
@@ -52,3 +57,50 @@ class TableStatus:
         return (
             f"{self.table}: {self.state} at {position}{lag}{seconds}{'' if error is None else f': {error}'}"
         )
+
+
+def table_status(
+    table: MirroredTable,
+    progress: Progress | None,
+    common: tuple[int, int | None],
+    server: tuple[int, int] | None,
+) -> TableStatus:
+    """The state of a table.
+
+    Args:
+        table: of the mirror.
+        progress: how far all tables are; None before the end of the first load.
+        common: the LSN, and the time, up to which the table has all if it follows.
+        server: its time, and the end of its log; None without an answer.
+    """
+    position = table.position
+    through, time_of = common
+    if table.follows and progress is not None and position is not None:
+        if progress.lsn >= position and progress.time is not None:
+            time_of = max(progress.time, time_of or 0)
+        position = max(position, progress.lsn)
+    bytes_behind = seconds = None
+    if server is not None and position is not None:
+        now, end = server
+        reached = max(position, through) if table.follows else position
+        bytes_behind = max(0, end - reached)
+        if not bytes_behind:
+            seconds = 0.0
+        elif time_of is not None and table.follows:
+            seconds = max(0.0, (now - time_of) / 1e6)
+    facts = table.facts
+    return TableStatus(
+        facts.table,
+        facts.stage,
+        position,
+        table.history.position(),
+        table.version,
+        table.waiting_rows,
+        table.applied,
+        bytes_behind,
+        seconds,
+        facts.error,
+        facts.history_error,
+        table.merges,
+        table.merge_seconds,
+    )

@@ -1,0 +1,84 @@
+"""`pgoutput-fast status`: how far a mirror is, which another process may run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgoutput_fast.cli.arguments import DSN, Json
+from pgoutput_fast.cli.problems import PROBLEM, expect_given
+from pgoutput_fast.cli.screen import line, objects, size, table
+from pgoutput_fast.display import escaped
+from pgoutput_fast.protocol.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from pgoutput_fast.mirror import TableStatus
+
+__all__ = ["status"]
+
+
+def status(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", show_default=False, help="of the mirror: a directory or a URI")
+    ] = "",
+    dsn: DSN = "",
+    json: Json = False,
+) -> None:
+    """Show how far each table of a mirror is, and what is wrong with it.
+
+    The mirror may run in another process, or not at all. "behind" is an upper bound: how much of the server's log (WAL)
+    and how many seconds of changes the current table lacks. It is empty if the server does not answer. The exit status
+    is 1 if a table is stopped, or its history.
+
+    Example: pgoutput-fast status lake/ --dsn dbname=shop
+    """
+    expect_given({"TARGET": target})
+    from pgoutput_fast.mirror import status_of
+
+    found = status_of(target, dsn)
+    if json:
+        objects(map(_values, found))
+    elif not found:
+        line("the mirror has no table yet: its first load is not complete")
+    else:
+        table(
+            ["table", "state", "position", "behind", "seconds", "waiting"],
+            [
+                (
+                    escaped(each.table),
+                    each.state,
+                    _position(each.position),
+                    None if each.lag_bytes is None else size(each.lag_bytes),
+                    None if each.lag_seconds is None else f"{each.lag_seconds:,.1f}",
+                    "some" if each.waiting_rows is None else each.waiting_rows or "nothing",
+                )
+                for each in found
+            ],
+            right=["behind", "seconds"],
+        )
+    if found and not json and all(each.lag_bytes is None for each in found if each.state == "follow"):
+        line("the server does not answer, so nobody knows how far the tables are behind", error=True)
+    wrong = [each for each in found if each.error or each.history_error]
+    for each in wrong if not json else ():
+        for what, error in (("", each.error), ("its history does not go on: ", each.history_error)):
+            if error is not None:
+                line(f"{escaped(each.table)}: {what}{escaped(error)}", "bold red", error=True)
+    if wrong:
+        raise typer.Exit(PROBLEM)
+
+
+def _position(lsn: int | None) -> str | None:
+    return None if lsn is None else format_lsn(lsn)
+
+
+def _values(each: TableStatus) -> dict[str, Any]:
+    """The state of a table for programs. Positions are texts, as the server writes them."""
+    values = asdict(each)
+    for name in ("position", "history_position"):
+        values[name] = _position(values[name])
+    # What only the process knows that mirrors.
+    for name in ("applied_rows", "merges", "merge_seconds"):
+        del values[name]
+    return values

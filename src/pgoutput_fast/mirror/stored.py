@@ -1,0 +1,99 @@
+"""The status of a mirror as its target tells it. The mirror may run in another process, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from pgoutput_fast.mirror.memory import Memory
+from pgoutput_fast.mirror.registry import Tables
+from pgoutput_fast.mirror.server import ServerView
+from pgoutput_fast.mirror.status import TableStatus, table_status
+from pgoutput_fast.mirror.tables import MirroredTable
+from pgoutput_fast.storage.stores import Store, open_store
+
+__all__ = ["status_of", "stored_status"]
+
+
+def status_of(
+    target: str | os.PathLike[str],
+    dsn: str | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    iceberg_catalog: Mapping[str, str] | None = None,
+) -> list[TableStatus]:
+    """The state of each table of a mirror, sorted by name. The mirror may run in another process, or not at all.
+
+    Lags are upper bounds, because the target tells only what is durable. Counts of another process are not known:
+    `waiting_rows` is None unless nothing waits, and `applied_rows` and `merges` are 0. Its metrics have them.
+
+    Args:
+        target: of the mirror: a path or a URI.
+        dsn: of the server, which is asked for the end of its log. None, or a server that does not answer: lags are
+            None.
+        storage_options: what delta-rs needs to reach the store, beside what the URI says.
+        iceberg_catalog: for Iceberg: the properties of the catalog, as the mirror has them.
+
+    Raises:
+        LookupError: if there is no mirror.
+        ValueError: if a file of the mirror is damaged.
+        OSError: if the target cannot be read.
+    """
+    store = open_store(target)
+    memory = Memory(store)
+    known = memory.beginning()
+    if known is None:
+        raise LookupError(f"{store} is not the target of a mirror")
+    view = ServerView("" if dsn is None else dsn, known.publications)
+    server = None
+    if dsn is not None:
+        with suppress(Exception):
+            server = view.now()
+    return stored_status(store, known.format, storage_options or {}, iceberg_catalog, memory, view, server)
+
+
+def stored_status(
+    store: Store,
+    format: str,
+    storage_options: Mapping[str, str],
+    iceberg_catalog: Mapping[str, str] | None,
+    memory: Memory,
+    view: ServerView,
+    server: tuple[int, int] | None,
+) -> list[TableStatus]:
+    """The same, with what `Mirror` knows already.
+
+    Args:
+        store: the target.
+        format: of the current tables.
+        storage_options, iceberg_catalog: as for `status_of`.
+        memory: of the mirror.
+        view: of its server.
+        server: its time, and the end of its log; None without an answer.
+    """
+    # Read before the tables. So what is in a history up to this LSN is in the history that is opened now.
+    reached = memory.reached() or 0
+    tables = Tables(store, format, storage_options, memory, view, iceberg_catalog=iceberg_catalog)
+    progress = memory.progress()
+    found = []
+    for each in tables:
+        has_all = _has_all_of_history(each, 0 if progress is None else progress.lsn)
+        common = reached + 1 if has_all and reached else 0, None
+        state = table_status(each, progress, common, server)
+        found.append(replace(state, waiting_rows=0 if has_all else None))
+    return found
+
+
+def _has_all_of_history(table: MirroredTable, applied: int) -> bool:
+    """Whether the current table has every change of its history. All tables that follow have what is `applied`."""
+    history = table.history.position()
+    if (
+        not table.follows
+        or table.facts.history_error is not None
+        or history is None
+        or table.position is None
+    ):
+        return False
+    return history <= max(table.position, applied)

@@ -1,0 +1,59 @@
+"""`pgoutput-fast status` shows the tables of a mirror that another process may run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgoutput_fast.cli.main import main
+from support.mirrors import Place, place
+
+__all__ = ["place"]
+
+TABLES = (
+    "CREATE TABLE orders (id int PRIMARY KEY)",
+    "CREATE TABLE customers (id int PRIMARY KEY)",
+    "CREATE PUBLICATION mirrored FOR TABLE orders, customers",
+)
+
+
+def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 2
+    assert "TARGET" in capsys.readouterr().err
+    for target in (tmp_path, tmp_path / "nothing"):
+        assert main(["status", str(target)]) == 1
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", f"pgoutput-fast: {target} is not the target of a mirror\n")
+
+
+def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.database.execute(*TABLES)
+    place.run()
+    target, dsn = str(place.target), place.database.dsn
+    assert main(["status", target, "--dsn", dsn]) == 0
+    header, customers, orders = capsys.readouterr().out.splitlines()
+    assert header.split() == ["table", "state", "position", "behind", "seconds", "waiting"]
+    assert customers.split()[:2] == ["public.customers", "follow"]
+    assert orders.split()[:2] + orders.split()[-1:] == ["public.orders", "follow", "nothing"]
+
+    assert main(["status", target, "--dsn", "host=127.0.0.1 port=1"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[-2:] == [orders.split()[2], "nothing"]
+    assert said.err.startswith("the server does not answer")
+
+    place.database.execute("ALTER PUBLICATION mirrored DROP TABLE customers")
+    for _ in range(2):
+        with place.mirror() as mirror:
+            mirror.run(until_lsn="now")
+            mirror.run(until_lsn="now")
+    assert main(["status", target, "--dsn", dsn]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[:2] == ["public.customers", "stopped"]
+    assert said.err == "public.customers: it is not published any more\n"
+    assert main(["status", target, "--dsn", dsn, "--json"]) == 1
+    said = capsys.readouterr()
+    first, second = map(json.loads, said.out.splitlines())
+    assert (first["state"], first["error"]) == ("stopped", "it is not published any more")
+    assert (second["state"], second["position"], said.err) == ("follow", second["history_position"], "")
