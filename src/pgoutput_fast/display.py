@@ -63,19 +63,27 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     Args:
         title: the line above it.
         head: names of the columns.
-        rows: the cells. Integers are written with commas.
+        rows: the cells. Integers are written with commas, and on the right.
         left_out: how many rows there are that are not shown.
 
     >>> html_table("one <table>", ["name"], [["<b>"]]).partition("<tbody>")[2]
-    '<tr><td>&lt;b&gt;</td></tr></tbody></table></div>'
+    '<tr><td style="text-align: left">&lt;b&gt;</td></tr></tbody></table></div>'
     """
     from html import escape  # its table of names takes a millisecond to load
 
-    def cells(tag: str, values: Iterable[object]) -> str:
-        texts = (f"{each:,}" if isinstance(each, int) else escaped(str(each)) for each in values)
-        return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
+    shown = list(rows)
+    # Without a style, notebooks write everything on the right, as it is good for numbers.
+    styles = [
+        "" if shown and isinstance(shown[0][n], int) else ' style="text-align: left"'
+        for n in range(len(head))
+    ]
 
-    body = "".join(cells("td", row) for row in rows)
+    def cells(tag: str, values: Sequence[object]) -> str:
+        texts = (f"{each:,}" if isinstance(each, int) else escaped(str(each)) for each in values)
+        found = (f"<{tag}{style}>{escape(text)}</{tag}>" for text, style in zip(texts, styles, strict=True))
+        return f"<tr>{''.join(found)}</tr>"
+
+    body = "".join(cells("td", row) for row in shown)
     more = f"<p>and {left_out:,} more</p>" if left_out > 0 else ""
     return (
         f"<div><p>{escape(escaped(title))}</p><table><thead>{cells('th', head)}</thead>"

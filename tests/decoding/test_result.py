@@ -180,14 +180,14 @@ class _Checker(html.parser.HTMLParser):
 
 
 def sound(text: str) -> str:
-    """Checks HTML: closed tags, and only those of tables."""
+    """Checks HTML: closed tags, and only those of tables. Returns it without styles."""
     checker = _Checker()
     checker.feed(text)
     checker.close()
     assert not checker.open
     assert checker.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
     assert text.isprintable()
-    return text
+    return text.replace(' style="text-align: left"', "")
 
 
 def test_short_texts() -> None:
@@ -195,7 +195,7 @@ def test_short_texts() -> None:
     assert repr(decoder) == "<Decoder: transactions as_sent, next message 0, open transactions 0, tables 0>"
     decoded = decoder.decode(stream())
     assert repr(decoded) == '<Decoded: 3 rows of public.orders, "Sales"."Order Lines">'
-    assert repr(decoded.changes[1]) == '<RelationBatch: 1 rows of "Sales"."Order Lines">'
+    assert repr(decoded.changes[1]) == '<RelationBatch: 1 row of "Sales"."Order Lines">'
     assert (
         repr(decoded.tables) == '<tables with changes: public.orders (2 rows), "Sales"."Order Lines" (1 row)>'
     )
@@ -218,7 +218,7 @@ def test_tables_of_html() -> None:
     assert "<td>public.orders</td><td>2</td><td>2</td>" in sound(decoded._repr_html_())
     assert "transactions: 2, outcomes: 1, truncates: 0, messages: 0, rejects: 0" in decoded._repr_html_()
     assert "<td>public.orders</td><td>2</td>" in sound(decoded.tables._repr_html_())  # type: ignore[attr-defined]
-    assert "<td>public.orders</td><td>16401</td><td>2</td><td>4</td><td>d</td>" in sound(
+    assert "<td>public.orders</td><td>16401</td><td>2</td><td>4</td><td>default</td>" in sound(
         decoder.catalog._repr_html_()
     )
     assert "<td>at</td><td>timestamptz</td><td></td>" in sound(decoder.catalog.relations[0]._repr_html_())
@@ -240,7 +240,7 @@ def test_hostile_names_and_many_tables() -> None:
         assert len(repr(thing)) < 1000
         assert repr(thing).isprintable()
         assert "<script>" not in sound(thing._repr_html_())
-        assert len(thing._repr_html_()) < 30_000
+        assert len(thing._repr_html_()) < 50_000
     assert "and 9,996 more" in repr(decoder.catalog)
     assert "<p>and 9,951 more</p>" in decoder.catalog._repr_html_()
     assert "<p>and 1,400 more</p>" in decoder.catalog.relations[-1]._repr_html_()

@@ -28,6 +28,7 @@ _NAMED, _NEAREST, _LONGEST_NAME = 10, 3, 200
 # How many columns and tables are shown.
 _SHOWN_COLUMNS, _SHOWN_TABLES = 10, 50
 _SHOWN_COLUMNS_OF_HTML = 200
+_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,17 @@ class Relation:
             (each.name, each.type_in_words, "yes" if each.key else "")
             for each in self.columns[:_SHOWN_COLUMNS_OF_HTML]
         ]
-        title = f"{self.qualified_name}, oid {self.oid}, replica identity {self.replica_identity}"
+        title = f"{self.qualified_name}, oid {self.oid}, replica identity {self.identity_in_words}"
         return html_table(title, ["column", "type", "key"], rows, len(self.columns) - len(rows))
+
+    @property
+    def identity_in_words(self) -> str:
+        """The replica identity as SQL calls it.
+
+        >>> Relation(1, 0, "public", "orders", "f", ()).identity_in_words
+        'full'
+        """
+        return _IDENTITIES.get(self.replica_identity, self.replica_identity)
 
     @property
     def qualified_name(self) -> str:
@@ -278,7 +288,7 @@ class Catalog:
         for relation in self.relations:
             versions.setdefault(relation.qualified_name, []).append(relation)
         rows = [
-            (name, str(found[-1].oid), len(found), len(found[-1].columns), found[-1].replica_identity)
+            (name, str(found[-1].oid), len(found), len(found[-1].columns), found[-1].identity_in_words)
             for name, found in islice(versions.items(), _SHOWN_TABLES)
         ]
         head = ["table", "oid", "versions", "columns", "replica identity"]

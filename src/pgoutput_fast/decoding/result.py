@@ -55,7 +55,8 @@ class RelationBatch:
     batch: pa.RecordBatch
 
     def __repr__(self) -> str:
-        return f"<RelationBatch: {self.batch.num_rows:,} rows of {escaped(self.relation.qualified_name)}>"
+        rows = self.batch.num_rows
+        return f"<RelationBatch: {rows:,} row{'s' * (rows != 1)} of {escaped(self.relation.qualified_name)}>"
 
     def __arrow_c_schema__(self) -> object:
         """The schema of `batch` by the Arrow PyCapsule protocol."""
@@ -132,7 +133,7 @@ class Decoded:
     def __repr__(self) -> str:
         names = [escaped(name) for name in self.tables]
         rows = sum(each.batch.num_rows for each in self._changes)
-        return f"<Decoded: {rows} rows of {some_of(names) if names else 'no relation'}>"
+        return f"<Decoded: {rows:,} row{'s' * (rows != 1)} of {some_of(names) if names else 'no relation'}>"
 
     def _repr_html_(self) -> str:
         counts: dict[str, list[int]] = {}

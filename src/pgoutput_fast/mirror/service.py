@@ -16,6 +16,7 @@ from pgoutput_fast.capture.metrics import reporting
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
+from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.mirror.arguments import expect_arguments, expect_bool
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
 from pgoutput_fast.mirror.formats import check_format, check_target
@@ -33,7 +34,7 @@ from pgoutput_fast.mirror.settings import MirrorSettings
 from pgoutput_fast.mirror.start import Start
 from pgoutput_fast.mirror.status import TableStatus, table_status
 from pgoutput_fast.mirror.stored import stored_status
-from pgoutput_fast.postgres.session import position_of
+from pgoutput_fast.postgres.session import position_of, shown_database
 from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
@@ -155,6 +156,23 @@ class Mirror:
         self._meter = MirrorMeter(self._read_metrics)
         self._metrics_file = None if metrics_file is None else Path(metrics_file)
         self._metrics_address = metrics_address
+
+    def __repr__(self) -> str:
+        return f"<Mirror: {', '.join(f'{name} {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Mirror", ["", ""], self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What identifies the mirror, without a secret. The server is not asked."""
+        settings = self._settings
+        return [
+            ("slot", escaped(settings.slot)),
+            ("of", shown_database(settings.dsn)),
+            ("publications", escaped(some_of(settings.publications))),
+            ("to", escaped(str(self._store))),
+            ("format", settings.format),
+        ]
 
     def __enter__(self) -> Mirror:
         with ExitStack() as stack:
