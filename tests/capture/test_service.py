@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pgoutput_fast import format_lsn
 from pgoutput_fast.capture import Capture, CaptureError, Limits, create_slot, drop_slot, find_slot
 from pgoutput_fast.segments import list_segments
 from support import pg
@@ -58,6 +59,22 @@ def test_a_backlog_and_what_comes_later(database: pg.Database, slot: str, tmp_pa
     database.execute("UPDATE counted SET n = n + 1 WHERE id <= 700")
     capture.run(until_lsn=now(database))
     expect_exactly_once(database, tmp_path)
+
+
+def test_a_directory_without_segments_is_told_once(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a first start, or all segments are lost."""
+    found = find_slot(database.dsn, slot)
+    assert found is not None
+    with caplog.at_level("INFO", "pgoutput_fast.capture"):
+        for _ in range(2):
+            Capture(database.dsn, slot, ["captured"], tmp_path).run(until_lsn=now(database))
+    told = [each for each in caplog.messages if "has no segments" in each]
+    assert told == [
+        f"{tmp_path} has no segments. They begin where slot {slot} is: what committed before "
+        f"{format_lsn(found.confirmed_flush_lsn or 0)} is not in them"
+    ]
 
 
 def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str, tmp_path: Path) -> None:

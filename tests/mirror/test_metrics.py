@@ -59,6 +59,7 @@ def test_a_run(place: Place) -> None:
         assert all(0 <= value < 1000 for value in _values(text, "lag_seconds").values())
         assert _values(text, "running") == {"": 1}
         assert _values(text, "stopped_tables") == {"": 0}
+        assert 0 < _values(text, "kept_bytes")[""] < 10**9
         assert _values(text, "points")[""] >= 1
         assert _values(text, "history_lag_bytes")[""] < min(_values(text, "lag_bytes").values())
         database.execute("UPDATE t SET id = 3 WHERE id = 1")

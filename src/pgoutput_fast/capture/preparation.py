@@ -92,6 +92,14 @@ class Preparation:
             if slot is None:
                 slot = create_slot(settings.dsn, settings.slot, two_phase=settings.two_phase)
                 _log.info("created slot %s", settings.slot)
+            else:
+                # Nobody can tell a first start from one after all segments were lost.
+                _log.info(
+                    "%s has no segments. They begin where slot %s is: what committed before %s is not in them",
+                    self._directory,
+                    settings.slot,
+                    format_lsn(slot.confirmed_flush_lsn or 0),
+                )
         slot = expect_usable(slot, settings.slot, self._directory)
         expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0

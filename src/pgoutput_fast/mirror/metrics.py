@@ -48,6 +48,7 @@ class MirrorMetrics:
         points: how many points are recorded; None until the first load is complete.
         history_lag_bytes: bytes of WAL between the position of the histories and the end of the server's log: the fresh
             view lacks so much. None until the first load is complete, or if the server did not answer.
+        kept_bytes: bytes of WAL that the server keeps for the slot; None if there is no slot, or no answer.
     """
 
     slot: str
@@ -55,6 +56,7 @@ class MirrorMetrics:
     tables: tuple[TableStatus, ...]
     points: int | None
     history_lag_bytes: int | None
+    kept_bytes: int | None = None
 
     def __post_init__(self) -> None:
         expect_list("tables", self.tables)
@@ -76,6 +78,7 @@ class MirrorMetrics:
             ("running", int(self.running), "1 while the mirror runs, else 0."),
             ("points", self.points, "Points in time that can be read."),
             ("history_lag_bytes", self.history_lag_bytes, "Bytes of WAL that the histories lack."),
+            ("kept_bytes", self.kept_bytes, "Bytes of WAL that the server keeps for the slot."),
             ("stopped_tables", stopped, "Tables that are stopped, or whose history is."),
         ):
             if value is not None:

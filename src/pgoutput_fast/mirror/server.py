@@ -95,6 +95,13 @@ class ServerView:
             (time,) = cursor.fetchone()
             return int(time), read_position(cursor)
 
+    def kept_bytes(self, slot: str) -> int | None:
+        """How many bytes of its log the server keeps for a slot; None if there is no slot, or if it cannot be asked."""
+        with suppress(Exception):
+            found = find_slot(self.dsn, slot)
+            return None if found is None else found.kept_bytes
+        return None
+
     def sends(self, slot: str) -> bool:
         """Whether the server sends the changes of a slot to somebody. False if it cannot be asked."""
         with suppress(Exception):

@@ -351,16 +351,17 @@ class Mirror:
         return self._meter.read()
 
     def _read_metrics(self) -> MirrorMetrics:
-        run, server = self._shown, self._server_now()
+        run, server, slot = self._shown, self._server_now(), self._settings.slot
+        kept = self._server.kept_bytes(slot)
         if run is None:
-            return MirrorMetrics(self._settings.slot, self._is_running, (), None, None)
+            return MirrorMetrics(slot, self._is_running, (), None, None, kept)
         follower = run.follower
         common = follower.common, follower.through_time
         tables = tuple(table_status(each, follower.applied, common, server) for each in run.tables)
         # The histories have what lies before the end of the log.
         lag = None if server is None else max(0, server[1] - 1 - follower.histories)
         count = len(Points(self._store).read())
-        return MirrorMetrics(self._settings.slot, self._is_running, tables, count, lag)
+        return MirrorMetrics(slot, self._is_running, tables, count, lag, kept)
 
     def _server_now(self) -> tuple[int, int] | None:
         """(the server's time, the end of its log); None without an answer."""
