@@ -23,9 +23,14 @@ _EXTRAS = {
     "typer": "cli",
 }
 
+# What errors tell programs to call, and the commands that do the same.
+_COMMANDS = {"with drop_slot": "with pgoutput-fast slots drop"}
+
 
 def said(problem: BaseException) -> str:
     """The text of an error in one line, with its notes. For a module that is missing, what to install.
+
+    What a program would call becomes the command that does the same.
 
     >>> said(ValueError("no such slot:\\n  orders\\n"))
     'no such slot: orders'
@@ -33,10 +38,15 @@ def said(problem: BaseException) -> str:
     "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
     >>> said(KeyError("public.t is not published"))
     'public.t is not published'
+    >>> said(RuntimeError("drop it with drop_slot. Then repair the mirror"))
+    'drop it with pgoutput-fast slots drop. Then repair the mirror'
     """
     if isinstance(problem, ModuleNotFoundError) and problem.name in _EXTRAS:
         return f"{problem.name} is missing: pip install 'pgoutput_fast[{_EXTRAS[problem.name]}]'"
     # str() of a KeyError has quotes around the text.
     shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
     text = str(shown).strip() or type(problem).__name__
-    return " ".join(" ".join([text, *getattr(problem, "__notes__", [])]).split())
+    line = " ".join(" ".join([text, *getattr(problem, "__notes__", [])]).split())
+    for call, command in _COMMANDS.items():
+        line = line.replace(call, command)
+    return line
