@@ -318,6 +318,7 @@ def test_a_disk_that_is_full_at_the_commit(
         shutil.rmtree(lake)
 
 
+@pytest.mark.classic("it finds the workers by the process of the JVM")
 def test_files_that_must_not_grow(spark: Any, wide: Path, tmp_path: Path) -> None:
     """As with a quota; a limit that the workers have for a while."""
     lake, segments = tmp_path / "lake", _first_of(wide, tmp_path / "segments")
