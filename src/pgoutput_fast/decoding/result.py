@@ -114,7 +114,7 @@ class Decoded:
     >>> wal = writer.begin(7, 100, 0) + writer.change(orders, "insert", new=["1"]) + writer.commit(100, 108, 0)
     >>> decoded = pgo.decode(wal)
     >>> decoded
-    <Decoded: 1 rows of public.orders>
+    <Decoded: 1 row of public.orders>
     >>> decoded.transactions.column("kind").to_pylist(), decoded.rejects.num_rows
     (['begin', 'commit'], 0)
     >>> decoded.changes[0].to_numpy()["id"]
