@@ -25,7 +25,10 @@ def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     for target in (tmp_path, tmp_path / "nothing"):
         assert main(["status", str(target)]) == 1
         said = capsys.readouterr()
-        assert (said.out, said.err) == ("", f"pgoutput-fast: {target} is not the target of a mirror\n")
+        assert (said.out, said.err) == (
+            "",
+            f"pgoutput-fast: {target} is not the target of a mirror, or its first load has not begun\n",
+        )
 
 
 def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from pgoutput_fast.mirror import MirrorError, fresh
+from pgoutput_fast.mirror import MirrorError, fresh, status_of
 from support.buckets import opened_bucket
 from support.fresh import ahead, position_now
 from support.mirrors import Place, place
@@ -53,6 +53,11 @@ def test_a_catalog_elsewhere(place: Place, tmp_path: Path) -> None:
     assert not (place.target / "current" / "_catalog.db").exists()
     with pytest.raises(ValueError, match=r"are in the catalog sqlite:.*shared\.db: pass iceberg_catalog="):
         fresh(place.target, "public.orders")
+    with pytest.raises(ValueError, match=r"are in the catalog sqlite:.*shared\.db: pass iceberg_catalog="):
+        status_of(place.target)
+    found = status_of(place.target, iceberg_catalog=catalog)
+    assert {(each.state, each.waiting_rows) for each in found} == {("follow", 0)}
+    assert not (place.target / "current" / "_catalog.db").exists()
     with pytest.raises(MirrorError, match=r"its iceberg_catalog is sqlite:.*shared\.db, not the default"):
         place.run(format="iceberg")
     with pytest.raises(ValueError, match="iceberg_catalog is for format='iceberg', not 'delta'"):

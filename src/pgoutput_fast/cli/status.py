@@ -24,6 +24,14 @@ def status(
         str, typer.Argument(metavar="TARGET", show_default=False, help="of the mirror: a directory or a URI")
     ] = "",
     dsn: DSN = "",
+    iceberg_catalog: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="a property of the pyiceberg catalog that has the tables, as the mirror was given it; several times "
+            "for several properties",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show how far each table of a mirror is, and what is wrong with it.
@@ -36,8 +44,9 @@ def status(
     """
     expect_given({"TARGET": target})
     from pgoutput_fast.mirror import status_of
+    from pgoutput_fast.mirror.arguments import catalog_properties
 
-    found = status_of(target, dsn)
+    found = status_of(target, dsn, iceberg_catalog=catalog_properties(iceberg_catalog or []))
     if json:
         objects(map(_values, found))
     elif not found:

@@ -14,6 +14,7 @@ from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
+from pgoutput_fast.mirror.arguments import catalog_properties
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
@@ -91,7 +92,7 @@ def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:
             in_step=given.in_step,
             threads=given.threads,
             retry_seconds=given.retry_seconds,
-            iceberg_catalog=_properties(given.iceberg_catalog),
+            iceberg_catalog=catalog_properties(given.iceberg_catalog),
             metrics_file=given.metrics_file,
             metrics_address=given.metrics_address,
         )
@@ -218,14 +219,6 @@ def _add_end(parser: argparse.ArgumentParser) -> None:
         "--metrics-address", metavar="HOST:PORT", help="let Prometheus scrape the metrics at this address"
     )
     group.add_argument("--quiet", action="store_true", help="log only warnings and errors")
-
-
-def _properties(given: Sequence[str]) -> dict[str, str] | None:
-    """The properties of a catalog; None without one."""
-    wrong = [each for each in given if "=" not in each]
-    if wrong:
-        raise UsageError(f"--iceberg-catalog: {wrong[0]} is not NAME=VALUE, such as type=rest")
-    return dict(each.split("=", 1) for each in given) or None
 
 
 def _position(text: str, dsn: str) -> int | str:

@@ -213,6 +213,26 @@ class Memory:
             names = {"publications": tuple(values["publications"]), "source": source and tuple(source)}
             return Beginning(**{**values, **names})
 
+    def begun(self, iceberg_catalog: Mapping[str, str] | None) -> Beginning:
+        """How the mirror began, for those who read its tables.
+
+        Args:
+            iceberg_catalog: the properties of the catalog that the reader was given.
+
+        Raises:
+            LookupError: if it has not begun.
+            ValueError: if the reader needs a catalog, or if the file is damaged.
+        """
+        found = self.beginning()
+        if found is None:
+            raise LookupError(f"{self._store} is not the target of a mirror, or its first load has not begun")
+        if found.iceberg_catalog is not None and not iceberg_catalog:
+            raise ValueError(
+                f"the current tables of {self._store} are in the catalog {found.iceberg_catalog}: pass "
+                "iceberg_catalog= with its properties"
+            )
+        return found
+
     def set_beginning(self, beginning: Beginning | None) -> None:
         """Remembers how the mirror began; None forgets it."""
         if beginning is None:

@@ -38,14 +38,12 @@ def status_of(
 
     Raises:
         LookupError: if there is no mirror.
-        ValueError: if a file of the mirror is damaged.
+        ValueError: if a file of the mirror is damaged, or if its tables are in a catalog that was not given.
         OSError: if the target cannot be read.
     """
     store = open_store(target)
     memory = Memory(store)
-    known = memory.beginning()
-    if known is None:
-        raise LookupError(f"{store} is not the target of a mirror")
+    known = memory.begun(iceberg_catalog)
     view = ServerView("" if dsn is None else dsn, known.publications)
     server = None
     if dsn is not None:

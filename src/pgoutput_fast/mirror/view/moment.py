@@ -148,14 +148,7 @@ def open_moment(
     parts = parse_qualified_name(table)
     name = table if parts is None else quote_qualified_name(*parts)
     directory = directory_of(name)
-    beginning = memory.beginning()
-    if beginning is None:
-        raise LookupError(f"{store} is not the target of a mirror, or its first load has not begun")
-    if beginning.iceberg_catalog is not None and not iceberg_catalog:
-        raise ValueError(
-            f"the current tables of {store} are in the catalog {beginning.iceberg_catalog}: pass iceberg_catalog= with "
-            "its properties"
-        )
+    beginning = memory.begun(iceberg_catalog)
     for _ in range(_TRIES):
         facts = memory.table(directory)
         if facts is None:
