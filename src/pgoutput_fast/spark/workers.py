@@ -45,10 +45,16 @@ def register(spark: SparkSession) -> None:
     Raises:
         RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
     """
+    from pyspark.errors import AnalysisException
     from pyspark_pgoutput import DefaultSource
 
     _use_this_python(spark)
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as problem:
+        # Spark 4.0 refuses to replace a format that it has found by itself. That is this one.
+        if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _use_this_python(spark: SparkSession) -> None:
