@@ -46,6 +46,7 @@ def register(spark: SparkSession) -> None:
         RuntimeError: if PYSPARK_PYTHON names another Python, which would lack this package.
     """
     from pyspark.errors import AnalysisException
+
     from pyspark_pgoutput import DefaultSource
 
     _use_this_python(spark)
