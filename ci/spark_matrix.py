@@ -48,6 +48,7 @@ TESTS = (
     "hypothesis>=6.100",
     "deltalake>=1.0",
     "pyiceberg[pyarrow,sql-sqlite]>=0.12",
+    "pyyaml>=6",  # for Spark's declarative pipelines
 )
 # These Spark versions leave it to the garbage collector to close sockets, and Python warns about that.
 IGNORED = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
