@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pgoutput_fast.cli.main import main
-from support.mirrors import Place, place
+from support.capturing import wait_until
+from support.mirrors import Following, Place, place
 
 __all__ = ["place"]
 
@@ -36,11 +37,17 @@ def test_a_mirror(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.run()
     target, dsn = str(place.target), place.database.dsn
     assert main(["status", target, "--dsn", dsn]) == 0
-    header, customers, orders = capsys.readouterr().out.splitlines()
+    header, customers, orders, slot = capsys.readouterr().out.splitlines()
+    assert slot.startswith(f"slot {place.slot}: nobody reads it: the mirror does not run; the server keeps ")
     assert header.split() == ["table", "state", "position", "behind", "seconds", "waiting"]
     assert customers.split()[:2] == ["public.customers", "follow"]
     assert orders.split()[:2] + orders.split()[-1:] == ["public.orders", "follow", "nothing"]
 
+    with place.mirror() as mirror, Following(mirror) as following:
+        following.until(lambda: mirror.metrics.running)
+        wait_until(
+            lambda: main(["status", target, "--dsn", dsn]) == 0 and "sends it" in capsys.readouterr().out
+        )
     assert main(["status", target, "--dsn", "host=127.0.0.1 port=1"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[1].split()[-2:] == [orders.split()[2], "nothing"]

@@ -394,6 +394,9 @@ def test_wrong_arguments(spark: Any, stored: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     (tmp_path / "public.t1").mkdir(parents=True)
     pq.write_table(pa.table({"a": [1]}), tmp_path / "public.t1" / "mine.parquet")
+    pgspark.write_tables(stored, tmp_path / "delta", format="delta")
+    with pytest.raises(ValueError, match=r"is a table of another format: use format='delta'"):
+        pgspark.write_tables(stored, tmp_path / "delta")
     with pytest.raises(ValueError, match=r"public\.t1 has no position: something else wrote it"):
         pgspark.write_tables(stored, tmp_path, ["public.t1"])
     with (

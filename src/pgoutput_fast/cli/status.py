@@ -37,8 +37,8 @@ def status(
     """Show how far each table of a mirror is, and what is wrong with it.
 
     The mirror may run in another process, or not at all. "behind" is an upper bound: how much of the server's log (WAL)
-    and how many seconds of changes the current table lacks. It is empty if the server does not answer. The exit status
-    is 1 if a table is stopped, or its history.
+    and how many seconds of changes the current table lacks. What is not known is empty. The exit status is 1 if a table
+    is stopped, or its history.
 
     Example: pgoutput-fast status lake/ --dsn dbname=shop
     """
@@ -67,6 +67,8 @@ def status(
             ],
             right=["behind", "seconds"],
         )
+    if not json:
+        _show_slot(target, dsn)
     if found and not json and all(each.lag_bytes is None for each in found if each.state == "follow"):
         line("the server does not answer, so nobody knows how far the tables are behind", error=True)
     wrong = [each for each in found if each.error or each.history_error]
@@ -76,6 +78,25 @@ def status(
                 line(f"{escaped(each.table)}: {what}{escaped(error)}", "bold red", error=True)
     if wrong:
         raise typer.Exit(PROBLEM)
+
+
+def _show_slot(target: str, dsn: str) -> None:
+    """Says whether somebody reads the slot, if the server answers."""
+    from pgoutput_fast.capture import find_slot
+    from pgoutput_fast.mirror.stored import slot_of
+
+    name = slot_of(target)
+    try:
+        slot = find_slot(dsn, name)
+    except Exception:
+        return  # the lags are missing for the same reason, which is said
+    if slot is None:
+        line(f"slot {escaped(name)} is gone", "bold red", error=True)
+        return
+    reader = "nobody reads it: the mirror does not run"
+    if slot.active_pid is not None:
+        reader = f"process {slot.active_pid} of the server sends it"
+    line(f"slot {escaped(name)}: {reader}; the server keeps {size(slot.kept_bytes or 0)}")
 
 
 def _position(lsn: int | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from importlib import import_module
 
 from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.mirror.current.files import FILE_BYTES
@@ -12,9 +13,15 @@ from pgoutput_fast.mirror.current.table import CurrentTable
 from pgoutput_fast.mirror.layout import CURRENT, directory_of
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["FORMATS", "check_format", "check_target", "open_current"]
+__all__ = ["FORMATS", "check_format", "check_packages", "check_target", "open_current"]
 
 FORMATS = ("delta", "parquet", "iceberg", "duckdb")
+# Histories are Delta tables, whatever the format of the current tables is.
+_OF_HISTORIES = ("deltalake", "deltalake>=1.6.6")
+_PACKAGES = {
+    "iceberg": ("pyiceberg", "pyiceberg[pyarrow,sql-sqlite]"),
+    "duckdb": ("duckdb", "duckdb>=2.0"),
+}
 _DATABASE = f"{CURRENT}.duckdb"
 _UNFIT = re.compile(r"%[0-9a-fA-F]{2}|[\\\x00-\x1f]")
 
@@ -45,6 +52,24 @@ def check_format(format: str, store: Store, iceberg_catalog: Mapping[str, str] |
         raise ValueError(
             f"{store} is a store, but a database of DuckDB is a file of this machine: use another format"
         )
+
+
+def check_packages(format: str) -> None:
+    """Checks that what a mirror needs is installed, before it makes a slot.
+
+    Args:
+        format: one of `FORMATS`.
+
+    Raises:
+        ImportError: if a package is missing; the message says how to install it.
+    """
+    for module, requirement in (_OF_HISTORIES, _PACKAGES.get(format, _OF_HISTORIES)):
+        try:
+            import_module(module)
+        except ImportError:
+            raise ImportError(
+                f"a mirror with format={format!r} needs {module}: pip install '{requirement}'"
+            ) from None
 
 
 def check_target(store: Store) -> None:

@@ -19,7 +19,7 @@ from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualif
 from pgoutput_fast.display import escaped, html_table, some_of
 from pgoutput_fast.mirror.arguments import expect_arguments, expect_bool
 from pgoutput_fast.mirror.errors import LoadStoppedError, MirrorError
-from pgoutput_fast.mirror.formats import check_format, check_target
+from pgoutput_fast.mirror.formats import check_format, check_packages, check_target
 from pgoutput_fast.mirror.identity import expect_same
 from pgoutput_fast.mirror.layout import SEGMENTS
 from pgoutput_fast.mirror.lock import locked
@@ -175,6 +175,7 @@ class Mirror:
         ]
 
     def __enter__(self) -> Mirror:
+        check_packages(self._settings.format)
         with ExitStack() as stack:
             start = Start(self._store)
             _make(self._store)

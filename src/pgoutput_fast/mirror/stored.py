@@ -14,7 +14,7 @@ from pgoutput_fast.mirror.status import TableStatus, table_status
 from pgoutput_fast.mirror.tables import MirroredTable
 from pgoutput_fast.storage.stores import Store, open_store
 
-__all__ = ["status_of", "stored_status"]
+__all__ = ["slot_of", "status_of", "stored_status"]
 
 
 def status_of(
@@ -50,6 +50,18 @@ def status_of(
         with suppress(Exception):
             server = view.now()
     return stored_status(store, known.format, storage_options or {}, iceberg_catalog, memory, view, server)
+
+
+def slot_of(target: str | os.PathLike[str]) -> str:
+    """The name of the slot that a mirror reads.
+
+    Raises:
+        LookupError: if there is no mirror.
+    """
+    known = Memory(open_store(target)).beginning()
+    if known is None:
+        raise LookupError(f"{target} is not the target of a mirror")
+    return known.slot
 
 
 def stored_status(

@@ -276,6 +276,7 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
             _check_stream(run, part.directory, table, source)
         if part.after is None or table.position() is None:
             if mode == "append" and table.exists():
+                run.check_format(part.directory)
                 raise ValueError(
                     f"{run.store}/{part.directory} has no position: something else wrote it. Use another target, or "
                     "mode='overwrite'"
