@@ -166,7 +166,7 @@ def _of_slot(server: Server, name: str, slot: Slot | None) -> Iterator[Finding]:
     subject = f"slot {name}"
     if slot is None:
         yield Finding(
-            "note", subject, "there is none", "create_slot creates it. It has only what commits later"
+            "note", subject, "there is none", "A capture or a mirror makes it. It has only what commits later"
         )
         return
     if slot.plugin != "pgoutput":
