@@ -206,9 +206,21 @@ def test_the_command(base: pg.Database, slot: str, tmp_path: Path) -> None:
         # Only what the check at the start warns of is said.
         assert running.wait(240) == 0
         said = running.stderr.read().splitlines()
-        assert all("WARNING: error: public.t: " in line or "WARNING: warning: max_" in line for line in said)
+        assert all(" ERROR: public.t: " in line or " WARNING: max_" in line for line in said)
     Capture(base.dsn, slot, ["p"], tmp_path, overrides={"binary": "true"}).run(until_lsn=lsn_of_two)
     assert sum(segment.rows for segment in list_segments(tmp_path)) >= 6
+
+
+def test_a_command_that_is_stopped_before_its_position(base: pg.Database, slot: str, tmp_path: Path) -> None:
+    given = ["--dsn", base.dsn, "--slot", slot, "--publication", "p", "--path", str(tmp_path), "--quiet"]
+    # No log goes so far.
+    running = subprocess.Popen([*COMMAND, *given, "--until", "FFFFFFF/0"], stderr=subprocess.PIPE, text=True)
+    with running:
+        _wait_for(lambda: running.poll() is not None or _is_active(base, slot))
+        running.send_signal(signal.SIGTERM)
+        said = running.communicate(timeout=240)[1]
+    assert running.returncode == 1
+    assert "it was stopped before everything that committed up to FFFFFFF/0 was durable. Run it again" in said
 
 
 @pytest.mark.parametrize(

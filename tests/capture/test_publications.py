@@ -281,8 +281,8 @@ def test_what_a_check_finds_is_said_once(
             )
             wait_until(lambda: running.failed or len(list_segments(tmp_path)) > 1)
         assert running.failed is None
-        warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-        assert len([each for each in warned if each.startswith("error: public.keyless: ")]) == 1
+        warned = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+        assert len([each for each in warned if each.startswith("public.keyless: ")]) == 1
     finally:
         database.execute("DROP TABLE keyless")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
@@ -25,6 +26,7 @@ from support.capturing import (
     now,
     slot,
     streaming_dsn,
+    wait_until,
 )
 
 pytestmark = pytest.mark.few_versions
@@ -75,6 +77,22 @@ def test_a_directory_without_segments_is_told_once(
         f"{tmp_path} has no segments. They begin where slot {slot} is: what committed before "
         f"{format_lsn(found.confirmed_flush_lsn or 0)} is not in them"
     ]
+    assert not [each for each in caplog.messages if "somebody has read" in each]
+
+
+def test_a_slot_that_somebody_else_reads(
+    database: pg.Database, slot: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server cannot tell a capture's slot from one that nobody needs. So the capture only says it."""
+    database.execute("INSERT INTO counted VALUES (1, 1)")
+    Capture(database.dsn, slot, ["captured"], tmp_path / "one").run(until_lsn=now(database))
+    if database.version < 14:
+        pytest.skip("servers count what a slot has sent since 14")
+    read = f"SELECT total_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
+    wait_until(lambda: database.execute(read) == [(True,)])
+    Capture(database.dsn, slot, ["captured"], tmp_path / "two").run(until_lsn=now(database))
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len([each for each in told if each.startswith(f"somebody has read from slot {slot} before")]) == 1
 
 
 def test_an_acknowledgement_that_never_arrived(database: pg.Database, slot: str, tmp_path: Path) -> None:

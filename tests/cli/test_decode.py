@@ -112,6 +112,19 @@ def test_the_name_of_the_target_tells_the_format(tmp_path: Path) -> None:
         assert database.execute("SELECT count(*) FROM public.orders").fetchall() == [(3,)]
 
 
+@pytest.mark.parametrize(
+    ("name", "form"), [("o.csv", "csv"), ("o.JSON", "jsonl"), ("o.ndjson", "jsonl"), ("o.parquet", "parquet")]
+)
+def test_a_target_that_looks_like_one_file(name: str, form: str, tmp_path: Path, capsys: Shown) -> None:
+    source, out = str(write_all(tmp_path)["raw"]), tmp_path / name
+    assert main(["decode", source, "--out", str(out)]) == 2
+    assert f"give --to {form} --out {tmp_path / 'o'}\n" in capsys.readouterr().err
+    assert not out.exists()
+    # Somebody who gives the format may want this name.
+    assert main(["decode", source, "--out", str(out), "--to", form]) == 0
+    assert (out / f"public.orders.{form}").exists()
+
+
 def test_committed_and_as_sent(tmp_path: Path, capsys: Shown) -> None:
     path = tmp_path / "changes"
     path.write_bytes(lines(stream()[:-1]))  # the second transaction has no commit

@@ -86,7 +86,7 @@ def test_the_runbook(database: pg.Database, tmp_path: Path, monkeypatch: pytest.
     assert _mirrored(plain, database.dsn) == (0, "")
     assert "to_lake reserved" in _printed(LOOK_AT_SLOTS, database.dsn)
     assert re.fullmatch(
-        r"public\.orders: follow at .* bytes behind .*\npublic\.other: follow .*\n",
+        r"public\.orders: follows at .* bytes behind .*\npublic\.other: follows .*\n",
         _printed(LAGS, database.dsn),
     )
     database.execute(*OPEN_TRANSACTIONS.strip().split(";\n"))

@@ -350,3 +350,22 @@ def test_a_slice_of_tagged_rows_and_a_table_of_batches(tmp_path: Path) -> None:
     table = pa.Table.from_batches([tagged.slice(0, 100), tagged.slice(100)])
     path = write_segment(tmp_path, table.slice(50), state, source=SOURCE, relation_bytes=1000)
     assert read_segment(path).column("payload").to_pylist()[:50] == WAL[50:100]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Source("8", "shop", "slot", ("all",)), ["server 7, not 8", "option binary true, not unset"]),
+        (
+            Source("7", "shop", "slot", ("all", "b"), {"publication_names": '"all","b"', "binary": "true"}),
+            ["publications all, not all, b"],
+        ),
+        (
+            Source("7", "shop", "slot", ("all",), {"publication_names": "*", "binary": "true"}),
+            ["option publication_names unset, not *"],
+        ),
+        (Source("7", "shop", "slot", ("all",), {"binary": "true"}), []),
+    ],
+)
+def test_what_two_sources_differ_in(other: Source, said: list[str]) -> None:
+    assert Source("7", "shop", "slot", ("all",), {"binary": "true"}).differences(other) == said

@@ -3,18 +3,30 @@
 Needs psycopg2: `pgoutput_fast[capture]`.
 """
 
-from pgoutput_fast.capture.metrics import Metrics
-from pgoutput_fast.capture.recorder import Limits
-from pgoutput_fast.capture.retention import Consumers, Retention, retain
-from pgoutput_fast.capture.service import Capture, CaptureBusyError, CaptureError
-from pgoutput_fast.postgres.check import Report, check
-from pgoutput_fast.postgres.findings import Finding
-from pgoutput_fast.postgres.plugin import plugin_options
-from pgoutput_fast.postgres.session import PINS, Server
-from pgoutput_fast.postgres.slots import Slot, create_slot, drop_slot, find_slot, list_slots, temporary_slot
-from pgoutput_fast.snapshot.export import SnapshotError
-from pgoutput_fast.snapshot.progress import LoadProgress, progress_bar
-from pgoutput_fast.snapshot.snapshot import Loaded, Snapshot
+from pgoutput_fast.extras import explained
+
+try:
+    from pgoutput_fast.capture.metrics import Metrics
+    from pgoutput_fast.capture.recorder import Limits
+    from pgoutput_fast.capture.retention import Consumers, Retention, retain
+    from pgoutput_fast.capture.service import Capture, CaptureBusyError, CaptureError
+    from pgoutput_fast.postgres.check import Report, check
+    from pgoutput_fast.postgres.findings import Finding
+    from pgoutput_fast.postgres.plugin import plugin_options
+    from pgoutput_fast.postgres.session import PINS, Server
+    from pgoutput_fast.postgres.slots import (
+        Slot,
+        create_slot,
+        drop_slot,
+        find_slot,
+        list_slots,
+        temporary_slot,
+    )
+    from pgoutput_fast.snapshot.export import SnapshotError
+    from pgoutput_fast.snapshot.progress import LoadProgress, progress_bar
+    from pgoutput_fast.snapshot.snapshot import Loaded, Snapshot
+except ModuleNotFoundError as problem:
+    raise explained(problem) from None
 
 __all__ = [
     "PINS",

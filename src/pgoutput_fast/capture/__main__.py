@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.capture.errors import CaptureError
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.process import Settings
 from pgoutput_fast.capture.retries import is_outage
 from pgoutput_fast.capture.service import CaptureBusyError
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
+from pgoutput_fast.protocol.lsn import format_lsn, parse_lsn
 from pgoutput_fast.storage.stores import open_store
 
 _PROGRAM = "python -m pgoutput_fast.capture"
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
         raises: whether errors are raised. Otherwise they become a line, and an exit status.
 
     Returns:
-        The exit status: 0 if it ended as it was told, 1 after an error, 2 for arguments that cannot be used.
+        The exit status: 0 if it ended as it was told, 1 after an error or if it lacks what `--until` asked for, 2 for
+            arguments that cannot be used.
     """
     given = _parser(prog).parse_args(arguments)
     logging.basicConfig(
@@ -80,10 +83,16 @@ def _run(settings: Settings, stop: threading.Event, *, wait: bool) -> None:
     while True:
         try:
             capture.run(stop=stop, **settings.run_arguments())
-            return
+            break
         except CaptureBusyError:
             if not wait or stop.wait(_WAIT_SECONDS):
                 raise
+    if settings.until_lsn is not None and stop.is_set():
+        until = format_lsn(parse_lsn(settings.until_lsn))
+        raise CaptureError(
+            f"it was stopped before everything that committed up to {until} was durable. "
+            "Run it again: it continues after its newest segment"
+        )
 
 
 def _follow_parent(stop: threading.Event) -> None:

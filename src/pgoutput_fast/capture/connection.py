@@ -76,7 +76,7 @@ class Connection:
         _log.info(
             "the capture reads slot %s from %s on and writes into %s",
             self._settings.slot,
-            format_lsn(start.end_lsn),
+            format_lsn(start.end_lsn) if start.end_lsn else "its beginning",
             self._directory,
         )
         with self._watch.explained(), self._watch:

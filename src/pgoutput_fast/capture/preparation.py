@@ -15,7 +15,7 @@ from pgoutput_fast.capture.watch import Watch
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.postgres.plugin import plugin_options
 from pgoutput_fast.postgres.session import Server, read_position, read_server, session, with_identifier
-from pgoutput_fast.postgres.slots import Slot, create_slot, read_slot
+from pgoutput_fast.postgres.slots import Slot, create_slot, read_slot, was_read
 from pgoutput_fast.protocol.lsn import format_lsn
 from pgoutput_fast.segments.segment import Segment, Source
 
@@ -87,6 +87,7 @@ class Preparation:
             server = with_identifier(read_server(cursor), settings.dsn)
             server_lsn = read_position(cursor)
             slot = read_slot(cursor, settings.slot)
+            read_by_others = is_first and was_read(cursor, settings.slot)
         if is_first:
             self._prerequisites.check()
             if slot is None:
@@ -100,6 +101,12 @@ class Preparation:
                     settings.slot,
                     format_lsn(slot.confirmed_flush_lsn or 0),
                 )
+                if read_by_others:
+                    _log.warning(
+                        "somebody has read from slot %s before. If a mirror or another capture needs it, give "
+                        "this one a slot of its own: what it confirms, the server sends to nobody else",
+                        settings.slot,
+                    )
         slot = expect_usable(slot, settings.slot, self._directory)
         expect_own_plugin(slot, server)
         slot_lsn = slot.confirmed_flush_lsn or 0
@@ -165,7 +172,7 @@ class Preparation:
     def _continue_after(self, newest: Segment, source: Source) -> StartPoint:
         if newest.source != source:
             raise CaptureError(
-                f"{self._directory} has segments of another source: {newest.source} instead of {source}. "
+                f"{self._directory} has segments of another source: {'; '.join(newest.source.differences(source))}. "
                 "Capture into another directory"
             )
         return StartPoint(source, newest.state, newest.end_lsn or 0)

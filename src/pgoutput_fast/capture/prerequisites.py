@@ -17,6 +17,8 @@ __all__ = ["Prerequisites", "expect_own_plugin"]
 
 _log = logging.getLogger("pgoutput_fast.capture")
 
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING}
+
 # At most this many tables with the same finding are named.
 _MOST_ALIKE = 5
 
@@ -84,10 +86,10 @@ def _log_findings(findings: list[Finding]) -> None:
     for finding in findings:
         alike[finding.level, finding.problem] += 1
         if alike[finding.level, finding.problem] <= _MOST_ALIKE:
-            _log.warning("%s", finding)
+            _log.log(_LEVELS[finding.level], "%s", _sentence(finding))
     for (level, problem), count in alike.items():
         if count > _MOST_ALIKE:
-            _log.warning("%s: %d more: %s. `check` names them all", level, count - _MOST_ALIKE, problem)
+            _log.log(_LEVELS[level], "%d more: %s. `check` names them all", count - _MOST_ALIKE, problem)
 
 
 def _sentence(finding: Finding) -> str:

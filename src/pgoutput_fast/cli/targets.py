@@ -37,12 +37,30 @@ class Format(StrEnum):
     DUCKDB = "duckdb"
 
 
+# How names end that one expects to be files.
+_OF_ONE_TABLE = {
+    ".parquet": Format.PARQUET,
+    ".csv": Format.CSV,
+    ".json": Format.JSONL,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+}
+
+
 def format_of(target: Path) -> Format:
     """The format that a target's name asks for.
+
+    Raises:
+        UsageError: for the name of a file with one table. The target is a directory with a file for each table.
 
     >>> format_of(Path("shop.duckdb")), format_of(Path("tables"))
     (<Format.DUCKDB: 'duckdb'>, <Format.PARQUET: 'parquet'>)
     """
+    if (form := _OF_ONE_TABLE.get(target.suffix.lower())) is not None:
+        raise UsageError(
+            f"--out {target} is a directory with a file for each table, not one file: give --to {form} "
+            f"--out {target.with_suffix('')}"
+        )
     return Format.DUCKDB if target.suffix in (".duckdb", ".db") else Format.PARQUET
 
 

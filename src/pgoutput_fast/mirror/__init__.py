@@ -5,6 +5,7 @@
 
 import typing
 
+from pgoutput_fast.extras import explained
 from pgoutput_fast.mirror.effect.effect_rows import effect_rows
 from pgoutput_fast.mirror.effect.net_effect import net_effect
 from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError, SlotLostError
@@ -43,16 +44,19 @@ __all__ = [
 
 def __getattr__(name: str) -> typing.Any:
     # Executors of Spark import modules of this package, and have no psycopg2.
-    if name == "Mirror":
-        from pgoutput_fast.mirror.service import Mirror
+    try:
+        if name == "Mirror":
+            from pgoutput_fast.mirror.service import Mirror
 
-        return Mirror
-    if name == "TableRepair":
-        from pgoutput_fast.mirror.repair_table import TableRepair
+            return Mirror
+        if name == "TableRepair":
+            from pgoutput_fast.mirror.repair_table import TableRepair
 
-        return TableRepair
-    if name == "status_of":
-        from pgoutput_fast.mirror.stored import status_of
+            return TableRepair
+        if name == "status_of":
+            from pgoutput_fast.mirror.stored import status_of
 
-        return status_of
+            return status_of
+    except ModuleNotFoundError as problem:
+        raise explained(problem) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

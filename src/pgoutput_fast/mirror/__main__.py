@@ -14,10 +14,13 @@ from pgoutput_fast.arguments import UsageError, expect_given
 from pgoutput_fast.capture.own_process import leave_out_pandas
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.capture.retries import RETRY_SECONDS
+from pgoutput_fast.display import some_of
 from pgoutput_fast.mirror.arguments import catalog_properties
+from pgoutput_fast.mirror.errors import MirrorError
 from pgoutput_fast.mirror.formats import FORMATS
 from pgoutput_fast.mirror.points import MOST_POINTS
 from pgoutput_fast.mirror.service import Mirror
+from pgoutput_fast.mirror.status import TableStatus
 from pgoutput_fast.postgres.session import DsnError, position_of
 from pgoutput_fast.programs import Program
 
@@ -35,7 +38,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = _PROGRAM, raises
         raises: whether errors are raised. Otherwise they become a line, and an exit status.
 
     Returns:
-        The exit status: 0 if it ended as it was told, 1 after an error, 2 for arguments that cannot be used.
+        The exit status: 0 if it ended as it was told, 1 after an error or if a table lacks what `--until` asked for,
+            2 for arguments that cannot be used.
     """
     given = _parser(prog).parse_args(arguments)
     logging.basicConfig(
@@ -70,9 +74,28 @@ def _run(given: argparse.Namespace, stop: threading.Event) -> None:
         for table in given.reload:
             mirror.reload(table)
         mirror.run(until_lsn=None if given.until is None else _position(given.until, dsn), stop=stop)
-        if not given.quiet:
-            for each in mirror.status():
-                _log.info("%s", each)
+        states = mirror.status()
+        for each in states if not given.quiet else ():
+            _log.info("%s", each)
+        if given.until is not None:
+            _expect_complete(states, given.until, stopped=stop.is_set())
+
+
+def _expect_complete(states: Sequence[TableStatus], until: str, *, stopped: bool) -> None:
+    """Makes sure that a run with --until ends with status 0 only if all tables have what it should bring.
+
+    Raises:
+        MirrorError: if it was stopped before, or if a table is stopped.
+    """
+    if stopped:
+        raise MirrorError(
+            f"it was stopped before all tables had what committed up to {until}. Run it again: it goes on where it was"
+        )
+    lacking = [each.table for each in states if each.state != "follow"]
+    if lacking:
+        raise MirrorError(
+            f"{some_of(lacking)} did not take what committed up to {until}: pgoutput-fast status says why"
+        )
 
 
 def _mirror(given: argparse.Namespace, dsn: str) -> Mirror:

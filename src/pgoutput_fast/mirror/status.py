@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["TableStatus", "table_status"]
 
 
+_STATES = {"load": "to be loaded", "follow": "follows", "stopped": "stopped"}
+
+
 @dataclass(frozen=True)
 class TableStatus:
     """The state of one mirrored table.
@@ -50,13 +53,11 @@ class TableStatus:
     merge_seconds: float = 0.0
 
     def __str__(self) -> str:
-        position = "nowhere" if self.position is None else format_lsn(self.position)
+        position = "" if self.position is None else f" at {format_lsn(self.position)}"
         lag = "" if self.lag_bytes is None else f", {self.lag_bytes:,} bytes behind"
         seconds = "" if self.lag_seconds is None else f" and {self.lag_seconds:,.1f} s"
         error = self.error or self.history_error
-        return (
-            f"{self.table}: {self.state} at {position}{lag}{seconds}{'' if error is None else f': {error}'}"
-        )
+        return f"{self.table}: {_STATES[self.state]}{position}{lag}{seconds}{'' if error is None else f': {error}'}"
 
 
 def table_status(

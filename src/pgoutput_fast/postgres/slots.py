@@ -98,6 +98,19 @@ def read_slot(cursor: Any, name: str) -> Slot | None:
     return next(iter(read_slots(cursor, name)), None)
 
 
+def was_read(cursor: Any, name: str) -> bool:
+    """Whether a client has read changes of a slot, or looked at them, as far as the server counts (14 and later)."""
+    cursor.execute("SELECT pg_catalog.to_regclass('pg_catalog.pg_stat_replication_slots') IS NOT NULL")
+    if not cursor.fetchone()[0]:
+        return False
+    cursor.execute(
+        "SELECT total_txns OPERATOR(pg_catalog.>) 0 FROM pg_catalog.pg_stat_replication_slots "
+        "WHERE slot_name OPERATOR(pg_catalog.=) %s",
+        (name,),
+    )
+    return any(read for (read,) in cursor.fetchall())
+
+
 def read_slots(cursor: Any, name: str | None = None) -> list[Slot]:
     """Returns all logical slots, or those with this name, through a cursor."""
     cursor.execute(_QUERY, {"name": name})

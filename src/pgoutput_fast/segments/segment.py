@@ -62,6 +62,26 @@ class Source:
             "options": dict(self.options),
         }
 
+    def differences(self, other: Source) -> list[str]:
+        """What another source has in place of this one's, a text for each difference.
+
+        >>> Source("7", "shop", "s", ("p",)).differences(Source("7", "shop", "t", ("p",), {"binary": "true"}))
+        ['slot s, not t', 'option binary unset, not true']
+        """
+        pairs = [
+            ("server", self.system_identifier, other.system_identifier),
+            ("database", self.database, other.database),
+            ("slot", self.slot, other.slot),
+            ("publications", ", ".join(self.publications), ", ".join(other.publications)),
+        ]
+        # They say the same as the publications.
+        same = set() if self.publications == other.publications else {"publication_names"}
+        for name in sorted({*self.options, *other.options} - same):
+            pairs.append(
+                (f"option {name}", self.options.get(name, "unset"), other.options.get(name, "unset"))
+            )
+        return [f"{what} {mine}, not {theirs}" for what, mine, theirs in pairs if mine != theirs]
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Source:
         """The inverse of `to_dict`."""

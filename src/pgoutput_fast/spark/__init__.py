@@ -9,21 +9,26 @@ These functions register nothing and need no jar: decoding runs in `mapInArrow`.
 itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
 """
 
-from pgoutput_fast.spark import udf
-from pgoutput_fast.spark.current.sink import current_sink
-from pgoutput_fast.spark.dataframes.catalog import read_catalog, relations
-from pgoutput_fast.spark.dataframes.changes import changes
-from pgoutput_fast.spark.dataframes.fresh import read_fresh
-from pgoutput_fast.spark.dataframes.outcomes import outcomes
-from pgoutput_fast.spark.dataframes.records import messages, rejects
-from pgoutput_fast.spark.dataframes.tagged import state_after
-from pgoutput_fast.spark.dataframes.transactions import transactions
-from pgoutput_fast.spark.dataframes.typed import read_typed
-from pgoutput_fast.spark.tables.write import table_sink, write_tables
-from pgoutput_fast.spark.tagging.batches import tag_batches
-from pgoutput_fast.spark.tagging.segments import write_segments
-from pgoutput_fast.spark.tagging.tag import tag
-from pgoutput_fast.spark.workers import register
+from pgoutput_fast.extras import explained
+
+try:
+    from pgoutput_fast.spark import udf
+    from pgoutput_fast.spark.current.sink import current_sink
+    from pgoutput_fast.spark.dataframes.catalog import read_catalog, relations
+    from pgoutput_fast.spark.dataframes.changes import changes
+    from pgoutput_fast.spark.dataframes.fresh import read_fresh
+    from pgoutput_fast.spark.dataframes.outcomes import outcomes
+    from pgoutput_fast.spark.dataframes.records import messages, rejects
+    from pgoutput_fast.spark.dataframes.tagged import state_after
+    from pgoutput_fast.spark.dataframes.transactions import transactions
+    from pgoutput_fast.spark.dataframes.typed import read_typed
+    from pgoutput_fast.spark.tables.write import table_sink, write_tables
+    from pgoutput_fast.spark.tagging.batches import tag_batches
+    from pgoutput_fast.spark.tagging.segments import write_segments
+    from pgoutput_fast.spark.tagging.tag import tag
+    from pgoutput_fast.spark.workers import register
+except ModuleNotFoundError as problem:
+    raise explained(problem) from None
 
 __all__ = [
     "changes",

