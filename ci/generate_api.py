@@ -154,11 +154,18 @@ def imported_names(module: str) -> dict[str, tuple[str, str]]:
     """What a module imports from other modules: name -> (module, name there)."""
     return {
         each.asname or each.name: (node.module, each.name)
-        for node in ast.parse(source_of(module).read_text()).body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pgoutput_fast")
+        for node in import_statements(module)
+        if (node.module or "").startswith("pgoutput_fast")
         for each in node.names
         if node.module is not None and node.module != module
     }
+
+
+def import_statements(module: str) -> list[ast.ImportFrom]:
+    """The `from ... import` statements that run with a module, also those that catch a missing package."""
+    body = ast.parse(source_of(module).read_text()).body
+    tried = [inner for node in body if isinstance(node, ast.Try) for inner in node.body]
+    return [node for node in body + tried if isinstance(node, ast.ImportFrom)]
 
 
 def constant_docstring(module: str, name: str) -> str:

@@ -274,7 +274,7 @@ def test_a_process_ends_gracefully(small: Place) -> None:
     finally:
         process.kill()
     assert process.returncode == 0, said
-    assert "public.t: follow at" in said
+    assert "public.t: follows at" in said
     assert small.database.dsn not in said
     expect_equal(small, "public.t")
 

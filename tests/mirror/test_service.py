@@ -212,7 +212,7 @@ def test_a_table_without_rows_and_one_without_changes(place: Place) -> None:
             assert each.lag_bytes is not None
             assert each.lag_seconds is not None
             assert 0 <= each.lag_seconds < 100
-            assert str(each).startswith(f"{each.table}: follow at ")
+            assert str(each).startswith(f"{each.table}: follows at ")
     with place.mirror() as mirror:
         assert [each.state for each in mirror.status()] == ["follow", "follow"]  # before it runs
     expect_equal(place, "public.empty", "public.filled")

@@ -17,7 +17,19 @@ import pytest
 
 import generate_api
 import pgoutput_fast as pgo
-from generate_api import COMMAND, PAGE, PUBLIC, ROOT, SOURCE, Name, missing_annotations, names, origin, page
+from generate_api import (
+    COMMAND,
+    PAGE,
+    PUBLIC,
+    ROOT,
+    SOURCE,
+    Name,
+    import_statements,
+    missing_annotations,
+    names,
+    origin,
+    page,
+)
 from pgoutput_fast import encode
 
 NAMES = [each for module in PUBLIC for each in names(module)]
@@ -65,12 +77,7 @@ def test_all_is_sorted_and_complete(module: str) -> None:
     assert len(set(public)) == len(public), f"{module}.__all__ names something twice"
     path = generate_api.source_of(module)
     if path.name == "__init__.py":
-        imported = {
-            each.asname or each.name
-            for node in ast.parse(path.read_text()).body
-            if isinstance(node, ast.ImportFrom)
-            for each in node.names
-        }
+        imported = {each.asname or each.name for node in import_statements(module) for each in node.names}
         left_out = sorted(name for name in imported - set(public) if not name.startswith("_"))
         assert left_out == [], f"{path.relative_to(ROOT)}: add {left_out} to __all__, then run `{COMMAND}`"
 

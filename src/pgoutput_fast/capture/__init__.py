@@ -3,7 +3,7 @@
 Needs psycopg2: `pgoutput_fast[capture]`.
 """
 
-from pgoutput_fast.extras import explained
+from pgoutput_fast.extras import explained as _explained
 
 try:
     from pgoutput_fast.capture.metrics import Metrics
@@ -26,7 +26,7 @@ try:
     from pgoutput_fast.snapshot.progress import LoadProgress, progress_bar
     from pgoutput_fast.snapshot.snapshot import Loaded, Snapshot
 except ModuleNotFoundError as problem:
-    raise explained(problem) from None
+    raise _explained(problem) from None
 
 __all__ = [
     "PINS",

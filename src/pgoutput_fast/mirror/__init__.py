@@ -5,7 +5,7 @@
 
 import typing
 
-from pgoutput_fast.extras import explained
+from pgoutput_fast.extras import explained as _explained
 from pgoutput_fast.mirror.effect.effect_rows import effect_rows
 from pgoutput_fast.mirror.effect.net_effect import net_effect
 from pgoutput_fast.mirror.errors import MirrorBusyError, MirrorError, SlotLostError
@@ -58,5 +58,5 @@ def __getattr__(name: str) -> typing.Any:
 
             return status_of
     except ModuleNotFoundError as problem:
-        raise explained(problem) from None
+        raise _explained(problem) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

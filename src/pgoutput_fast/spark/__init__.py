@@ -9,7 +9,7 @@ These functions register nothing and need no jar: decoding runs in `mapInArrow`.
 itself. If Spark uses another Python than this one, `register(spark)` makes the format known.
 """
 
-from pgoutput_fast.extras import explained
+from pgoutput_fast.extras import explained as _explained
 
 try:
     from pgoutput_fast.spark import udf
@@ -28,7 +28,7 @@ try:
     from pgoutput_fast.spark.tagging.tag import tag
     from pgoutput_fast.spark.workers import register
 except ModuleNotFoundError as problem:
-    raise explained(problem) from None
+    raise _explained(problem) from None
 
 __all__ = [
     "changes",
