@@ -172,10 +172,13 @@ def test_an_outage_has_its_own_time(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_until(lambda: failed or _walsender(own))
-        passed[0] = 301.0
-        own.execute(f"SELECT pg_terminate_backend({_walsender(own)})", "INSERT INTO counted VALUES (1, 1)")
+        # The slot is in use a moment before the capture takes its connection for a working one. A segment shows that it does.
+        own.execute("INSERT INTO counted VALUES (1, 1)")
         wait_until(lambda: failed or list(tmp_path.glob("*.parquet")))
+        before = len(list(tmp_path.glob("*.parquet")))
+        passed[0] = 301.0
+        own.execute(f"SELECT pg_terminate_backend({_walsender(own)})", "INSERT INTO counted VALUES (2, 1)")
+        wait_until(lambda: failed or len(list(tmp_path.glob("*.parquet"))) > before)
     finally:
         stop.set()
         thread.join(240)
