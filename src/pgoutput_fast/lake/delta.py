@@ -15,6 +15,7 @@ import pyarrow as pa
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
+from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.parquet import SETTINGS
 from pgoutput_fast.storage.paths import is_uri, open_place, shown, split_uri
 
@@ -27,6 +28,9 @@ _APPLICATION = "pgoutput_fast"
 _STREAM = "pgoutput_fast.stream"
 _SEQ, _LOW, _HIGH = f"{_STREAM}.seq", f"{_STREAM}.low_lsn", f"{_STREAM}.high_lsn"
 _NO_STREAM = _NO_LSN = -1
+# The application whose transaction says which transactions of the stream the table has: a place in this list.
+_KIND = f"{_APPLICATION}.transactions"
+_KINDS: tuple[Transactions | None, ...] = (None, "as_sent", "committed")
 # In so many commits the names of a stream are looked for.
 _NEWEST = 1000
 # Size of joined files, and rows of their row groups: delta-rs has both in memory for each file that it makes.
@@ -48,7 +52,7 @@ class DeltaTarget(TableTarget):
     """A Delta table.
 
     The position is the version of the application transaction `pgoutput_fast` in Delta's log. Transactions of other
-    names, in the same commit, say of which stream it is.
+    names, in the same commit, say of which stream it is, and which of its transactions the table has.
 
     Args:
         place: path or URI of the table.
@@ -90,6 +94,10 @@ class DeltaTarget(TableTarget):
             return None
         return Stream(digest, seq, *(None if lsn == _NO_LSN else lsn for lsn in lsns))
 
+    def transactions(self) -> Transactions | None:
+        found = None if self._table is None else self._table.transaction_version(_KIND)
+        return None if found is None else _KINDS[found]
+
     def named(self, stream: Stream) -> Stream:
         for commit in self._table.history(_NEWEST):
             if _STREAM in commit:
@@ -98,9 +106,13 @@ class DeltaTarget(TableTarget):
                     return replace(stream, names=found.names)
         return stream
 
-    def _properties(self, position: int, stream: Stream | None, replaced: bool) -> Any:
-        """The properties of a commit that sets the position and the stream."""
+    def _properties(
+        self, position: int, stream: Stream | None, kind: Transactions | None, replaced: bool
+    ) -> Any:
+        """The properties of a commit that sets the position, the stream and the kind of transactions."""
         carried = {_APPLICATION: position}
+        if kind is not None or (replaced and self.transactions() is not None):
+            carried[_KIND] = _KINDS.index(kind)
         said = None
         if stream is not None:
             lsns = (_NO_LSN if lsn is None else lsn for lsn in (stream.low_lsn, stream.high_lsn))
@@ -108,8 +120,8 @@ class DeltaTarget(TableTarget):
             said = {_STREAM: stream.to_json()}
         elif replaced and self.stream() is not None:
             carried[_STREAM] = _NO_STREAM
-        transactions = [self._delta.Transaction(*each) for each in carried.items()]
-        return self._delta.CommitProperties(custom_metadata=said, app_transactions=transactions)
+        applied = [self._delta.Transaction(*each) for each in carried.items()]
+        return self._delta.CommitProperties(custom_metadata=said, app_transactions=applied)
 
     def partition_by(self) -> tuple[str, ...]:
         return () if self._table is None else tuple(self._table.metadata().partition_columns)
@@ -135,11 +147,12 @@ class DeltaTarget(TableTarget):
         mode: Mode,
         partition_by: tuple[str, ...] = (),
         stream: Stream | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         if mode != "overwrite":
             schema = self.fitted(schema)
         actions = [add_action(each, partition_by) for each in files]
-        properties = self._properties(position, stream, mode == "overwrite")
+        properties = self._properties(position, stream, transactions, mode == "overwrite")
         whole = self._delta.Schema.from_arrow(plain_types(schema))
         if self._table is None:
             from deltalake.transaction import create_table_with_add_actions

@@ -14,8 +14,10 @@ from pgoutput_fast.lake.iceberg_bounds import leave_out_bounds, with_bounds_or_w
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types, plain_types
 from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.paths import split_uri
 from pgoutput_fast.storage.stores import Store
+from pgoutput_fast.storage.table_directories import table_of
 
 __all__ = [
     "IcebergTarget",
@@ -29,8 +31,9 @@ __all__ = [
 
 # The catalog of a local target: a file of SQLite.
 CATALOG = "_catalog.db"
-# The table's properties that carry the position and its stream.
+# The table's properties that carry the position, its stream, and which transactions the table has.
 _POSITION, _STREAM = "pgoutput-fast.position", "pgoutput-fast.stream"
+_TRANSACTIONS = "pgoutput-fast.transactions"
 _RETRIES = "commit.retry.num-retries"
 # The catalog's name. SQL catalogs keep it beside each table.
 _NAME = "pgoutput_fast"
@@ -75,8 +78,8 @@ def may_be_committed(problem: Exception) -> bool:
 class IcebergTarget(TableTarget):
     """An Iceberg table.
 
-    The position is the property `pgoutput-fast.position` of the table, and its stream `pgoutput-fast.stream`. The
-    commit that adds the files sets them.
+    The position is the property `pgoutput-fast.position` of the table, its stream is `pgoutput-fast.stream`, and
+    `pgoutput-fast.transactions` says which transactions it has. The commit that adds the files sets them.
 
     Args:
         catalog: the catalog of `open_catalog`.
@@ -123,6 +126,9 @@ class IcebergTarget(TableTarget):
         found = None if self._table is None else self._table.properties.get(_STREAM)
         return None if found is None else Stream.from_json(found)
 
+    def transactions(self) -> Transactions | None:
+        return None if self._table is None else self._table.properties.get(_TRANSACTIONS)
+
     def partition_by(self) -> tuple[str, ...]:
         if self._table is None:
             return ()
@@ -143,23 +149,25 @@ class IcebergTarget(TableTarget):
         mode: Mode,
         partition_by: tuple[str, ...] = (),
         stream: Stream | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         replaced = mode == "overwrite"
         schema = plain_types(schema if replaced else self.fitted(schema))
         paths = [f"{self._location}/{each.name}" for each in files]
+        known = {_POSITION: str(position)}
+        known |= {} if stream is None else {_STREAM: stream.to_json()}
+        known |= {} if transactions is None else {_TRANSACTIONS: transactions}
 
         def commit(has_bounds: bool) -> None:
             with self._begin(schema, partition_by, replaced) as transaction:
                 if not has_bounds:
                     leave_out_bounds(transaction)
-                if stream is not None:
-                    transaction.set_properties({_POSITION: str(position), _STREAM: stream.to_json()})
-                else:
-                    transaction.set_properties({_POSITION: str(position)})
-                    if replaced and self.stream() is not None:
-                        transaction.remove_properties(_STREAM)
+                transaction.set_properties(known)
+                if replaced and self._table is not None:
+                    gone = {_STREAM, _TRANSACTIONS}.intersection(self._table.properties) - known.keys()
+                    transaction.remove_properties(*gone)
                 # Even without files: a snapshot makes the commit fail if somebody else has committed meanwhile.
                 transaction.add_files(paths, check_duplicate_files=False)
 
@@ -220,11 +228,10 @@ def iceberg_name(directory: str) -> tuple[str, str]:
     (('public', 'orders'), ('a.b', 'C/d'))
     """
     below, _, directory = directory.rpartition("/")
-    namespace, dot, name = directory.partition(".")
-    if not dot or "~" in directory:  # a table of this package, or a name that was shortened
+    found = table_of(directory.replace("+", "%"))
+    if found is None:  # a table of this package, or a name that was shortened
         return _NAME, f"{below}{directory}"
-    plain = tuple(unquote(each.replace("+", "%")) for each in (namespace, name))
-    return (f"{_NAME}{below}", ".".join(plain)) if below else (plain[0], plain[1])
+    return (f"{_NAME}{below}", ".".join(found)) if below else found
 
 
 def can_become(field: pa.Field, schema: pa.Schema) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import pyarrow as pa
 
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget, fitted_types
+from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.stores import Store
 
-__all__ = ["MANIFEST", "ParquetTarget", "visible_name"]
+__all__ = ["MANIFEST", "ParquetTable", "ParquetTarget", "read_table", "visible_name"]
 
 MANIFEST = "_manifest.json"
 _PENDING = "_pending.json"
@@ -27,6 +29,34 @@ _VERSION = 1
 # The names that `TableFiles` makes. A manifest with another name could make us remove a file elsewhere.
 # A directory is one of a partition: it has a `=`, so it is not `..`.
 _NAME = re.compile(r"(?:[^/\0]+=[^/\0]*/)*\.?part-[0-9a-zA-Z]+-[0-9a-f]+-[0-9]+\.parquet")
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A table as a reader finds it.
+
+    Attributes:
+        schema: its columns.
+        partition_by: those of them that the files lack, because directories have their values.
+        files: the names of its files in its directory.
+    """
+
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def read_table(store: Store, directory: str) -> ParquetTable | None:
+    """Reads the manifest of a table, and changes nothing. None if there is no table.
+
+    Raises:
+        ValueError: if the manifest is damaged, or of a later version of this package.
+    """
+    manifest = _read(store, f"{directory}/{MANIFEST}")
+    if manifest is None:
+        return None
+    names = tuple(str(each["name"]) for each in manifest["files"])
+    return ParquetTable(_schema(manifest), tuple(manifest.get("partition_by", ())), names)
 
 
 class ParquetTarget(TableTarget):
@@ -46,10 +76,10 @@ class ParquetTarget(TableTarget):
 
     def __init__(self, store: Store, directory: str) -> None:
         self._store, self._directory = store, directory
-        pending = self._read(_PENDING)
+        pending = _read(store, self._path(_PENDING))
         if pending is not None:
             self._finish(pending)
-        self._manifest = self._read(MANIFEST)
+        self._manifest = _read(store, self._path(MANIFEST))
 
     def exists(self) -> bool:
         return self._manifest is not None or bool(self._foreign())
@@ -86,6 +116,9 @@ class ParquetTarget(TableTarget):
         found = None if self._manifest is None else self._manifest.get("stream")
         return None if found is None else Stream.from_json(found)
 
+    def transactions(self) -> Transactions | None:
+        return None if self._manifest is None else self._manifest.get("transactions")
+
     def partition_by(self) -> tuple[str, ...]:
         return () if self._manifest is None else tuple(self._manifest.get("partition_by", ()))
 
@@ -93,7 +126,7 @@ class ParquetTarget(TableTarget):
         """The columns of the table; None if there is no table."""
         if self._manifest is None:
             return None
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self._manifest["schema"])))
+        return _schema(self._manifest)
 
     def fitted(self, schema: pa.Schema) -> pa.Schema:
         there = self.schema()
@@ -110,10 +143,11 @@ class ParquetTarget(TableTarget):
         mode: Mode,
         partition_by: tuple[str, ...] = (),
         stream: Stream | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
-        if stream is None and mode != "overwrite":
-            stream = self.stream()
         if mode != "overwrite":
+            stream = self.stream() if stream is None else stream
+            transactions = self.transactions() if transactions is None else transactions
             schema = self.fitted(schema)
         before = [] if self._manifest is None or mode == "overwrite" else self._manifest["files"]
         new = [
@@ -125,6 +159,7 @@ class ParquetTarget(TableTarget):
             "version": _VERSION,
             "position": position,
             "stream": None if stream is None else stream.to_json(),
+            "transactions": transactions,
             "schema": _merged(self.schema() if before else None, schema).serialize().to_pybytes().hex(),
             "partition_by": list(partition_by),
             "files": [*before, *new],
@@ -170,30 +205,33 @@ class ParquetTarget(TableTarget):
     def _write(self, name: str, values: dict[str, Any]) -> None:
         self._store.put(self._path(name), json.dumps(values).encode())
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            text = self._store.read(self._path(name))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            values = json.loads(text)
-            known = values["version"] == _VERSION
-            manifest = values.get("manifest", values)
-            names = [each["name"] for each in manifest["files"]]
-            if known and manifest.get("stream") is not None:
-                Stream.from_json(manifest["stream"])
-            names += [*values.get("rename", ()), *values.get("remove", ())]
-            if known and not all(_NAME.fullmatch(each) for each in names):
-                raise ValueError
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"{self._store}/{self._path(name)} is damaged: restore it, or write to another target"
-            ) from None
-        if not known:
-            raise ValueError(
-                f"{self._store}/{self._path(name)} was written by a later version of pgoutput_fast"
-            )
-        return values  # type: ignore[no-any-return]
+
+def _read(store: Store, path: str) -> dict[str, Any] | None:
+    try:
+        text = store.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        values = json.loads(text)
+        known = values["version"] == _VERSION
+        manifest = values.get("manifest", values)
+        names = [each["name"] for each in manifest["files"]]
+        if known and manifest.get("stream") is not None:
+            Stream.from_json(manifest["stream"])
+        if known and manifest.get("transactions") not in (None, *get_args(Transactions)):
+            raise ValueError
+        names += [*values.get("rename", ()), *values.get("remove", ())]
+        if known and not all(_NAME.fullmatch(each) for each in names):
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{store}/{path} is damaged: restore it, or write to another target") from None
+    if not known:
+        raise ValueError(f"{store}/{path} was written by a later version of pgoutput_fast")
+    return values  # type: ignore[no-any-return]
+
+
+def _schema(manifest: dict[str, Any]) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(manifest["schema"])))
 
 
 def _is_hidden(part: str) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pgoutput_fast.lake.files import WrittenFile
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.schema.evolution import widen
+from pgoutput_fast.schema.options import Transactions
 
 __all__ = ["Mode", "TableTarget", "fitted_types", "plain_types"]
 
@@ -41,6 +42,13 @@ class TableTarget(ABC):
 
         None if there is no table, if an earlier version of this package wrote it, or if it was never written from
         segments.
+        """
+
+    @abstractmethod
+    def transactions(self) -> Transactions | None:
+        """Which transactions the table has.
+
+        None if there is no table, or if an earlier version of this package wrote it.
         """
 
     def named(self, stream: Stream) -> Stream:
@@ -82,6 +90,7 @@ class TableTarget(ABC):
         mode: Mode,
         partition_by: tuple[str, ...] = (),
         stream: Stream | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         """Adds files in one step and sets the position; with `overwrite`, they replace all that was there.
 
@@ -93,6 +102,7 @@ class TableTarget(ABC):
             partition_by: the partition columns, those of the table if there is one.
             stream: the stream of the position. None: it is not known. Then the table keeps the one that it has, but not
                 with `overwrite`.
+            transactions: which transactions the table has then. None: it is not known, as for `stream`.
 
         Raises:
             ValueError: if the schema does not fit. The table is as before.

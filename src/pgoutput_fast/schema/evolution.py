@@ -83,11 +83,18 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
     return wide is not None and bool(wide.equals(target))
 
 
-def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
+def unify_schemas(
+    versions: Sequence[tuple[Relation, pa.Schema]],
+    advice: str = "read `changes`, which has a batch per version",
+) -> pa.Schema:
     """The schema that all versions fit into.
 
     It has the metadata of the last version. The columns of the last version come first, in its order. Columns that
     only earlier versions have come behind them.
+
+    Args:
+        versions: relation versions with the schemas of their rows.
+        advice: what the error says that helps; `{version}` in it is the earlier one of two that do not fit together.
 
     Raises:
         ValueError: if no type holds all values of a column; the error text names both versions.
@@ -106,8 +113,8 @@ def unify_schemas(versions: Sequence[tuple[Relation, pa.Schema]]) -> pa.Schema:
             if kind is None:
                 raise ValueError(
                     f"{relation.qualified_name}: column {field.name!r} is {field.type} in version {relation.version} "
-                    f"and {known.type} in version {first.version}; one table cannot have both: read "
-                    "`changes`, which has a batch per version"
+                    f"and {known.type} in version {first.version}; one table cannot have both: "
+                    + advice.format(version=relation.version)
                 )
             fields[field.name] = (known.with_type(kind), first)
     return pa.schema([field for field, _ in fields.values()], metadata=versions[-1][1].metadata)

@@ -15,8 +15,10 @@ from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.identifiers import parse_qualified_name, quote_qualified_name
 from pgoutput_fast.catalog.relations import Relation
 
-__all__ = ["Options"]
+__all__ = ["Options", "Transactions"]
 
+# Which transactions are given: all, as they were sent, or those that have committed.
+Transactions = Literal["as_sent", "committed"]
 
 # Offsets of strings and lists are int32, and a message of 1 GiB may come before a batch is closed. A row has at most
 # 16 bytes in `_change_type`.
@@ -73,7 +75,7 @@ class Options:
     'float64'
     """
 
-    transactions: Literal["as_sent", "committed"] = "as_sent"
+    transactions: Transactions = "as_sent"
     on_error: Literal["raise", "quarantine"] = "raise"
     unrepresentable: Literal["null", "raise"] = "null"
     numeric: str | pa.Decimal128Type = "string"

@@ -26,6 +26,13 @@ __all__ = [
     "with_metadata",
 ]
 
+# For queries on Spark.
+_ADVICE = (
+    "read one version alone. spark.read.parquet(segments).where('version IS NULL OR version <> {version}') has no rows "
+    "of the earlier one: pass it to changes(), or to write_tables() with another target. To write only the other tables, "
+    "name them in tables="
+)
+
 SchemaMode = Literal["latest", "union", "pinned"]
 
 
@@ -110,7 +117,7 @@ def resolve(
     options.check_columns(versions[-1], versions, set())
     decoded = [(relation, decoded_schema(relation, options, known.types)) for relation in versions]
     if schema is None:
-        whole = unify_schemas(decoded)
+        whole = unify_schemas(decoded, _ADVICE)
     else:
         metadata = metadata_fields(options.metadata_prefix)
         pinned = decoded_schema(schema, options, known.types) if isinstance(schema, Relation) else schema

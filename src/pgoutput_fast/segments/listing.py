@@ -18,6 +18,7 @@ from pgoutput_fast.segments.footers import Opened, one_batch, open_segments, rea
 from pgoutput_fast.segments.known import UNREAD
 from pgoutput_fast.segments.names import overlap_error
 from pgoutput_fast.segments.segment import Segment, check_source
+from pgoutput_fast.segments.tail import SegmentsGoneError, check_whole
 from pgoutput_fast.storage.paths import FoundFile, Paths, find_files, shown
 
 __all__ = [
@@ -90,9 +91,11 @@ class SegmentList:
 
     Args:
         paths: as in `list_segments`.
+        whole: whether it is an error if a segment is missing between others (`check_whole`).
     """
 
-    def __init__(self, paths: Paths) -> None:
+    def __init__(self, paths: Paths, *, whole: bool = False) -> None:
+        self._whole = whole
         self._paths: Sequence[str | os.PathLike[str]] = (
             [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         )
@@ -165,8 +168,8 @@ class SegmentList:
 
     def _again(self, read: Callable[[], _T]) -> _T:
         for _ in range(_TRIES - 1):
-            # A segment that was just joined into another one may go at any time.
-            with suppress(FileNotFoundError):
+            # A segment that was just joined into another one may go at any time. A listing may lack both.
+            with suppress(FileNotFoundError, SegmentsGoneError):
                 return read()
         return read()
 
@@ -181,7 +184,10 @@ class SegmentList:
             # What was opened is kept, so a second try is short.
             raise FileNotFoundError(f"segment {shown(gone[0].path)} does not exist")
         self._files = {os.fspath(each.segment.path): file for file, each in self._opened.items()}
-        return _in_order([each.segment for each in self._opened.values()])
+        segments = _in_order([each.segment for each in self._opened.values()])
+        if self._whole:
+            check_whole(segments)
+        return segments
 
 
 def _in_order(found: Sequence[Segment]) -> list[Segment]:

@@ -18,7 +18,7 @@ from pgoutput_fast.segments.names import Named, cover, entries_of_segments, name
 from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.storage.stores import Entry, open_store
 
-__all__ = ["SegmentStream", "SegmentsGoneError"]
+__all__ = ["SegmentStream", "SegmentsGoneError", "check_whole", "first_gap"]
 
 # Most footers in memory: those of a batch, and of the earlier segments that it needs.
 _MOST_OPEN = 1024
@@ -97,10 +97,10 @@ class SegmentStream:
             SegmentsGoneError: if no segment has one of these messages.
         """
         found = self._overlapping(start, end)
-        if _gap(found, start, end) is not None:
+        if first_gap(found, start, end) is not None:
             self.listed(fresh=True)
             found = self._overlapping(start, end)
-        gap = _gap(found, start, end)
+        gap = first_gap(found, start, end)
         if gap is not None:
             raise self._gone(*gap)
         return found
@@ -202,11 +202,36 @@ class SegmentStream:
         return self._gone(first.first_seq, first.last_seq)
 
 
-def _gap(found: list[Named], start: int, end: int) -> tuple[int, int] | None:
-    """(first, last) ordinal of the first missing messages between `start` and `end`; None if none are missing."""
+def first_gap(found: Sequence[Named] | Sequence[Segment], start: int, end: int) -> tuple[int, int] | None:
+    """(first, last) ordinal of the first missing messages between `start` and `end`; None if none are missing.
+
+    Args:
+        found: segments, in the order of the stream.
+        start: ordinal of the first message that counts.
+        end: ordinal behind the last one.
+    """
     at = start
     for each in found:
+        if at >= end:
+            return None
         if each.first_seq > at:
-            return at, each.first_seq - 1
-        at = each.last_seq + 1
+            return at, min(each.first_seq, end) - 1
+        at = max(at, each.last_seq + 1)
     return (at, end - 1) if at < end else None
+
+
+def check_whole(segments: Sequence[Segment], start: int | None = None) -> None:
+    """Checks that no segment is missing between segments, from the message `start` on, or from the first one on.
+
+    Raises:
+        SegmentsGoneError: if one is.
+    """
+    if not segments:
+        return
+    begin = segments[0].first_seq if start is None else start
+    gap = first_gap(segments, begin, segments[-1].last_seq + 1)
+    if gap is not None:
+        raise SegmentsGoneError(
+            f"no segment has messages {gap[0]} to {gap[1]}: at least one is missing. Bring it back, or pass the paths "
+            "of the segments before the gap, or of those behind it"
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-__all__ = ["table_directory"]
+__all__ = ["table_directory", "table_of"]
 
 # File systems allow 255 bytes. An unfinished file or directory has a longer name: a dot and some 50 characters more.
 _MOST = 200
@@ -34,6 +34,16 @@ def table_directory(namespace: str, name: str) -> str:
     digest = hashlib.sha256(f"{namespace}\0{name}".encode()).hexdigest()
     begin = re.sub("%.?$", "", whole[: _MOST - 1 - _DIGITS])
     return f"{begin}~{digest}"
+
+
+def table_of(directory: str) -> tuple[str, str] | None:
+    """(schema, table) of which `table_directory` made a name; None if it shortened the name, or did not make it.
+
+    >>> table_of("public.orders"), table_of("%5Fa%2Eb.C%2Fd"), table_of("typed")
+    (('public', 'orders'), ('_a.b', 'C/d'), None)
+    """
+    namespace, dot, name = directory.partition(".")
+    return (unquote(namespace), unquote(name)) if dot and "~" not in directory else None
 
 
 def _escaped(name: str) -> str:

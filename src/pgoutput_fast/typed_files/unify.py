@@ -84,9 +84,10 @@ def _names_by_table(store: Store) -> dict[str, list[str]]:
             found.setdefault(parts[1], []).append(entry.name)
     if not found:
         raise FileNotFoundError(
-            f"there are no typed files in {store}/{TYPED}: pass the directory of the segments. A capture makes the "
-            "files, also of segments that are there already: Capture(..., typed=True), or the option --typed of "
-            "python -m pgoutput_fast.capture. A table has files as soon as one of its changes has committed"
+            f"there are no typed files in {store}/{TYPED}: pass the directory of the segments, or a target of "
+            "pgspark.write_tables. A capture makes the files, also of segments that are there already: Capture(..., "
+            "typed=True), or the option --typed of python -m pgoutput_fast.capture. A table has files as soon as one "
+            "of its changes has committed"
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -11,13 +10,11 @@ from pyspark.sql import functions as F
 
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.protocol.kinds import CHANGES
-from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.resolve import Resolved, SchemaMode, mode_of, resolve, resolves_alone
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 
 __all__ = ["SchemaMode", "Transactions", "known_catalog", "plan", "rows_of", "task_options"]
-
-Transactions = Literal["as_sent", "committed"]
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:

@@ -49,7 +49,7 @@ class SegmentReader(RowsReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns partitions with the row groups that may contain rows of the tables."""
-        plan, found, outcomes = self._plan, SegmentList(self._plan.paths), None
+        plan, found, outcomes = self._plan, SegmentList(self._plan.paths, whole=True), None
         if self._footers is not None:
             found.unpack(self._footers)
         if plan.committed:

@@ -61,17 +61,17 @@ class DescribedTable:
 
 def described_tables(
     known: Catalog,
-    names: Sequence[str] | None,
+    names: Sequence[str | int] | None,
     options: Options,
     partition_by: PartitionBy,
     *,
     start: int | None,
 ) -> list[DescribedTable]:
-    """The tables of the catalog, or those with these names. It touches no target.
+    """The tables of the catalog, or those with these names, each once. It touches no target.
 
     Args:
         known: all relation versions.
-        names: qualified names, quoted as in SQL. None: all.
+        names: qualified names, quoted as in SQL, or oids. None: all.
         options: how to decode.
         partition_by: the partition columns of all tables, or of some by name.
         start: as for `plan_tables`.
@@ -82,19 +82,21 @@ def described_tables(
     """
     if names is None:
         names = sorted({relation.qualified_name for relation in known.relations})
-    found = []
+    found: dict[str, DescribedTable] = {}
     for name in names:
         resolved = resolve(known, name, options, None)
+        if resolved.table in found:  # another spelling of its name, or its oid
+            continue
         schema = plain_schema(spark_arrow_schema(resolved.schema))
         bare = pa.schema([pa.field(field.name, field.type) for field in schema])
-        columns = partition_columns(partition_by, name)
-        check_partition_columns(bare, columns, name)
-        found.append(DescribedTable(resolved, bare, columns))
+        columns = partition_columns(partition_by, resolved.table)
+        check_partition_columns(bare, columns, resolved.table)
+        found[resolved.table] = DescribedTable(resolved, bare, columns)
     if not found:
         raise KeyError("the source describes no table")
     if start is None and isinstance(partition_by, Mapping):  # a stream may describe the others later
-        _check_names(partition_by, names)
-    return found
+        _check_names(partition_by, list(found))
+    return list(found.values())
 
 
 def plan_tables(

@@ -14,8 +14,9 @@ import pyarrow as pa
 from pgoutput_fast.lake.advice import advised
 from pgoutput_fast.lake.delta import DeltaTarget, delta_directory
 from pgoutput_fast.lake.files import WrittenFile, file_prefix
+from pgoutput_fast.lake.formats import formats_of
 from pgoutput_fast.lake.iceberg import IcebergTarget, may_be_committed, open_catalog
-from pgoutput_fast.lake.manifest import MANIFEST, ParquetTarget, visible_name
+from pgoutput_fast.lake.manifest import ParquetTarget, visible_name
 from pgoutput_fast.lake.marker import (
     check_marker,
     end_marker,
@@ -25,20 +26,14 @@ from pgoutput_fast.lake.marker import (
 )
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
+from pgoutput_fast.schema.options import Transactions
 from pgoutput_fast.storage.locks import try_lock
 from pgoutput_fast.storage.stores import Store, open_store
 from pgoutput_fast.storage.table_directories import table_directory
 
-__all__ = ["FORMATS", "Run", "begin_run"]
+__all__ = ["Run", "begin_run"]
 
-FORMATS = ("parquet", "delta", "iceberg")
 _LOCK = "_lock"
-# Format -> where a table of it has a file, and how the file's name ends.
-_SIGNS = {
-    "parquet": ("", f"/{MANIFEST}"),
-    "delta": ("/_delta_log", ".json"),
-    "iceberg": ("/metadata", ".metadata.json"),
-}
 
 
 @dataclass(frozen=True)
@@ -88,6 +83,7 @@ class Run:
         mode: Mode,
         partition_by: tuple[str, ...] = (),
         stream: Stream | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         """Commits a table's files.
 
@@ -96,7 +92,7 @@ class Run:
         """
         check_marker(self.store, self.name)
         self.added[directory] = {visible_name(each.name) for each in files}
-        self.table(directory).commit(files, position, schema, mode, partition_by, stream)
+        self.table(directory).commit(files, position, schema, mode, partition_by, stream, transactions)
 
     def check_format(self, directory: str) -> None:
         """Checks that a directory in which this format has no table has no table of another format.
@@ -104,9 +100,8 @@ class Run:
         Raises:
             ValueError: if it has.
         """
-        for format, (below, name) in _SIGNS.items():
-            found = self.store.names(f"{directory}{below}")
-            if format != self.format and any(each.endswith(name) for each in found):
+        for format in formats_of(self.store, directory):
+            if format != self.format:
                 raise ValueError(
                     f"{self.store}/{directory} is a table of another format: use format={format!r}, or another target"
                 )

@@ -15,16 +15,18 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pgoutput_fast.arguments import expect_list
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
+from pgoutput_fast.lake.formats import FORMATS
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
-from pgoutput_fast.schema.options import Options
+from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
 from pgoutput_fast.segments.segment import Segment
+from pgoutput_fast.segments.tail import check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
-from pgoutput_fast.spark.dataframes.plan import Transactions, task_options
+from pgoutput_fast.spark.dataframes.plan import task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
@@ -37,7 +39,7 @@ from pgoutput_fast.spark.tables.plan import (
     plan_tables,
     plan_work,
 )
-from pgoutput_fast.spark.tables.run import FORMATS, Run, begin_run
+from pgoutput_fast.spark.tables.run import Run, begin_run
 from pgoutput_fast.spark.tables.streams import StreamCheck, stream_at
 from pgoutput_fast.spark.tasks.rows import pack_batch
 from pgoutput_fast.spark.tasks.tables import (
@@ -127,9 +129,9 @@ def write_tables(
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
     reader: _Source
     if isinstance(source, DataFrame):
-        reader = _TaggedSource(source, decoding, which == "committed", catalog)
+        reader = _TaggedSource(source, decoding, which, catalog)
     else:
-        reader = _SegmentSource(SegmentList(source), _session(spark), which == "committed", catalog)
+        reader = _SegmentSource(SegmentList(source), _session(spark), which, catalog)
     run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
     return _write(reader, run, place, tables, mode, decoding, partition_by, file_bytes)
 
@@ -189,7 +191,7 @@ def table_sink(
         first, last = min(row["first"] for row in found), max(row["last"] for row in found)
         directory = found[0]["directory"]
         segments = listed.setdefault(directory, SegmentList(directory))
-        source = _SegmentSource(segments, batch.sparkSession, which == "committed", catalog, first - 1, last)
+        source = _SegmentSource(segments, batch.sparkSession, which, catalog, first - 1, last)
         if source.catalog.relations:
             run = partial(begin_run, place, format, storage_options or {}, iceberg_catalog)
             _write(source, run, place, tables, "append", decoding, partition_by, file_bytes)
@@ -274,6 +276,7 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
             raise ValueError(f"{run.store}/{part.directory} exists: use mode='append' or mode='overwrite'")
         if mode != "overwrite":
             _check_stream(run, part.directory, table, source)
+            _check_transactions(run, part.directory, table, source)
         if part.after is None or table.position() is None:
             if mode == "append" and table.exists():
                 run.check_format(part.directory)
@@ -287,11 +290,7 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
                 f"{source.last_seq}: it is not the stream that the table was written from, or its last segments are "
                 "missing. Pass all segments, or write to another target"
             )
-        elif part.after + 1 < source.first_seq:
-            raise ValueError(
-                f"{run.store}/{part.directory} goes up to message {part.after}, but the source begins at message "
-                f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
-            )
+        _check_gap(run, part.directory, part.after, source)
         if table.exists() and table.partition_by() != part.partitioning.columns:
             raise ValueError(
                 f"{run.store}/{part.directory} is partitioned by {list(table.partition_by())}, not by "
@@ -303,6 +302,23 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
     return checked
 
 
+def _check_gap(run: Run, directory: str, after: int | None, source: _Source) -> None:
+    """Checks that the source has all messages behind a position, or from its first one on if there is no position."""
+    gap = source.gap(after)
+    if gap is None:
+        return
+    if after is not None and gap[1] + 1 == source.first_seq:
+        raise ValueError(
+            f"{run.store}/{directory} goes up to message {after}, but the source begins at message "
+            f"{source.first_seq}: what comes in between is gone. Load the table again with mode='overwrite'"
+        )
+    raise ValueError(
+        f"{run.store}/{directory} cannot be written: the source lacks messages {gap[0]} to {gap[1]}, which come before "
+        "others that it has. A segment is missing. Bring it back. If it is lost, pass the paths of the segments behind "
+        "the gap, and replace the table with mode='overwrite' or use another target"
+    )
+
+
 def _check_stream(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
     """Checks that a table does not get changes of another stream than the one that it has."""
     if source.streams is None:
@@ -311,6 +327,20 @@ def _check_stream(run: Run, directory: str, table: TableTarget, source: _Source)
     if table.stream() is None:  # else its rejects are of the same stream
         rejects = rejects_of(directory)
         source.streams.check(f"{run.store}/{rejects}", run.table(rejects))
+
+
+def _check_transactions(run: Run, directory: str, table: TableTarget, source: _Source) -> None:
+    """Checks that a table goes on with the kind of transactions that it has."""
+    known = table.transactions()
+    if known is None:  # else its rejects are of the same kind
+        directory = rejects_of(directory)
+        known = run.table(directory).transactions()
+    if known is not None and known != source.transactions:
+        raise ValueError(
+            f"{run.store}/{directory} was written with transactions={known!r}. With {source.transactions!r} it would "
+            f"lose rows, or get some twice. Pass transactions={known!r}, write to another target, or replace the "
+            f"table by write_tables(..., transactions={source.transactions!r}, mode='overwrite')"
+        )
 
 
 def _commit(
@@ -326,13 +356,16 @@ def _commit(
         _commit_rejects(run, part, by_table.get(rejects_of(part.directory), []), source, mode)
         found = by_table.get(part.directory, [])
         run.added.setdefault(part.directory, set())
-        known = part.after == position and mode != "overwrite"
-        # A table of an earlier version has no stream. It gets one, once.
-        if not known or (stream is not None and run.table(part.directory).stream() is None):
-            columns = part.partitioning.columns
-            run.commit(part.directory, found, position, part.decode.target, mode, columns, stream)
+        if part.after != position or mode == "overwrite" or _lacks_marks(run.table(part.directory), source):
+            columns, kind = part.partitioning.columns, source.transactions
+            run.commit(part.directory, found, position, part.decode.target, mode, columns, stream, kind)
         rows.append(_summary(part.directory, found, position))
     return rows
+
+
+def _lacks_marks(table: TableTarget, source: _Source) -> bool:
+    """Whether an earlier version wrote a table: it has no stream, or does not say which transactions it has."""
+    return table.transactions() is None or (source.stream is not None and table.stream() is None)
 
 
 def _commit_rejects(
@@ -345,7 +378,8 @@ def _commit_rejects(
     before = run.table(directory).position()
     overwritten = mode == "overwrite" and (files or before is not None)
     if overwritten or (mode != "overwrite" and (before is None or before < source.last_seq)):
-        run.commit(directory, files, source.last_seq, schema, mode, stream=source.stream)
+        stream, kind = source.stream, source.transactions
+        run.commit(directory, files, source.last_seq, schema, mode, stream=stream, transactions=kind)
     else:
         run.added.setdefault(directory, set())  # so that the files are removed
 
@@ -373,7 +407,7 @@ class _SegmentSource:
         self,
         listed: SegmentList,
         spark: SparkSession,
-        committed: bool,
+        transactions: Transactions,
         catalog: Catalog | None,
         start: int | None = None,
         last: int | None = None,
@@ -382,9 +416,9 @@ class _SegmentSource:
         self.catalog = _merged(catalog, stored)
         if not found:
             raise ValueError("the source has no segments")
-        self._listed = listed
+        self._found, self._listed = found, listed
         self._spark = spark
-        self._committed = committed
+        self.transactions = transactions
         self.start = start
         self.first_seq = found[0].first_seq
         # A segment may go beyond `last`, if small segments were joined.
@@ -401,13 +435,27 @@ class _SegmentSource:
         packed = tuple(each.pack() for each in work)
         return _files(numbers.mapInArrow(shipped(WriteSegments(task, packed)), spark_schema(FILES_SCHEMA)))
 
+    def gap(self, after: int | None) -> tuple[int, int] | None:
+        """(first, last) ordinal of the first messages behind a position that no segment has; None if all are there."""
+
+        def look() -> tuple[int, int] | None:
+            begin = self._found[0].first_seq if after is None else after + 1
+            return first_gap(self._found, begin, self.last_seq + 1)
+
+        if look() is not None:
+            # Another process may have joined segments during the listing, so that it saw neither these nor theirs.
+            self._found = self._listed.segments()
+        return look()
+
     def _work(self, found: Sequence[Segment], tables: Sequence[TablePart]) -> tuple[SegmentTask, ...]:
+        after = last_of_all(tables)
+        check_whole(found, None if after is None else after + 1)
         segments = [each for each in found if each.first_seq <= self.last_seq]
         outcomes = None
-        if self._committed:
-            outcomes = outcomes_behind(self._listed, segments, last_of_all(tables), self.last_seq)
+        if self.transactions == "committed":
+            outcomes = outcomes_behind(self._listed, segments, after, self.last_seq)
         oids = sorted({oid for table in tables for oid in table.oids})
-        return plan_work(segments, oids, last_of_all(tables), outcomes, cores_of(self._spark))
+        return plan_work(segments, oids, after, outcomes, cores_of(self._spark))
 
 
 class _TaggedSource:
@@ -418,7 +466,9 @@ class _TaggedSource:
     stream: Stream | None = None
     streams: StreamCheck | None = None
 
-    def __init__(self, wal: DataFrame, options: Options, committed: bool, catalog: Catalog | None) -> None:
+    def __init__(
+        self, wal: DataFrame, options: Options, transactions: Transactions, catalog: Catalog | None
+    ) -> None:
         expect_tagged(wal)
         check_workers(wal)
         self._wal = wal
@@ -428,15 +478,19 @@ class _TaggedSource:
             raise ValueError("the source has no payloads")
         self.first_seq, self.last_seq = int(ends["first"]), int(ends["last"])
         self.catalog = _merged(catalog, read_catalog(wal, on_error=options.on_error))
+        self.transactions = transactions
         self._outcomes = None
-        if committed:
+        if transactions == "committed":
             known = decode_outcomes(wal, options=options).where(f"at_seq <= {self.last_seq}")
             (found,) = known.toArrow().combine_chunks().to_batches() or [None]
             self._outcomes = found
-        self._committed = committed
+
+    def gap(self, after: int | None) -> tuple[int, int] | None:
+        """As for segments. The rows may be a part of a stream, so only the beginning is checked."""
+        return None if after is None or after + 1 >= self.first_seq else (after + 1, self.first_seq - 1)
 
     def write(self, task: WriteTables) -> list[WrittenFile]:
-        if self._committed and self._outcomes is None:
+        if self.transactions == "committed" and self._outcomes is None:
             return []
         packed = None if self._outcomes is None else pack_batch(self._outcomes)
         rows = self._wal.select(*TAGGED_SCHEMA.names)

@@ -1,0 +1,242 @@
+"""What `write_tables` and `table_sink` refuse before they write, and what they take only once: no row twice, none lost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import pgoutput_fast as pgo
+from pgoutput_fast import spark as pgspark
+from pgoutput_fast.encode import ColumnSpec, RelationSpec, Writer
+from pgoutput_fast.segments import Source, compact, list_segments, write_segment
+from pgoutput_fast.spark.tables.run import Run, begin_run
+from support.lakes import data_files, make_segments, settled
+
+FORMATS = ["parquet", "delta", "iceberg"]
+SOURCE = Source("7300000000000000001", "shop", "slot")
+ORDERS = RelationSpec(16401, "public", "orders", (ColumnSpec("id", 23, key=True), ColumnSpec("note", 25)))
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    found = {str(each.relative_to(place)): each for each in place.rglob("*") if each.is_file()}
+    return {name: each.read_bytes() for name, each in found.items() if name != "_lock"}
+
+
+def ids(target: Path) -> list[int]:
+    """The ids of all rows in the data files, ascending."""
+    return sorted(
+        each for name in data_files(target) for each in pq.ParquetFile(target / name).read()["id"].to_pylist()
+    )
+
+
+def sink(spark: Any, segments: Path, target: Path, checkpoint: Path, **arguments: Any) -> None:
+    """Runs a query to its end."""
+    rows = spark.readStream.format("pgoutput").option("emit", "files").load(str(segments))
+    query = rows.writeStream.foreachBatch(pgspark.table_sink(target, **arguments))
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    """Four segments with 12 rows of a table, and messages that end in other segments than they begin."""
+    make_segments(tmp_path / "segments", tables=1, txns=12, rows=1)
+    return tmp_path / "segments"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_table_that_is_named_twice_is_written_once(
+    spark: Any, segments: Path, tmp_path: Path, format: str
+) -> None:
+    names: Any = ["public.t0", '"public".t0', 30000]
+    rows = pgspark.write_tables(
+        segments, tmp_path / "lake", names, format=format, partition_by={'"public".t0': []}
+    )
+    assert [(row.table, row.rows) for row in rows] == [("public.t0", 12)]
+    assert ids(tmp_path / "lake") == list(range(12))
+
+
+def test_a_sink_writes_a_table_that_is_named_twice_once(spark: Any, segments: Path, tmp_path: Path) -> None:
+    sink(spark, segments, tmp_path / "lake", tmp_path / "checkpoint", tables=["public.t0", "public.t0"])
+    assert ids(tmp_path / "lake") == list(range(12))
+
+
+def part_of(segments: Path, place: Path, *which: int) -> Path:
+    """A directory with some of the segments."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for n in which:
+        path = list_segments(segments)[n].path
+        shutil.copy(path, place)
+    return place
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_segment_is_missing_behind_the_position(
+    spark: Any, segments: Path, tmp_path: Path, format: str
+) -> None:
+    place, lake = tmp_path / "part", tmp_path / "lake"
+    pgspark.write_tables(part_of(segments, place, 0, 1), lake, format=format)
+    before = contents(lake)
+    missing = list_segments(segments)[2]
+    message = rf"public\.t0 cannot be written: the source lacks messages {missing.first_seq} to {missing.last_seq}, "
+    with pytest.raises(ValueError, match=message):
+        pgspark.write_tables(part_of(segments, place, 0, 1, 3), lake, format=format)
+    assert contents(lake) == before
+    # What the error says helps: the segments behind the gap alone.
+    (row,) = pgspark.write_tables(list_segments(place)[-1].path, lake, format=format, mode="overwrite")
+    assert row.rows == 3
+    (row,) = pgspark.write_tables(place, lake, format=format)  # the gap lies before the position
+    assert row.rows == 0
+
+
+def test_a_segment_is_missing_for_a_table_that_begins(spark: Any, segments: Path, tmp_path: Path) -> None:
+    place, lake = tmp_path / "part", tmp_path / "lake"
+    part_of(segments, place, 0, 2, 3)
+    for mode in ("append", "overwrite", "error"):
+        with pytest.raises(ValueError, match=r"the source lacks messages .* Bring it back"):
+            pgspark.write_tables(place, lake, mode=mode)  # type: ignore[arg-type]
+    assert not contents(lake)
+    # Retention removes segments at the beginning.
+    (row,) = pgspark.write_tables(part_of(segments, place, 1, 2, 3), lake)
+    assert row.rows == 9
+
+
+def test_segments_that_were_joined_are_no_gap(spark: Any, segments: Path, tmp_path: Path) -> None:
+    place, lake = tmp_path / "part", tmp_path / "lake"
+    pgspark.write_tables(part_of(segments, place, 0), lake)
+    part_of(segments, place, 0, 1, 2, 3)
+    assert compact(place, keep=1, grace=0).after == 2
+    (row,) = pgspark.write_tables(place, lake)
+    assert row.rows == 9
+    assert ids(lake) == list(range(12))
+    frame = spark.read.format("pgoutput").option("table", "public.t0").load(str(place))
+    assert frame.count() == 14  # two were rolled back
+
+
+def test_a_batch_read_needs_all_segments_between_others(spark: Any, segments: Path, tmp_path: Path) -> None:
+    place = part_of(segments, tmp_path / "part", 0, 1, 3)
+    missing = list_segments(segments)[2]
+    message = rf"no segment has messages {missing.first_seq} to {missing.last_seq}: .* pass the paths of the segments"
+    for transactions in ("as_sent", "committed"):
+        reader = (
+            spark.read.format("pgoutput").option("table", "public.t0").option("transactions", transactions)
+        )
+        with pytest.raises(Exception, match=message):
+            reader.load(str(place)).count()
+        assert reader.load(str(list_segments(place)[2].path)).count() == 3
+        assert reader.load([str(each.path) for each in list_segments(place)[:2]]).count() >= 6
+
+
+def streamed(directory: Path) -> Any:
+    """Writes a segment in which a streamed transaction begins. Yields, and writes the one in which it commits."""
+    directory.mkdir()
+    writer, state = Writer(4, streaming="on"), None
+    begin = writer.stream_start(900) + writer.change(ORDERS, "insert", new=["1", "a"], xid=900)
+    begin += writer.stream_stop()
+    then = writer.stream_start(900) + writer.change(ORDERS, "insert", new=["2", "b"], xid=900)
+    then += writer.stream_stop() + writer.stream_commit(900, 10**6, 10**6 + 8, 5)
+    for wal in (begin, then):
+        tagged, state = pgo.tag(wal, state)
+        write_segment(directory, tagged, state, source=SOURCE)
+        yield
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_table_keeps_its_kind_of_transactions(spark: Any, tmp_path: Path, format: str) -> None:
+    segments, lakes = streamed(tmp_path / "segments"), {}
+    next(segments)
+    kinds: list[Any] = ["committed", "as_sent"]
+    for kind in kinds:
+        lakes[kind] = tmp_path / kind
+        pgspark.write_tables(tmp_path / "segments", lakes[kind], format=format, transactions=kind)
+    next(segments)
+    for kind, other in zip(kinds, reversed(kinds), strict=True):
+        before = contents(lakes[kind])
+        message = (
+            rf"public\.orders was written with transactions='{kind}'.* Pass transactions='{kind}', write to another "
+            rf"target, or replace the table by write_tables\(\.\.\., transactions='{other}', mode='overwrite'\)"
+        )
+        for source in (tmp_path / "segments", spark.read.parquet(str(tmp_path / "segments"))):
+            with pytest.raises(ValueError, match=message):
+                pgspark.write_tables(source, lakes[kind], format=format, transactions=other)
+        assert contents(lakes[kind]) == before
+    for kind, lake in lakes.items():
+        pgspark.write_tables(tmp_path / "segments", lake, format=format, transactions=kind)
+        assert ids(lake) == [1, 2]
+    pgspark.write_tables(
+        tmp_path / "segments", lakes["committed"], format=format, transactions="as_sent", mode="overwrite"
+    )
+    with pytest.raises(ValueError, match=r"was written with transactions='as_sent'"):
+        pgspark.write_tables(tmp_path / "segments", lakes["committed"], format=format)
+
+
+def test_a_sink_keeps_the_kind_of_transactions(spark: Any, segments: Path, tmp_path: Path) -> None:
+    sink(spark, part_of(segments, tmp_path / "part", 0), tmp_path / "lake", tmp_path / "checkpoint")
+    part_of(segments, tmp_path / "part", 0, 1)
+    with pytest.raises(StreamingQueryException, match=r"was written with transactions='committed'"):
+        sink(spark, tmp_path / "part", tmp_path / "lake", tmp_path / "checkpoint", transactions="as_sent")
+    settled(spark)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_table_of_an_earlier_version_takes_the_kind_that_comes(
+    spark: Any, segments: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, commit = tmp_path / "lake", Run.commit
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Run, "commit", lambda *all, **named: commit(*all[:8], **{**named, "transactions": None})
+        )
+        pgspark.write_tables(segments, lake, format=format)
+
+    def kind() -> str | None:
+        with begin_run(str(lake), format, {}) as run:
+            return run.table("public.t0").transactions()
+
+    assert kind() is None
+    (row,) = pgspark.write_tables(segments, lake, format=format)
+    assert (row.rows, kind()) == (0, "committed")
+    with pytest.raises(ValueError, match=r"was written with transactions='committed'"):
+        pgspark.write_tables(segments, lake, format=format, transactions="as_sent")
+
+
+def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
+    """What the error says helps: the other tables go on, and each version can have a table of its own."""
+    place, writer, state = tmp_path / "segments", Writer(), None
+    place.mkdir()
+    altered = RelationSpec(16401, "public", "orders", (ORDERS.columns[0], ColumnSpec("note", 23)))
+    other = RelationSpec(16402, "public", "other", ORDERS.columns)
+    for n, spec in enumerate((ORDERS, altered, altered)):
+        wal = writer.begin(100 + n, 1000 * n + 1000, n) + writer.change(
+            other, "insert", new=[str(10 + n), "a"]
+        )
+        wal += writer.change(spec, "insert", new=[str(n), "5"])
+        tagged, state = pgo.tag(wal + writer.commit(1000 * n + 1000, 1000 * n + 1008, n), state)
+        write_segment(place, tagged, state, source=SOURCE)
+        if n == 0:
+            pgspark.write_tables(place, tmp_path / "lake")
+    message = r"public\.orders: column 'note' is string in version \S+ and int32 in version \S+; one table cannot have both"
+    with pytest.raises(ValueError, match=message) as caught:
+        pgspark.write_tables(place, tmp_path / "lake")
+    (row,) = pgspark.write_tables(place, tmp_path / "lake", ["public.other"])
+    assert row.rows == 2
+    (condition,) = re.findall(r"where\('(.*)'\)", str(caught.value))
+    wal = spark.read.parquet(str(place))
+    for more in (2, 0):
+        (row,) = pgspark.write_tables(wal.where(condition), tmp_path / "next", ["public.orders"])
+        assert row.rows == more
+    assert ids(tmp_path / "next") == [1, 2]
+    assert pgspark.changes(wal.where(condition), "public.orders").count() == 2
+    # So does an overwrite, which the error about the old table names.
+    with pytest.raises(ValueError, match=r"has another schema: .* or use mode='overwrite'"):
+        pgspark.write_tables(wal.where(condition), tmp_path / "lake", ["public.orders"])
+    (row,) = pgspark.write_tables(
+        wal.where(condition), tmp_path / "lake", ["public.orders"], mode="overwrite"
+    )
+    assert row.rows == 2
