@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["UsageError", "expect_given", "expect_list"]
+__all__ = ["UsageError", "expect_count", "expect_given", "expect_kind", "expect_list", "kind_of"]
 
 
 class UsageError(ValueError):
@@ -39,6 +40,51 @@ def expect_list(argument: str, value: object, of: str = "names") -> None:
         raise _NotAListError(
             f"{argument} must be a list of {of}, not a {kind}; for a single one put brackets around it{single}"
         )
+
+
+def kind_of(value: object) -> str:
+    """The type of a value as it stands in an error.
+
+    >>> kind_of(None), kind_of([]), kind_of(1)
+    ('None', 'a list', 'an int')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def expect_count(argument: str, value: Any) -> None:
+    """Checks that an argument is a positive whole number.
+
+    Raises:
+        TypeError: if it is no whole number.
+        ValueError: if it is less than 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument} must be a whole number, not {kind_of(value)}")
+    if value < 1:
+        raise ValueError(f"{argument} must be at least 1, not {value}")
+
+
+def expect_kind(argument: str, value: object, kind: type, what: str) -> None:
+    """Checks that an argument is None, or an instance of a class.
+
+    Args:
+        argument: name of the argument.
+        value: its value.
+        kind: the class.
+        what: the class in words.
+
+    Raises:
+        TypeError: if it is neither.
+
+    >>> try:
+    ...     expect_kind("storage_options", "region", dict, "a dict of texts")
+    ... except TypeError as error:
+    ...     print(error)
+    storage_options must be a dict of texts or None, not a str
+    """
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{argument} must be {what} or None, not {kind_of(value)}")
 
 
 def expect_given(values: Mapping[str, object]) -> None:

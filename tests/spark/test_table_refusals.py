@@ -240,3 +240,55 @@ def test_a_type_that_cannot_change_so(spark: Any, tmp_path: Path) -> None:
         wal.where(condition), tmp_path / "lake", ["public.orders"], mode="overwrite"
     )
     assert row.rows == 2
+
+
+def test_arguments_that_cannot_be_meant(spark: Any, segments: Path, tmp_path: Path) -> None:
+    lake, wal = tmp_path / "lake", spark.read.parquet(str(segments))
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"source": None}, TypeError, r"source must be paths of segments, or a DataFrame .*, not None"),
+        ({"source": ""}, ValueError, r"an empty text is no path or URI"),
+        ({"target": ""}, ValueError, r"an empty text is no path or URI"),
+        ({"target": "s3:/bucket/x"}, ValueError, r"did you mean 's3://bucket/x'\?"),
+        ({"tables": []}, ValueError, r"tables is empty: leave it out"),
+        ({"tables": [None]}, TypeError, r"tables must be a list of qualified names .*, and has None"),
+        ({"options": {}}, TypeError, r"options must be pgoutput_fast\.Options\(\.\.\.\) or None, not a dict"),
+        ({"catalog": "x"}, TypeError, r"catalog must be a pgoutput_fast\.Catalog, .* not a str"),
+        ({"storage_options": "x"}, TypeError, r"storage_options must be a dict or None, not a str"),
+        (
+            {"iceberg_catalog": "x", "format": "iceberg"},
+            TypeError,
+            r"iceberg_catalog must be a dict or None, not a str",
+        ),
+        ({"file_bytes": "128MB"}, TypeError, r"file_bytes must be a whole number, not a str"),
+        ({"file_bytes": 0}, ValueError, r"file_bytes must be at least 1, not 0"),
+        ({"spark": "local"}, TypeError, r"spark must be a SparkSession or None, not a str"),
+    ]
+    for arguments, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            pgspark.write_tables(**{"source": segments, "target": lake, **arguments})
+        if not {"source", "spark"} & arguments.keys():
+            with pytest.raises(kind, match=message):
+                pgspark.table_sink(**{"target": lake, **arguments})
+    assert not lake.exists()
+    none: Any = None
+    for metadata in (None, 5):
+        with pytest.raises(TypeError, match=r"metadata must be 'all' or a list of names, .* pass \[\]"):
+            pgspark.changes(wal, "public.t0", metadata=metadata)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"catalog must be a pgoutput_fast\.Catalog"):
+        pgspark.changes(wal, "public.t0", catalog="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"order_by must be the name of a column, .* not None"):
+        pgspark.tag(wal, none)
+
+
+def test_columns_that_differ_only_in_case(spark: Any, tmp_path: Path) -> None:
+    spec = RelationSpec(1, "public", "cases", (ColumnSpec("id", 23, key=True), ColumnSpec("Id", 23)))
+    writer, place = Writer(), tmp_path / "segments"
+    place.mkdir()
+    wal = writer.begin(1, 100, 0) + writer.change(spec, "insert", new=["1", "2"]) + writer.commit(100, 108, 0)
+    write_segment(place, *pgo.tag(wal), source=SOURCE)
+    message = r"public\.cases cannot be a Delta table: .* 'id' and 'Id' differ only in case\. Leave one out with Options"
+    with pytest.raises(ValueError, match=message):
+        pgspark.write_tables(place, tmp_path / "lake", format="delta")
+    options = pgo.Options(columns={"public.cases": ["id"]})
+    (row,) = pgspark.write_tables(place, tmp_path / "lake", format="delta", options=options)
+    assert row.rows == 1

@@ -210,7 +210,11 @@ def test_paths(spark: Any, segments: Path) -> None:
 def test_the_page_says_what_is_so(spark: Any, segments: Path) -> None:
     """The example of docs/spark.md."""
     page = (DOCS / "spark.md").read_text()
-    (block,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "read_typed" in each]
+    (block,) = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if "typed = pgspark.read_typed" in each
+    ]
     names: dict[str, Any] = {"pgspark": pgspark, "segments": str(segments)}
     exec(compile(block.replace(', "note")', ")"), "spark.md", "exec"), names)
     assert names["typed"].count() == 7

@@ -170,7 +170,7 @@ def test_directories_that_are_refused(spark: Any, tmp_path: Path) -> None:
         pgspark.write_segments(wal, tmp_path / "notes")
     with pytest.raises(ValueError, match="not tagged"):
         pgspark.write_segments(wal.drop("seq"), tmp_path / "new")
-    with pytest.raises(ValueError, match="segment_bytes must be positive"):
+    with pytest.raises(ValueError, match="segment_bytes must be at least 1"):
         pgspark.write_segments(wal, tmp_path / "new", segment_bytes=0)
 
 
@@ -251,3 +251,22 @@ def test_a_task_that_is_killed_continues(spark: Any, tmp_path: Path) -> None:
     found = list_segments(tmp_path / "out")
     assert f"segments {len(found)}" in done.stdout
     assert found[-1].state.values == pgspark.state_after(wal).values
+
+
+def test_directories_that_cannot_have_segments(spark: Any, tmp_path: Path) -> None:
+    raw = spark.createDataFrame([(0, b"")], "place long, payload binary").where("place > 0")
+    tagged = pgspark.tag(raw, "place")
+    (tmp_path / "file").write_bytes(b"x")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(NotADirectoryError, match=r"is a file, or lies below one: give a directory"):
+            pgspark.write_segments(tagged, place)
+    (tmp_path / "lake" / "public.orders").mkdir(parents=True)
+    (tmp_path / "lake" / "public.orders" / "part-1.parquet").write_bytes(b"x")
+    with pytest.raises(
+        ValueError, match=r"is not empty and has no segments: it has public\.orders/part-1\.parquet"
+    ):
+        pgspark.write_segments(tagged, tmp_path / "lake")
+    wrong: Any = "64MB"
+    with pytest.raises(TypeError, match=r"segment_bytes must be a whole number, not a str"):
+        pgspark.write_segments(tagged, tmp_path / "new", segment_bytes=wrong)
+    assert not (tmp_path / "new").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_fast.storage.paths import absolute, find_files
 from pgoutput_fast.storage.stores import Store, open_store
 from support.buckets import opened_bucket
 
@@ -67,6 +68,30 @@ def test_hidden_entries(store: Store) -> None:
 def test_a_uri_that_became_a_path() -> None:
     with pytest.raises(ValueError, match="was a URI"):
         open_store(Path("s3://bucket/prefix"))
+
+
+def test_places_that_are_no_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, message in (
+        ("", r"an empty text is no path or URI"),
+        ("s3:/b/x", r"has a single slash behind s3: did you mean 's3://b/x'\? .* write '\./s3:/b/x'"),
+        ("hdfs:/x", r"did you mean 'hdfs:///x'\?"),
+        ("dbfs:/lake", r"no URI of a store that pyarrow knows \(s3, .*give its path, such as '/dbfs/lake'"),
+        ("foo://bucket/x", r"cannot open foo://bucket/x"),
+    ):
+        for use in (open_store, find_files):
+            with pytest.raises(ValueError, match=message):
+                use(place)
+    assert not list(tmp_path.iterdir())
+    for place in ("./a:b", "a:b", "./s3:/b", str(tmp_path / "a:b"), "C:/x", "C:\\x"):
+        store = open_store(place)
+        assert store.local
+        assert str(store) == str(Path(place))
+    for place in (f"file:{tmp_path}/a b", f"file://{tmp_path}/a%20b"):
+        open_store(place).put("t.parquet", b"x")
+        assert (tmp_path / place.rpartition("/")[2].replace("%20", " ") / "t.parquet").read_bytes() == b"x"
+        assert [file.nbytes for file in find_files(place)] == [1]
+        assert absolute(place) == place
 
 
 def test_a_file_of_a_store_that_is_replaced_while_it_is_read() -> None:

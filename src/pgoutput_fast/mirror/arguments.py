@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pgoutput_fast.arguments import UsageError
+from pgoutput_fast.arguments import UsageError, expect_count, expect_kind, kind_of
 from pgoutput_fast.capture.retention import Retention
 from pgoutput_fast.schema.options import Options
 
@@ -59,7 +59,7 @@ def expect_bool(name: str, value: object) -> None:
         TypeError: if it is neither.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {_kind(value)}")
+        raise TypeError(f"{name} must be True or False, not {kind_of(value)}")
 
 
 def expect_place(name: str, value: object) -> None:
@@ -70,33 +70,21 @@ def expect_place(name: str, value: object) -> None:
         ValueError: if it is empty: it would stand for the working directory.
     """
     if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{name} must be a path or a URI, not {_kind(value)}")
+        raise TypeError(f"{name} must be a path or a URI, not {kind_of(value)}")
     if not os.fspath(value):
         raise ValueError(f'{name} is empty: give a path or a URI. "." is the working directory')
 
 
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
 def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {_kind(value)}")
+        raise TypeError(f"{name} must be a str, not {kind_of(value)}")
 
 
 def _seconds(name: str, value: Any, *, zero: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {_kind(value)}")
+        raise TypeError(f"{name} must be a number of seconds, not {kind_of(value)}")
     if not (value >= 0 if zero else value > 0):
         raise ValueError(f"{name} must {'not be negative' if zero else 'be positive'}")
-
-
-def _count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {_kind(value)}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 def _optional(check: Callable[[str, object], None]) -> Callable[[str, object], None]:
@@ -104,16 +92,12 @@ def _optional(check: Callable[[str, object], None]) -> Callable[[str, object], N
 
 
 def _of(kind: type, what: str) -> Callable[[str, object], None]:
-    def expect(name: str, value: object) -> None:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {what} or None, not {_kind(value)}")
-
-    return _optional(expect)
+    return lambda name, value: expect_kind(name, value, kind, what)
 
 
 def _callable(name: str, value: object) -> None:
     if not callable(value):
-        raise TypeError(f"{name} must be a function or None, not {_kind(value)}")
+        raise TypeError(f"{name} must be a function or None, not {kind_of(value)}")
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
@@ -126,9 +110,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "options": _of(Options, "an Options"),
     "adopt": expect_bool,
     "retention": _of(Retention, "a Retention"),
-    "keep_points": _count,
+    "keep_points": expect_count,
     "in_step": expect_bool,
-    "threads": _count,
+    "threads": expect_count,
     "progress": _optional(_callable),
     "storage_options": _of(Mapping, "a dict"),
     "retry_seconds": lambda name, value: _seconds(name, value, zero=True),

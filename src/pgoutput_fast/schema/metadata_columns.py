@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal
 
 import pyarrow as pa
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.arguments import expect_list, kind_of
 
 __all__ = [
     "CHANGE_TYPES",
@@ -74,6 +74,10 @@ def choose_metadata(metadata: Literal["all"] | Sequence[str], prefix: str) -> tu
     """
     if metadata != "all":
         expect_list("metadata", metadata)
+        if not isinstance(metadata, Iterable):
+            raise TypeError(
+                f"metadata must be 'all' or a list of names, not {kind_of(metadata)}; for no metadata columns pass []"
+            )
     there = [field.name for field in _fields(prefix)]
     if metadata == "all":
         return tuple(there)

@@ -29,8 +29,8 @@ __all__ = [
 # For queries on Spark.
 _ADVICE = (
     "read one version alone. spark.read.parquet(segments).where('version IS NULL OR version <> {version}') has no rows "
-    "of the earlier one: pass it to changes(), or to write_tables() with another target. To write only the other tables, "
-    "name them in tables="
+    "of the earlier one: pass it to changes(), or to write_tables() with another target. To write only the other "
+    "tables, name them in tables="
 )
 
 SchemaMode = Literal["latest", "union", "pinned"]

@@ -24,14 +24,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.footer import OUTCOMES, WRITER, footer_texts, segment_of
-from pgoutput_fast.segments.join import Member, count_rows, write_joined
+from pgoutput_fast.segments.join import Member, count_rows, opened, write_joined
 from pgoutput_fast.segments.joined import Joined, removal_lock
 from pgoutput_fast.segments.known import CATALOG_DIRECTORY, footing_of_joined, sweep_joined
 from pgoutput_fast.segments.names import Named, all_named, cover, dated_segments, name_of, overlap_error
 from pgoutput_fast.segments.outcomes import joined_text
-from pgoutput_fast.segments.read import open_parquet, open_segment
+from pgoutput_fast.segments.read import open_segment
 from pgoutput_fast.segments.segment import check_source
 from pgoutput_fast.segments.write import RELATION_BYTES, ROW_GROUP_BYTES, read_back
 from pgoutput_fast.storage.locks import try_lock
@@ -118,7 +119,7 @@ def compact(
         TypeError: for a limit that is no number.
         ValueError: for a limit that is not positive; for a file that is no segment, or is damaged; for segments of
             several sources, or with the same messages.
-        OSError: if a segment cannot be written or removed. Nothing is lost: call it again.
+        OSError: if a segment cannot be read, written or removed. Nothing is lost: call it again.
 
     >>> import tempfile, pgoutput_fast as pgo
     >>> from pgoutput_fast.encode import Writer
@@ -134,13 +135,12 @@ def compact(
     (5, 2, [(0, 7), (8, 9)])
     """
     for name, value in (("most_bytes", most_bytes), ("keep", keep)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, not a {type(value).__name__}")
+        expect_count(name, value)
     if not isinstance(grace, timedelta | int | float):
         raise TypeError(f"grace must be a timedelta or a number of seconds, not a {type(grace).__name__}")
     seconds = grace.total_seconds() if isinstance(grace, timedelta) else float(grace)
-    if most_bytes < 1 or keep < 1 or not seconds >= 0:
-        raise ValueError("most_bytes and keep must be at least 1, and grace at least 0 seconds")
+    if not seconds >= 0:
+        raise ValueError(f"grace must be at least 0 seconds, not {seconds}")
     store = open_store(directory)
     with _alone(store) as alone:
         # What is removed below lies in joined segments, so these must be durable.
@@ -387,8 +387,8 @@ def _within_memory(store: Store, group: Sequence[Named], files: dict[str, Entry]
 
 def _member(store: Store, file: Entry) -> Member:
     place = store.at(file.name)
-    with open_parquet(place) as opened:
-        metadata = opened.metadata
+    with opened(place) as file_there:
+        metadata = file_there.metadata
         segment = segment_of(place, metadata)
         groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
         payloads = sum(group.column(_PAYLOAD).total_uncompressed_size for group in groups)

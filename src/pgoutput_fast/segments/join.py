@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ import pyarrow.parquet as pq
 
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.layout import cut_at_relations, keys_of, segment_writer, sizes_of
-from pgoutput_fast.segments.read import open_parquet
+from pgoutput_fast.segments.read import damaged, open_parquet
 from pgoutput_fast.segments.segment import Source
 from pgoutput_fast.storage.paths import shown
 
-__all__ = ["Counted", "Member", "count_rows", "write_joined"]
+__all__ = ["Counted", "Member", "count_rows", "opened", "write_joined"]
+
+_AS_BEFORE = "Nothing was changed: compact left it, and the segments beside it, as they were"
 
 # (section, relation, version), as `keys_of` gives them.
 _Key = tuple[int, int, int]
@@ -98,16 +101,39 @@ class Counted:
         return {version for _, _, version in self.rows}
 
 
+@contextmanager
+def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
+    """Opens a segment to read it during the block.
+
+    Raises:
+        ValueError: if it is damaged.
+        FileNotFoundError: if it was removed.
+        OSError: if it cannot be read, or if a page has another checksum.
+    """
+    try:
+        with open_parquet(path) as file:
+            yield file
+    except pa.ArrowException as problem:
+        raise ValueError(f"{damaged(path, problem)}. {_AS_BEFORE}") from None
+    except ValueError as problem:
+        raise ValueError(f"{problem}. {_AS_BEFORE}") from None
+    except OSError as problem:
+        if problem.errno is not None:
+            raise
+        raise OSError(f"segment {shown(path)} cannot be read: {problem}. {_AS_BEFORE}") from None
+
+
 def count_rows(parts: Sequence[Member]) -> Counted:
     """Counts the rows of the segments by their keys. One row group is in memory at a time.
 
     Raises:
         ValueError: if a segment is damaged, or has a row that does not belong into it.
         FileNotFoundError: if a segment was removed.
+        OSError: as `opened`.
     """
     counted = Counted(parts, {}, {}, [])
     for at, part in enumerate(parts):
-        with open_parquet(part.path) as file:
+        with opened(part.path) as file:
             for number in range(file.metadata.num_row_groups):
                 rows = _read(file, number)
                 if not rows.num_rows:
@@ -144,6 +170,7 @@ def write_joined(
     Raises:
         ValueError: if a segment is damaged.
         FileNotFoundError: if a segment was removed.
+        OSError: as `opened`.
     """
     keys = sorted(counted.rows)
     section, relations = (np.array([key[k] for key in keys]) for k in (0, 1))
@@ -256,7 +283,7 @@ def _pieces(counted: Counted, first: _Key, last: _Key) -> Iterator[pa.Table]:
         if group.may_hold(first, last):
             wanted.setdefault(group.part, []).append(group.number)
     for part, numbers in wanted.items():
-        with open_parquet(counted.parts[part].path) as file:
+        with opened(counted.parts[part].path) as file:
             for number in numbers:
                 rows = _read(file, number)
                 kept = [range(begin, end) for (begin, end), key in _runs(_keys(rows)) if first <= key <= last]

@@ -18,6 +18,7 @@ __all__ = [
     "FoundFile",
     "Paths",
     "absolute",
+    "check_place",
     "find_files",
     "is_hidden",
     "is_uri",
@@ -29,7 +30,12 @@ __all__ = [
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/")
+# A scheme with a single slash. The drive of a path of Windows has one letter.
+_ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)(?P<rest>.*)", re.DOTALL)
+# The stores that pyarrow knows. Of some, the configuration names the host if the URI does not.
+_WITHOUT_HOST = ("hdfs", "viewfs")
+_SCHEMES = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", *_WITHOUT_HOST)
 # Hadoop's names of the scheme.
 _SAME = {"s3a": "s3", "s3n": "s3"}
 
@@ -61,7 +67,7 @@ def find_files(paths: Paths) -> list[FoundFile]:
 
     Raises:
         FileNotFoundError: if a path that is not a glob does not exist.
-        ValueError: for a URI that pyarrow does not know.
+        ValueError: for a URI that pyarrow does not know, and as `check_place`.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
@@ -90,6 +96,30 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return text if is_uri(text) else os.path.abspath(text)
 
 
+def check_place(text: str) -> None:
+    """Checks that a text can be meant as a path or a URI.
+
+    Raises:
+        ValueError: if it is empty, or a URI with a single slash. As a path, that would be a directory with a colon.
+    """
+    if not text:
+        raise ValueError('an empty text is no path or URI. "." is the working directory')
+    found = None if is_uri(text) else _ONE_SLASH.match(text)
+    if found is None:
+        return
+    scheme, rest = found["scheme"], found["rest"]
+    own = f"If you mean a directory of this machine with this name, write './{text}'"
+    if scheme.lower() in _SCHEMES:
+        host = "/" if scheme.lower() in _WITHOUT_HOST else ""
+        raise ValueError(
+            f"{text} has a single slash behind {scheme}: did you mean '{scheme}://{host}{rest}'? {own}"
+        )
+    raise ValueError(
+        f"{text} is no URI of a store that pyarrow knows ({', '.join(_SCHEMES)}). If this machine sees the place as a "
+        f"directory, give its path, such as '/{scheme}/{rest}'. {own}"
+    )
+
+
 def is_hidden(name: str) -> bool:
     """Whether readers ignore a file or directory of this name: it is not finished, or has no data."""
     return name.startswith((".", "_"))
@@ -109,6 +139,7 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def _found(path: str) -> list[FoundFile]:
+    check_place(path)
     if not _URI.match(path):
         return _found_here(path)
     uri = split_uri(path)

@@ -23,9 +23,17 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from pgoutput_fast.storage.fsync import check_file_mode, directory_mode, fsync, make_directory, publish
-from pgoutput_fast.storage.paths import FoundFile, is_hidden, is_uri, open_place, shown, split_uri
+from pgoutput_fast.storage.paths import (
+    FoundFile,
+    check_place,
+    is_hidden,
+    is_uri,
+    open_place,
+    shown,
+    split_uri,
+)
 
-__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "open_store"]
+__all__ = ["Entry", "Store", "hidden_name", "is_unfinished", "make_target", "open_store"]
 
 # In these stores a prefix exists as soon as a file below it exists.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
@@ -162,15 +170,36 @@ def open_store(place: str | os.PathLike[str]) -> Store:
     """The store of a directory or a URI.
 
     Raises:
-        ValueError: for a URI that pyarrow does not know, or for a URI that was turned into a Path.
+        ValueError: for an empty text, for a URI that pyarrow does not know, for one with a single slash, or for a URI
+            that was turned into a Path.
     """
     text = os.fspath(place)
     if isinstance(place, os.PathLike) and _COLLAPSED.match(text):
         raise ValueError(f"{text} was a URI, but a path has no double slash: pass the URI as a str")
+    check_place(text)
     if not is_uri(text):
         return _Directory(Path(text))
     uri = split_uri(text)
     return _Directory(Path(unquote(uri.path))) if uri.scheme == "file" else _Remote(text)
+
+
+def make_target(store: Store) -> None:
+    """Creates the root of a store in which tables or segments will be.
+
+    Raises:
+        NotADirectoryError: if the root is a file, lies below one, or is a link to what does not exist.
+    """
+    try:
+        store.make()
+    except (FileExistsError, NotADirectoryError) as problem:
+        if store.local and (link := Path(store.at(""))).is_symlink() and not link.exists():
+            raise NotADirectoryError(
+                f"the target {store} is a symbolic link to {os.readlink(link)}, which does not exist: make this "
+                "directory, or remove the link"
+            ) from problem
+        raise NotADirectoryError(
+            f"the target {store} is a file, or lies below one: give a directory, which need not exist"
+        ) from problem
 
 
 class _Directory(Store):

@@ -8,13 +8,14 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_fast.arguments import expect_kind
 from pgoutput_fast.catalog.relations import Catalog, Relation
 from pgoutput_fast.protocol.kinds import CHANGES
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.resolve import Resolved, SchemaMode, mode_of, resolve, resolves_alone
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 
-__all__ = ["SchemaMode", "Transactions", "known_catalog", "plan", "rows_of", "task_options"]
+__all__ = ["SchemaMode", "Transactions", "expect_catalog", "known_catalog", "plan", "rows_of", "task_options"]
 
 
 def task_options(options: Options | None, transactions: Transactions | None) -> tuple[Options, Transactions]:
@@ -23,8 +24,10 @@ def task_options(options: Options | None, transactions: Transactions | None) -> 
     Executors decode these as they were sent.
 
     Raises:
+        TypeError: for options that are no `Options`.
         ValueError: for options that Spark does not take.
     """
+    expect_kind("options", options, Options, "pgoutput_fast.Options(...)")
     options = options if options is not None else Options()
     if options.plain:
         raise ValueError("plain=True is for tables in Python: those of Spark have plain types anyway")
@@ -33,10 +36,24 @@ def task_options(options: Options | None, transactions: Transactions | None) -> 
     return replace(options, transactions="as_sent", spill_directory=None), options.transactions
 
 
+def expect_catalog(catalog: object) -> None:
+    """Checks an argument.
+
+    Raises:
+        TypeError: if it is no `Catalog`.
+    """
+    expect_kind("catalog", catalog, Catalog, "a pgoutput_fast.Catalog, such as Catalog.from_json(text),")
+
+
 def known_catalog(
     wal: DataFrame, catalog: Catalog | None, schema_mode: SchemaMode, options: Options
 ) -> Catalog:
-    """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe."""
+    """Returns the given catalog if it is sufficient, else merged with what the tagged payloads describe.
+
+    Raises:
+        TypeError: for a catalog that is no `Catalog`.
+    """
+    expect_catalog(catalog)
     if catalog is not None and resolves_alone(catalog, schema_mode):
         return catalog
     found = read_catalog(wal, on_error=options.on_error)

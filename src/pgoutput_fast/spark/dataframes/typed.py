@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.catalog.identifiers import parse_qualified_name
+from pgoutput_fast.catalog.identifiers import differ_in_case, parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.lake.delta import delta_directory
 from pgoutput_fast.lake.formats import formats_of, tables_in
@@ -144,11 +144,9 @@ def _check_case(session: SparkSession, names: Sequence[str], table: str) -> None
     """
     if session.conf.get("spark.sql.caseSensitive") == "true":
         return
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(name.lower(), name)
-        if other != name:
-            raise ValueError(
-                f"{table}: the names of columns {other!r} and {name!r} differ only in case: set "
-                "spark.sql.caseSensitive to true before you call this"
-            )
+    found = differ_in_case(names)
+    if found is not None:
+        raise ValueError(
+            f"{table}: the names of columns {found[0]!r} and {found[1]!r} differ only in case: set "
+            "spark.sql.caseSensitive to true before you call this"
+        )

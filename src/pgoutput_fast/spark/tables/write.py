@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pgoutput_fast.arguments import expect_list
+from pgoutput_fast.arguments import expect_count, expect_kind, expect_list, kind_of
+from pgoutput_fast.catalog.identifiers import differ_in_case
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.lake.formats import FORMATS
@@ -26,7 +27,7 @@ from pgoutput_fast.segments.segment import Segment
 from pgoutput_fast.segments.tail import check_whole, first_gap
 from pgoutput_fast.spark.dataframes.catalog import read_catalog
 from pgoutput_fast.spark.dataframes.outcomes import outcomes as decode_outcomes
-from pgoutput_fast.spark.dataframes.plan import task_options
+from pgoutput_fast.spark.dataframes.plan import expect_catalog, task_options
 from pgoutput_fast.spark.dataframes.tagged import expect_tagged
 from pgoutput_fast.spark.sessions import cores_of
 from pgoutput_fast.spark.shipping import shipped
@@ -115,15 +116,21 @@ def write_tables(
         largest `_seq` of the new rows, null if there are none), `position` (how far the table goes now).
 
     Raises:
+        TypeError: for an argument of a wrong type.
         KeyError: if there is no such table; the message lists those that exist.
         ValueError: if arguments are wrong, if the versions of a table fit into no single schema, if a table in the
-            target has another schema, has other partition columns or belongs to another stream, or if segments that it
-            lacks are gone.
+            target has another schema, has other partition columns, has other `transactions` or belongs to another
+            stream, or if segments that it lacks are gone.
         OSError: if the target or the source cannot be reached, or if the disk is full. A note says what to do. Errors
             of tasks come as Spark's errors, with the same text.
         RuntimeError: if there is no session, or if another process writes to the target.
     """
     _check_arguments(tables, format, mode, file_bytes, partition_by, iceberg_catalog)
+    _check_kinds(storage_options, catalog, iceberg_catalog, spark)
+    if not isinstance(source, str | os.PathLike | Iterable | DataFrame):
+        raise TypeError(
+            f"source must be paths of segments, or a DataFrame of tagged payloads, not {kind_of(source)}"
+        )
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
@@ -172,6 +179,7 @@ def table_sink(
         )
     """
     _check_arguments(tables, format, "append", file_bytes, partition_by, iceberg_catalog)
+    _check_kinds(storage_options, catalog, iceberg_catalog)
     place = _place(target)
     decoding, which = task_options(options, transactions)
     decoding = replace(decoding, batch_rows=SPARK_BATCH_ROWS, batch_bytes=SPARK_BATCH_BYTES)
@@ -237,6 +245,13 @@ def _check_arguments(
 ) -> None:
     if tables is not None:
         expect_list("tables", tables)
+        if not len(tables):
+            raise ValueError("tables is empty: leave it out to write all tables")
+        for each in tables:
+            if not isinstance(each, str | int):
+                raise TypeError(
+                    f"tables must be a list of qualified names such as public.orders, and has {kind_of(each)}"
+                )
     by_table = partition_by if isinstance(partition_by, Mapping) else {"": partition_by}
     for columns in by_table.values():
         expect_list("partition_by", columns)
@@ -244,10 +259,21 @@ def _check_arguments(
         raise ValueError(f"format must be one of {', '.join(map(repr, FORMATS))}, not {format!r}")
     if mode not in _MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
-    if file_bytes < 1:
-        raise ValueError("file_bytes must be at least 1")
+    expect_count("file_bytes", file_bytes)
     if iceberg_catalog is not None and format != "iceberg":
         raise ValueError("iceberg_catalog= is for format='iceberg': leave it out, or pass format='iceberg'")
+
+
+def _check_kinds(
+    storage_options: Mapping[str, str] | None,
+    catalog: Catalog | None,
+    iceberg_catalog: Mapping[str, str] | None,
+    spark: SparkSession | None = None,
+) -> None:
+    expect_kind("storage_options", storage_options, Mapping, "a dict")
+    expect_kind("iceberg_catalog", iceberg_catalog, Mapping, "a dict")
+    expect_catalog(catalog)
+    expect_kind("spark", spark, SparkSession, "a SparkSession")
 
 
 def _place(target: str | os.PathLike[str]) -> str:
@@ -267,6 +293,8 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
     """Checks before any work that every table can take the rows. Returns the parts with the types of the tables."""
     checked = []
     for part in parts:
+        if run.format == "delta":
+            _check_case(run, part)
         table = run.table(part.directory)
         if not table.exists():
             run.check_format(part.directory)
@@ -300,6 +328,17 @@ def _checked_targets(run: Run, parts: Sequence[TablePart], mode: Mode, source: _
         target = part.decode.target if mode == "overwrite" else table.fitted(part.decode.target)
         checked.append(replace(part, decode=replace(part.decode, target=target)))
     return checked
+
+
+def _check_case(run: Run, part: TablePart) -> None:
+    """Checks that a Delta table can have the columns."""
+    found = differ_in_case(part.decode.target.names)
+    if found is not None:
+        raise ValueError(
+            f"{run.store}/{part.directory} cannot be a Delta table: the names of its columns {found[0]!r} and "
+            f"{found[1]!r} differ only in case. Leave one out with Options(columns=...), or use format='parquet' or "
+            "format='iceberg'"
+        )
 
 
 def _check_gap(run: Run, directory: str, after: int | None, source: _Source) -> None:

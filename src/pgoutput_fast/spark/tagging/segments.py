@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_fast.arguments import expect_count
 from pgoutput_fast.decoding.state import StreamState
 from pgoutput_fast.schema.tables import TAGGED_SCHEMA
 from pgoutput_fast.segments.names import named_segments
@@ -18,8 +19,8 @@ from pgoutput_fast.spark.tagging.states import given_state
 from pgoutput_fast.spark.tasks.segments import WRITTEN_SCHEMA, WriteSegments
 from pgoutput_fast.spark.types import spark_schema
 from pgoutput_fast.spark.workers import check_workers
-from pgoutput_fast.storage.paths import absolute, is_hidden, shown
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.paths import absolute, shown
+from pgoutput_fast.storage.stores import Store, make_target, open_store
 
 __all__ = ["write_segments"]
 
@@ -54,6 +55,8 @@ def write_segments(
         The paths or URIs of the new segments, in stream order; an empty list without rows.
 
     Raises:
+        NotADirectoryError: if the directory is a file, or lies below one.
+        TypeError: for a `segment_bytes` that is no whole number.
         ValueError: if `tagged` lacks a column of TAGGED_SCHEMA; if the directory has other files, or segments that the
             rows do not follow; for a wrong argument.
         RuntimeError: if Spark's Python workers run another Python than this one.
@@ -65,12 +68,11 @@ def write_segments(
         pgspark.write_segments(wal, "segments/")
         orders = spark.read.format("pgoutput").option("table", "public.orders").load("segments/")
     """
-    if segment_bytes < 1:
-        raise ValueError(f"segment_bytes must be positive, not {segment_bytes}")
+    expect_count("segment_bytes", segment_bytes)
     expect_tagged(tagged)
     check_workers(tagged)
     store = open_store(directory)
-    store.make()
+    make_target(store)
     place = absolute(directory)
     ends = ends_of(tagged)
     known = (
@@ -99,7 +101,8 @@ def _continued(store: Store, place: str, known: StreamState | None) -> tuple[Str
     """
     newest = newest_segment(place)
     if newest is None:
-        others = sorted(name for name in store.names() if not is_hidden(name))
+        # Also in directories below: tables are there, for instance.
+        others = [entry.name for entry in store.entries(recursive=True) if not entry.hidden]
         if others:
             raise ValueError(
                 f"{store} is not empty and has no segments: it has {others[0]}. Use another directory"

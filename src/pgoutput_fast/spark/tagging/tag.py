@@ -112,6 +112,10 @@ def tag(
         TypeError: for a column of another type.
         RuntimeError: if Spark's Python workers run another Python than this one.
     """
+    if order_by is None:
+        raise TypeError(
+            "order_by must be the name of a column, or a list of names, not None: payloads have an order"
+        )
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     _check_arguments(order, gaps, partitions)
     payload = find_payload(df) if payload is None else payload
