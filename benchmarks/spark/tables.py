@@ -1,6 +1,6 @@
 """From segments to typed tables: `write_tables` beside Spark's own ways, and beside one process without Spark.
 
-    python -m benchmarks.spark.tables
+    python -m benchmarks.spark_tables
 
 The session has two cores. All ways write the same rows of the wide text corpus as Parquet. Each way is checked once: it
 must write every row. Then come ten tables instead of one, with the same bytes, and up to 64 times as many rows,
@@ -251,7 +251,7 @@ def scaling(spark: Any, directory: Path, scale: float, factors: Sequence[int]) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser("python -m benchmarks.spark.tables", description=__doc__)
+    parser = argparse.ArgumentParser("python -m benchmarks.spark_tables", description=__doc__)
     parser.add_argument("--times", type=int, default=TIMES, help="how often the wide corpus is repeated")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the corpus's full size")
     parser.add_argument("--rounds", type=int, default=3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +97,18 @@ def test_live_mirrors_at_a_tiny_scale() -> None:
     assert all(float(cell.replace(",", "")) >= 0 for row in backlog.rows for cell in row[2:])
     assert all(0 <= float(row[2]) <= float(row[3]) <= float(row[4]) for row in steady.rows)
     assert all(float(row[1]) > 0 for row in loads.rows)
+
+
+def test_the_commands_of_the_page_exist() -> None:
+    commands = set(
+        re.findall(r"python -m (benchmarks[\w.]*)", (ROOT / "benchmarks" / "README.md").read_text())
+    )
+    assert "benchmarks.spark_tables" in commands
+    for each in sorted(commands):
+        found = importlib.util.find_spec(each)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{each}.__main__")
+        assert found is not None, each
 
 
 @pytest.mark.long

@@ -198,6 +198,31 @@ def test_workers_killed_while_they_write(stored: Path, undisturbed: Any, tmp_pat
 
 
 @DRIVER
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("format", BOUNDED)
+def test_a_stream_whose_workers_are_killed_in_each_batch(
+    stored: Path, undisturbed: Any, tmp_path: Path, format: str
+) -> None:
+    """Each of the four batches is committed once."""
+    lake = tmp_path / "lake"
+    job = {
+        "source": str(stored),
+        "target": str(lake),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "arguments": {"format": format},
+        "conf": {"spark.master": "local[2,4]"},
+        "worker": True,
+    }
+    with running(job) as driver:
+        for _ in range(4):
+            assert driver.until("stopped") in ("stopped 1", "stopped 2")
+        driver.until("done")
+    assert_whole(format, lake, undisturbed[format])
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]"))) == 4
+
+
+@DRIVER
 @pytest.mark.timeout(900)
 @SOAK
 @pytest.mark.parametrize("format", FORMATS)

@@ -273,7 +273,8 @@ def _check_kinds(
     expect_kind("storage_options", storage_options, Mapping, "a dict")
     expect_kind("iceberg_catalog", iceberg_catalog, Mapping, "a dict")
     expect_catalog(catalog)
-    expect_kind("spark", spark, SparkSession, "a SparkSession")
+    if spark is not None and not hasattr(spark, "range"):  # the classes of the two kinds of sessions have no base
+        raise TypeError(f"spark must be a SparkSession or None, not {kind_of(spark)}")
 
 
 def _place(target: str | os.PathLike[str]) -> str:
