@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable
 
-__all__ = [
-    "differ_in_case",
-    "parse_qualified_name",
-    "quote_identifier",
-    "quote_qualified_name",
-    "split_names",
-]
+__all__ = ["parse_qualified_name", "quote_identifier", "quote_qualified_name", "split_names"]
 
 _LISTED = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s](?:[^,]*[^,\s])?)?)\s*(?=,|$)')
 
@@ -192,20 +185,6 @@ _KEYWORDS = frozenset(
         "xmltable",
     ]
 )
-
-
-def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two of the names that differ only in case; None if there are none.
-
-    >>> differ_in_case(["id", "note", "Id"]), differ_in_case(["id", "note"])
-    (('id', 'Id'), None)
-    """
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(name.lower(), name)
-        if other != name:
-            return other, name
-    return None
 
 
 def quote_identifier(name: str) -> str:

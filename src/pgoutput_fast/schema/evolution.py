@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
 from pgoutput_fast.catalog.relations import Relation
 
-__all__ = ["EXTRA_COLUMNS", "check_nulls", "fits", "pin_schema", "unify_schemas", "widen"]
+__all__ = ["EXTRA_COLUMNS", "check_nulls", "differ_in_case", "fits", "pin_schema", "unify_schemas", "widen"]
 
 EXTRA_COLUMNS = ("error", "drop")
 
@@ -81,6 +81,20 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
         return all(fits(source.field(k).type, target.field(k).type) for k in range(source.num_fields))
     wide = widen(source, target)
     return wide is not None and bool(wide.equals(target))
+
+
+def differ_in_case(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two of the names that differ only in case; None if there are none.
+
+    >>> differ_in_case(["id", "note", "Id"]), differ_in_case(["id", "note"])
+    (('id', 'Id'), None)
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.lower(), name)
+        if other != name:
+            return other, name
+    return None
 
 
 def unify_schemas(

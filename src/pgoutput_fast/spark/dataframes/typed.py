@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_fast.catalog.identifiers import differ_in_case, parse_qualified_name
+from pgoutput_fast.catalog.identifiers import parse_qualified_name
 from pgoutput_fast.catalog.relations import Relation, no_such_table
 from pgoutput_fast.lake.delta import delta_directory
 from pgoutput_fast.lake.formats import formats_of, tables_in
 from pgoutput_fast.lake.manifest import ParquetTable, read_table
+from pgoutput_fast.schema.evolution import differ_in_case
 from pgoutput_fast.spark.places import spark_path
 from pgoutput_fast.spark.tagging.order import quoted
 from pgoutput_fast.spark.types import described_schema

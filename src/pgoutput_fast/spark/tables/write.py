@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_fast.arguments import expect_count, expect_kind, expect_list, kind_of
-from pgoutput_fast.catalog.identifiers import differ_in_case
 from pgoutput_fast.catalog.relations import Catalog
 from pgoutput_fast.lake.files import FILE_BYTES, WrittenFile
 from pgoutput_fast.lake.formats import FORMATS
 from pgoutput_fast.lake.stream import Stream
 from pgoutput_fast.lake.target import Mode, TableTarget
 from pgoutput_fast.protocol.limits import SPARK_BATCH_BYTES, SPARK_BATCH_ROWS
+from pgoutput_fast.schema.evolution import differ_in_case
 from pgoutput_fast.schema.options import Options, Transactions
 from pgoutput_fast.schema.tables import REJECTS_SCHEMA, TAGGED_SCHEMA
 from pgoutput_fast.segments.listing import SegmentList, catalog_of
@@ -273,7 +273,9 @@ def _check_kinds(
     expect_kind("storage_options", storage_options, Mapping, "a dict")
     expect_kind("iceberg_catalog", iceberg_catalog, Mapping, "a dict")
     expect_catalog(catalog)
-    if spark is not None and not hasattr(spark, "range"):  # the classes of the two kinds of sessions have no base
+    if spark is not None and not hasattr(
+        spark, "range"
+    ):  # the classes of the two kinds of sessions have no base
         raise TypeError(f"spark must be a SparkSession or None, not {kind_of(spark)}")
 
 
