@@ -39,7 +39,7 @@ from pgoutput_fast.protocol.lsn import Lsn
 from pgoutput_fast.schema.options import Options
 from pgoutput_fast.snapshot.progress import LoadProgress
 from pgoutput_fast.storage.paths import absolute
-from pgoutput_fast.storage.stores import Store, open_store
+from pgoutput_fast.storage.stores import open_store
 
 __all__ = ["Mirror"]
 
@@ -178,7 +178,7 @@ class Mirror:
         check_packages(self._settings.format)
         with ExitStack() as stack:
             start = Start(self._store)
-            _make(self._store)
+            self._store.make()
             self._check = stack.enter_context(locked(self._store))
             # While nobody else can have the target.
             stack.callback(self._undo, start)
@@ -382,17 +382,3 @@ def _decoding(options: Options | None) -> Options:
         if getattr(options, name) != getattr(Options(), name):
             raise ValueError(f"a mirror needs the default of the option {name}")
     return options
-
-
-def _make(store: Store) -> None:
-    try:
-        store.make()
-    except (FileExistsError, NotADirectoryError) as problem:
-        if store.local and (link := Path(store.at(""))).is_symlink() and not link.exists():
-            raise NotADirectoryError(
-                f"the target {store} is a symbolic link to {os.readlink(link)}, which does not exist: make this "
-                "directory, or remove the link"
-            ) from problem
-        raise NotADirectoryError(
-            f"the target {store} is a file, or lies below one: give a directory, which need not exist"
-        ) from problem

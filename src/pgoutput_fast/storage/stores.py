@@ -84,7 +84,11 @@ class Store(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Creates the root if it does not exist."""
+        """Creates the root if it does not exist.
+
+        Raises:
+            NotADirectoryError: if it is a file, or lies below one.
+        """
 
     @abstractmethod
     def harden(self) -> None:
@@ -195,7 +199,17 @@ class _Directory(Store):
         self._directory_mode = directory_mode(file_mode)
 
     def make(self) -> None:
-        make_directory(self._root, self._directory_mode)
+        try:
+            make_directory(self._root, self._directory_mode)
+        except (FileExistsError, NotADirectoryError) as problem:
+            if self._root.is_symlink() and not self._root.exists():
+                raise NotADirectoryError(
+                    f"{self} is a symbolic link to {os.readlink(self._root)}, which does not exist: make this "
+                    "directory, or remove the link"
+                ) from problem
+            raise NotADirectoryError(
+                f"{self} is a file, or lies below one: give a directory, which need not exist"
+            ) from problem
 
     def harden(self) -> None:
         with os.scandir(self._root) as found:
@@ -230,7 +244,11 @@ class _Directory(Store):
             return []
 
     def read(self, name: str) -> bytes:
-        return (self._root / name).read_bytes()
+        try:
+            return (self._root / name).read_bytes()
+        except NotADirectoryError as problem:
+            # The root is a file. As `entries` says, it has no files.
+            raise FileNotFoundError(*problem.args, problem.filename) from None
 
     @contextmanager
     def write(self, name: str, *, replace: bool = False) -> Iterator[IO[bytes]]:

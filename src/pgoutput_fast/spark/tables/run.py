@@ -134,7 +134,7 @@ def begin_run(
     """
     store = open_store(target)
     with advised(store):
-        _make(store)
+        store.make()
         with _locked(store), _catalog(store, format, catalog or {}) as opened:
             run = Run(secrets.token_hex(8), store, format, storage_options, opened)
             for name in left_runs(store):
@@ -148,15 +148,6 @@ def begin_run(
                     with suppress(Exception):  # the error counts; the next run cleans up
                         _clean_up(run, run.name)
                 raise
-
-
-def _make(store: Store) -> None:
-    try:
-        store.make()
-    except (FileExistsError, NotADirectoryError) as problem:
-        raise NotADirectoryError(
-            f"the target {store} is a file, or lies below one: give a directory, which need not exist"
-        ) from problem
 
 
 @contextmanager
