@@ -96,8 +96,10 @@ def test_a_role_without_rights(small: Place) -> None:
     dsn = re.sub(r"user=\S+", f"user={role}", small.database.dsn)
     try:
         with Mirror(dsn, small.slot, ["mirrored"], small.target) as mirror:
-            with pytest.raises(Exception, match=r"GRANT SELECT ON public\.t"):
+            with pytest.raises(MirrorError, match=r"GRANT SELECT ON public\.t") as refused:
                 mirror.run(until_lsn="now")
+            # All that is missing, at once.
+            assert f"Run ALTER ROLE {role} REPLICATION" in str(refused.value)
             small.database.execute(f"GRANT SELECT ON t TO {role}")
             with pytest.raises(Exception, match=r"(?i)replication"):
                 mirror.run(until_lsn="now")
